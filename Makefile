@@ -1,0 +1,46 @@
+# Placewise: every task of a developer, by name. A fresh machine needs Python ≥ 3.11 and make, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STUBS_BIN := .venv-stubs/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint stubs stubs-check clean
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "torch==2.13.0"   # first and pinned: a CPU build; a range would pull CUDA
+	$(BIN)/pip install --quiet --editable ".[service,otel,training,dev]"
+	touch $@
+
+install: $(INSTALLED) ## Make the virtual environment
+
+run: install ## Start the service on its embedded Redis, with a sample cluster
+	$(BIN)/placewise serve --demo
+
+test: install lint ## Lint, types, import contracts, and every test but the heavy end-to-end ones
+	$(BIN)/pytest -m "not e2e_heavy"
+
+lint: install ## ruff, mypy strict, import-linter, stubs up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(STUBS_BIN)/python:
+	$(PYTHON) -m venv .venv-stubs
+	$(STUBS_BIN)/pip install --quiet "grpcio-tools==1.66.2" "setuptools<80"   # the oldest supported: newer gencode refuses older runtimes
+
+stubs: $(STUBS_BIN)/python ## Regenerate the committed gRPC stubs
+	$(STUBS_BIN)/python -m grpc_tools.protoc -I proto --python_out=clients/python --pyi_out=clients/python \
+	  --grpc_python_out=clients/python proto/placewise/v1/*.proto
+
+stubs-check: stubs ## Fail where the committed stubs differ from proto/
+	git diff --exit-code -- clients/python/placewise
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) .venv-stubs var build dist

@@ -1,0 +1,112 @@
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from placewise.v1 import decision_pb2 as _decision_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Bundle(_message.Message):
+    __slots__ = ("name", "state", "feature_schema", "create_time", "sha256", "refusal")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[Bundle.State]
+        AVAILABLE: _ClassVar[Bundle.State]
+        ACTIVE: _ClassVar[Bundle.State]
+        SHADOW: _ClassVar[Bundle.State]
+        REFUSED: _ClassVar[Bundle.State]
+    STATE_UNSPECIFIED: Bundle.State
+    AVAILABLE: Bundle.State
+    ACTIVE: Bundle.State
+    SHADOW: Bundle.State
+    REFUSED: Bundle.State
+    class Sha256Entry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: Bundle.State
+    feature_schema: str
+    create_time: _timestamp_pb2.Timestamp
+    sha256: _containers.ScalarMap[str, str]
+    refusal: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[Bundle.State, str]] = ..., feature_schema: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., sha256: _Optional[_Mapping[str, str]] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class ListBundlesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBundlesResponse(_message.Message):
+    __slots__ = ("bundles",)
+    BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    bundles: _containers.RepeatedCompositeFieldContainer[Bundle]
+    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ...) -> None: ...
+
+class ActivateBundleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ActivateBundleResponse(_message.Message):
+    __slots__ = ("bundle",)
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    bundle: Bundle
+    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class RollbackBundleRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RollbackBundleResponse(_message.Message):
+    __slots__ = ("bundle",)
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    bundle: Bundle
+    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class SetShadowRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class SetShadowResponse(_message.Message):
+    __slots__ = ("bundle",)
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    bundle: Bundle
+    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class GetDecisionRequest(_message.Message):
+    __slots__ = ("cluster", "decision_id")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    DECISION_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    decision_id: str
+    def __init__(self, cluster: _Optional[str] = ..., decision_id: _Optional[str] = ...) -> None: ...
+
+class GetDecisionResponse(_message.Message):
+    __slots__ = ("decision_id", "rpc", "decide_time", "place", "partition", "admit_or_wait")
+    DECISION_ID_FIELD_NUMBER: _ClassVar[int]
+    RPC_FIELD_NUMBER: _ClassVar[int]
+    DECIDE_TIME_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ADMIT_OR_WAIT_FIELD_NUMBER: _ClassVar[int]
+    decision_id: str
+    rpc: str
+    decide_time: _timestamp_pb2.Timestamp
+    place: _decision_pb2.PlaceResponse
+    partition: _decision_pb2.PartitionResponse
+    admit_or_wait: _decision_pb2.AdmitOrWaitResponse
+    def __init__(self, decision_id: _Optional[str] = ..., rpc: _Optional[str] = ..., decide_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., place: _Optional[_Union[_decision_pb2.PlaceResponse, _Mapping]] = ..., partition: _Optional[_Union[_decision_pb2.PartitionResponse, _Mapping]] = ..., admit_or_wait: _Optional[_Union[_decision_pb2.AdmitOrWaitResponse, _Mapping]] = ...) -> None: ...
