@@ -1,0 +1,1 @@
+"""Admission policies: which jobs start now, with how many GPUs, in which order. One file per policy."""

@@ -1,0 +1,37 @@
+"""The Protocol of every admission policy, and what a policy is given. Never touches the state of a queue itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.cluster import QueueSettings, QueueState
+from placewise_core.decision import AdmitPlan
+from placewise_core.job import Job
+from placewise_core.view import ClusterView
+
+
+@dataclass(slots=True)
+class AdmitContext:
+    """What one admission may use besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's."""
+
+    now_s: float
+    slot: int
+    settings: QueueSettings
+    rng: np.random.Generator
+    is_explaining: bool = False
+
+
+class AdmissionPolicy(Protocol):
+    """Says ADMIT or WAIT for every job of a queue, with the shape of those admitted.
+
+    Pure: it returns the queue's next state instead of changing it; the caller commits that by compare-and-set and asks
+    again if another replica was faster. Asking twice in one slot gives the same answer and moves Q and Z once.
+    """
+
+    name: str
+
+    def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
+        """One Admission per job, in the order of `jobs`; `plan.queue is queue` where nothing changed."""
+        ...

@@ -1,0 +1,96 @@
+"""What a caller may ask, in domain terms: the transport-free form of every request. validate.py checks them."""
+
+import enum
+from dataclasses import dataclass
+
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job, JobId
+from placewise_core.partition.policy import DivisibleTask
+
+
+class Scope(enum.StrEnum):
+    """Whole jobs on nodes, or the ready subtasks of pipelines on the computing units of one node."""
+
+    CLUSTER = "CLUSTER"
+    NODE = "NODE"
+
+
+class JobEventKind(enum.StrEnum):
+    SUBMITTED = "SUBMITTED"
+    STARTED = "STARTED"
+    PROGRESS = "PROGRESS"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SHARE_FINISHED = "SHARE_FINISHED"
+    SHARE_MOVE_REQUESTED = "SHARE_MOVE_REQUESTED"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceCommand:
+    """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged)."""
+
+    cluster: str
+    jobs: tuple[Job, ...]
+    request_id: str = ""
+    policy: str = ""
+    scope: Scope = Scope.CLUSTER
+    node_id: str = ""
+    is_dry_run: bool = False
+    is_explaining: bool = False
+    reserve_ttl_s: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommand:
+    cluster: str
+    task: DivisibleTask
+    units: tuple[str, ...] = ()
+    request_id: str = ""
+    is_dry_run: bool = False
+    is_explaining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitCommand:
+    """`jobs` in queue order."""
+
+    cluster: str
+    queue: str
+    jobs: tuple[Job, ...]
+    policy: str = ""
+    request_id: str = ""
+    is_dry_run: bool = False
+    is_explaining: bool = False
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOutcome:
+    """How one share of a divisible task went; `overhead_s` as measured by the host."""
+
+    task_kind: str
+    node: str = ""
+    unit: str = ""
+    scale: float = 0.0
+    seconds: float = 0.0
+    overhead_s: float = 0.0
+    peak_celsius: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """What the host says happened. `placement` empty means as reserved; `event_time_s` = 0 means now."""
+
+    job_id: JobId
+    kind: JobEventKind
+    event_time_s: float = 0.0
+    placement: tuple[Assignment, ...] = ()
+    speed: float = 0.0
+    epochs_done: float = 0.0
+    reservation_id: str = ""
+    decision_id: str = ""
+    job: Job | None = None
+    reason: str = ""
+    share: ShareOutcome | None = None

@@ -1,0 +1,1 @@
+"""How a divisible task is split over computing units: thresholds, capabilities, shares, temperatures."""

@@ -1,0 +1,39 @@
+"""What a partition is asked and given. Never reserves a unit: a share is advice until the host starts it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from placewise_core.decision import PartitionPlan
+from placewise_core.job import Resources
+from placewise_core.view import ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class DivisibleTask:
+    """A task of computing scale T = serial + parallel (T_s, T_p). `overhead_s` = 0 means learned from its kind."""
+
+    id: str
+    parallel_scale: float
+    serial_scale: float = 0.0
+    overhead_s: float = 0.0
+    kind: str = ""
+    demand: Resources = Resources()
+
+
+@dataclass(slots=True)
+class PartitionContext:
+    """`units` names nodes or "node/gpu0" units to consider; empty means all idle ones."""
+
+    now_s: float
+    units: tuple[str, ...] = ()
+    is_explaining: bool = False
+
+
+class PartitionPolicy(Protocol):
+    """Splits one divisible task. Pure."""
+
+    name: str
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        """Shares whose scales sum to the task's parallel scale (all of it on one unit where k < 2)."""
+        ...

@@ -1,0 +1,89 @@
+"""The Protocol of every placement policy, and what a policy is given and gives back. Never claims anything lasting."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.cluster import Assignment
+from placewise_core.decision import Candidate
+from placewise_core.job import GpuSharing, Job, TaskGroup
+from placewise_core.speed.interference import GpuInterference, NoInterference
+from placewise_core.view import BoolArray, ClusterView, FloatArray
+
+
+@dataclass(slots=True)
+class PlaceContext:
+    """What one decision may use besides the view.
+
+    `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
+    candidates with their score terms. `rng` is seeded by the request, so that a decision can be repeated.
+    """
+
+    now_s: float
+    rng: np.random.Generator
+    deadline_s: float = float("inf")
+    is_explaining: bool = False
+    interference: GpuInterference = field(default_factory=NoInterference)
+
+
+@dataclass(slots=True)
+class TaskContext:
+    """One task of a gang about to be given a node, after `placed` tasks of the same job were tentatively claimed.
+
+    `mask` (M,) marks the nodes it may go to; `demand` is (R,).
+    """
+
+    job: Job
+    group: TaskGroup
+    task: str
+    demand: FloatArray
+    sharing: GpuSharing
+    mask: BoolArray
+    view: ClusterView
+    placed: Sequence[tuple[TaskGroup, int]]  # (group, node index) of the gang's earlier tasks
+    remaining: int  # tasks of the gang still to place, this one included
+    context: PlaceContext
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this."""
+
+    assignments: tuple[Assignment, ...]
+    propensity: float = 1.0
+    candidates: tuple[Candidate, ...] = ()
+    info: Mapping[str, float] = field(default_factory=dict)
+    is_fallback: bool = False
+    fallback_reason: str = ""
+
+
+class PlacementPolicy(Protocol):
+    """Chooses nodes and GPUs for one gang.
+
+    Pure: the view is as it was when `propose` returns. Equal inputs and an equally seeded `rng` give equal output.
+    Raises nothing for a job that does not fit: it returns None (place/why.py then finds out why).
+    """
+
+    name: str
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        """The order in which the jobs of one request are placed."""
+        ...
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        """A placement of the whole gang, or None."""
+        ...
+
+
+class NodeScorer(Protocol):
+    """The usual way to write a policy: score every node for one task; decode.py does the rest."""
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        """(M,) higher is better; entries outside `task.mask` are ignored. Ties go to the lowest node index."""
+        ...
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        """The named parts of node m's score, for explain."""
+        ...

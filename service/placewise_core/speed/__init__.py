@@ -1,0 +1,1 @@
+"""Models of how fast a job runs: throughput by shape, slowdown beside neighbours."""

@@ -1,0 +1,423 @@
+"""ClusterView: the cluster as arrays, changed by events and by tentative claims. Never does I/O, never decides.
+
+Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
+One thread owns a view. Policies claim on it task by task and give everything back (decode.py), so that nothing is
+copied; the engine then *assumes* an accepted gang at once, and gives it back if the store refuses it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.cluster import (
+    Assignment,
+    ClusterSettings,
+    Node,
+    NodeState,
+    QueueState,
+    RunningJob,
+    Telemetry,
+)
+from placewise_core.events import (
+    Change,
+    ClusterDeleted,
+    ClusterRecords,
+    Event,
+    JobsChanged,
+    JobsEnded,
+    NodesReported,
+    OverheadLearned,
+    QueueAdvanced,
+    SettingsChanged,
+    SubtaskProfiled,
+)
+from placewise_core.job import GpuSharing, Job, JobId, Resources, TaskGroup, quantise
+
+# Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
+CPU, MEMORY, GPU_MEMORY, NETWORK, GPUS = range(5)
+RESOURCE_COLUMNS = ("cpu_cores", "memory_gib", "gpu_memory_gib", "network_gbps", "gpus")
+TELEMETRY_COLUMNS = (
+    "cpu_util",
+    "memory_util",
+    "gpu_util",
+    "gpu_memory_util",
+    "cache_util",
+    "tx_gbps",
+    "rx_gbps",
+    "cpu_celsius",
+    "gpu_celsius",
+    "limit_celsius",
+    "power_watts",
+    "ambient_celsius",
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+# A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
+DEFAULT_STALE_AFTER_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTenant:
+    """A job on one GPU: the fraction it holds there (1 for a whole one), its memory, and whether it shares."""
+
+    job_id: JobId
+    fraction: float
+    memory_gib: float
+    is_sharing: bool
+    model: str
+
+
+class ClusterView:
+    """Structure-of-arrays snapshot of one cluster, at `version` of life `epoch`."""
+
+    def __init__(self, records: ClusterRecords, stale_after_s: float = DEFAULT_STALE_AFTER_S) -> None:
+        self.cluster = records.cluster
+        self.version = records.version
+        self.epoch = records.epoch
+        self.stale_after_s = stale_after_s
+        self.settings: ClusterSettings = records.settings
+        self.queues: dict[str, QueueState] = dict(records.queues)
+        self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
+        self.subtask_profiles: dict[str, dict[str, float]] = {k: dict(v) for k, v in records.subtask_profiles.items()}
+        self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
+        self._rebuild(records.nodes)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """M, the number of nodes."""
+        return len(self.nodes)
+
+    def node_id(self, m: int) -> str:
+        return self.nodes[m].id
+
+    def demand_vector(self, demand: Resources) -> FloatArray | None:
+        """(R,) quantised demand; None where it names an extended resource that no node has."""
+        vector = np.zeros(len(self.columns))
+        vector[:5] = (demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus)
+        for name, amount in demand.extended.items():
+            row = self._extended_rows.get(name)
+            if row is None:
+                if amount > 0:
+                    return None
+                continue
+            vector[row] = amount
+        return np.asarray(np.floor(vector * 2.0**20) / 2.0**20)  # as job.quantise
+
+    def is_stale(self, now_s: float) -> BoolArray:
+        """(M,) telemetry that was once reported and is older than the limit."""
+        return (self.observe_time_s > 0) & (now_s - self.observe_time_s > self.stale_after_s)
+
+    def is_hot(self) -> BoolArray:
+        """(M,) at or over the reported temperature limit; False where limit or temperature is unknown."""
+        return np.asarray(np.fmax(self.telemetry[7], self.telemetry[8]) >= self.telemetry[9])
+
+    def usable(self, now_s: float) -> BoolArray:
+        """(M,) ready, not hot, with telemetry that is fresh or was never reported."""
+        mask = self.is_ready.copy()
+        if self._has_telemetry:
+            mask &= ~self.is_stale(now_s)
+            mask &= ~self.is_hot()
+        return mask
+
+    def load(self) -> FloatArray:
+        """(M,) Σ of normalised usage over CPU, memory, network and GPUs (Harmony's LB baseline)."""
+        return self._load
+
+    def tenants(self, m: int, g: int) -> tuple[GpuTenant, ...]:
+        """The jobs on GPU g of node m."""
+        return self._tenants[m].get(g, ())
+
+    def jobs_on(self, m: int) -> Iterable[JobId]:
+        """Ids of the jobs that hold something on node m."""
+        return self._jobs_on[m].keys()
+
+    def tasks_on(self, m: int) -> int:
+        return sum(self._jobs_on[m].values())
+
+    # -- feasibility --------------------------------------------------------------------------------------------
+
+    def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
+        """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
+        mask = usable.copy()
+        for row in np.flatnonzero(demand):
+            if row != GPUS:
+                mask &= self.free[row] >= demand[row]
+        if demand[GPUS] > 0:
+            mask &= self._gpu_feasible(demand, group, sharing)
+        if group.node_selector:
+            mask &= self.selected(group)
+        return mask
+
+    def selected(self, group: TaskGroup) -> BoolArray:
+        """(M,) nodes that carry the labels the group asks for."""
+        wanted = group.node_selector.items()
+        return np.fromiter((wanted <= node.labels.items() for node in self.nodes), dtype=np.bool_, count=self.size)
+
+    def feasible_on(self, m: int, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """`feasible` for the one node m, usability aside: cheap, for after a claim."""
+        if np.any((self.free[:, m] < demand) & _POOLED[: len(demand)]):
+            return False
+        return demand[GPUS] == 0 or bool(self._gpu_feasible(demand, group, sharing, slice(m, m + 1))[0])
+
+    def free_gpus(self) -> IntArray:
+        """(M,) GPUs that serve no job at all."""
+        return self._free_gpus
+
+    def gpu_open(
+        self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
+    ) -> tuple[BoolArray, BoolArray]:
+        """Two (M, G) masks: GPUs free for a task of this group, and GPUs in use that it might share."""
+        fits = self.gpu_exists[rows]
+        if group.gpu_model:
+            fits = fits & (self.gpu_model[rows] == self._gpu_model_ids.get(group.gpu_model, -1))
+        memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
+        if memory > 0:
+            fits = fits & (self.gpu_memory_free[rows] >= memory)
+        empty = fits & (self.gpu_tenant_count[rows] == 0)
+        if not may_share(demand, sharing):
+            return empty, np.zeros_like(empty)
+        shared = fits & (self.gpu_tenant_count[rows] > 0) & ~self.gpu_is_exclusive[rows]
+        shared &= self.gpu_tenant_count[rows] < self.max_jobs_per_gpu[rows][:, None]
+        if demand[GPUS] < 1:
+            shared &= self.gpu_fraction_free[rows] >= demand[GPUS]
+        return empty, shared
+
+    def _gpu_feasible(
+        self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
+    ) -> BoolArray:
+        need = int(np.ceil(demand[GPUS]))
+        if not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, sharing):
+            return np.asarray(self._free_gpus[rows] >= need)
+        empty, shared = self.gpu_open(demand, group, sharing, rows)
+        return np.asarray((empty | shared).sum(axis=1) >= need)
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    def add_job(self, running: RunningJob) -> None:
+        """Takes what the job's assignments hold; replaces what the same id held before."""
+        if running.id in self.jobs:
+            self.remove_job(running.id)
+        self.jobs[running.id] = running
+        for assignment in running.assignments:
+            self.claim(running.job, assignment)
+
+    def remove_job(self, job_id: JobId) -> RunningJob | None:
+        """Gives back what a job holds; None if it holds nothing."""
+        running = self.jobs.pop(job_id, None)
+        if running is not None:
+            for assignment in running.assignments:
+                self.unclaim(running.job, assignment)
+        return running
+
+    def claim(self, job: Job, assignment: Assignment) -> None:
+        """Takes one task's resources. Nodes the view does not know are passed over (they left with their resources)."""
+        m = self.index.get(assignment.node)
+        if m is None:
+            return
+        demand = self.demand_vector(assignment.demand)
+        if demand is not None:
+            self.free[:, m] -= demand
+        self._refresh_load(m)
+        for g in assignment.gpu_indices:
+            if g < self.gpu_exists.shape[1]:
+                self._set_tenants(m, g, (*self.tenants(m, g), _tenant(job, assignment)))
+        self._jobs_on[m][job.id] = self._jobs_on[m].get(job.id, 0) + 1
+
+    def unclaim(self, job: Job, assignment: Assignment) -> None:
+        """The inverse of claim: exact, as amounts are quantised."""
+        m = self.index.get(assignment.node)
+        if m is None or job.id not in self._jobs_on[m]:
+            return
+        demand = self.demand_vector(assignment.demand)
+        if demand is not None:
+            self.free[:, m] += demand
+        self._refresh_load(m)
+        for g in assignment.gpu_indices:
+            self._drop_tenant(m, g, job.id)
+        self._jobs_on[m][job.id] -= 1
+        if self._jobs_on[m][job.id] == 0:
+            del self._jobs_on[m][job.id]
+
+    def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
+        held = list(self.tenants(m, g))
+        for i, tenant in enumerate(held):
+            if tenant.job_id == job_id:
+                del held[i]
+                self._set_tenants(m, g, tuple(held))
+                return
+
+    def _set_tenants(self, m: int, g: int, tenants: tuple[GpuTenant, ...]) -> None:
+        was_free = self.gpu_tenant_count[m, g] == 0
+        if tenants:
+            self._tenants[m][g] = tenants
+        else:
+            self._tenants[m].pop(g, None)
+        self.gpu_tenant_count[m, g] = len(tenants)
+        self.gpu_is_exclusive[m, g] = any(not t.is_sharing for t in tenants)
+        self.gpu_fraction_free[m, g] = 1.0 - sum(t.fraction for t in tenants)
+        self.gpu_memory_free[m, g] = self.gpu_memory[m, g] - sum(t.memory_gib for t in tenants)
+        self._free_gpus[m] += bool(self.gpu_exists[m, g]) * (int(not tenants) - int(was_free))
+
+    def _refresh_load(self, m: int) -> None:
+        used = 1.0 - self.free[:5, m] * self._inverse_capacity[:5, m]
+        self._load[m] = used[CPU] + used[MEMORY] + used[NETWORK] + used[GPUS] - self._load_offset[m]
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Applies the next event. Raises ValueError unless it is of this epoch and follows `version`."""
+        if event.epoch != self.epoch or event.version != self.version + 1:
+            raise ValueError(f"event {event.epoch}:{event.version} does not follow {self.epoch}:{self.version}")
+        self.apply_change(event.change)
+        self.version = event.version
+
+    def apply_change(self, change: Change) -> None:
+        """Applies a change without looking at versions (the simulator's way in)."""
+        match change:
+            case NodesReported():
+                self._apply_nodes(change)
+            case JobsChanged():
+                for job in change.jobs:
+                    self.add_job(job)
+            case JobsEnded():
+                for job_id in change.job_ids:
+                    self.remove_job(job_id)
+            case QueueAdvanced():
+                self.queues[change.queue.queue] = change.queue
+            case SettingsChanged():
+                self.settings = change.settings
+            case OverheadLearned():
+                self.overheads[change.task_kind] = change
+            case SubtaskProfiled():
+                self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
+            case ClusterDeleted():
+                self.jobs.clear()
+                self.queues.clear()
+                self._rebuild(())
+
+    def _apply_nodes(self, change: NodesReported) -> None:
+        removed = set(change.removed)
+        if not removed and all(self._same_layout(node) for node in change.nodes):
+            for node in change.nodes:
+                self._write_node(self.index[node.id], node)
+            return
+        merged = {node.id: node for node in self.nodes if node.id not in removed}
+        merged.update((node.id, node) for node in change.nodes)
+        self._rebuild(tuple(merged.values()))
+
+    def _same_layout(self, node: Node) -> bool:
+        m = self.index.get(node.id)
+        if m is None:
+            return False
+        old = self.nodes[m]
+        return (
+            old.capacity == node.capacity
+            and old.max_jobs_per_gpu == node.max_jobs_per_gpu
+            and len(old.gpus) == len(node.gpus)
+            and all(
+                (a.index, a.model, a.memory_gib) == (b.index, b.model, b.memory_gib)
+                for a, b in zip(old.gpus, node.gpus, strict=True)
+            )
+        )
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def _rebuild(self, nodes: Sequence[Node]) -> None:
+        self.nodes: list[Node] = list(nodes)
+        self.index: dict[str, int] = {node.id: m for m, node in enumerate(self.nodes)}
+        extended = sorted({name for node in nodes for name in node.capacity.extended})
+        self.columns: tuple[str, ...] = (*RESOURCE_COLUMNS, *extended)
+        self._extended_rows = {name: 5 + i for i, name in enumerate(extended)}
+        m, r = len(nodes), len(self.columns)
+        g = max((gpu.index + 1 for node in nodes for gpu in node.gpus), default=0)
+        self.capacity: FloatArray = np.zeros((r, m))
+        self.telemetry: FloatArray = np.full((len(TELEMETRY_COLUMNS), m), np.nan)
+        self.observe_time_s: FloatArray = np.zeros(m)
+        self._has_telemetry = False
+        self.is_ready: BoolArray = np.zeros(m, dtype=np.bool_)
+        self.gpu_exists: BoolArray = np.zeros((m, g), dtype=np.bool_)
+        self.gpu_model: IntArray = np.full((m, g), -1, dtype=np.int64)
+        self.gpu_memory: FloatArray = np.zeros((m, g))
+        self.max_jobs_per_gpu: IntArray = np.ones(m, dtype=np.int64)
+        self._gpu_model_ids: dict[str, int] = {}
+        for i, node in enumerate(self.nodes):
+            self._write_inventory(i, node)
+            self._write_node(i, node)
+        self._reset_usage()
+
+    def _write_inventory(self, m: int, node: Node) -> None:
+        c = node.capacity
+        self.capacity[:5, m] = (c.cpu_cores, c.memory_gib, c.gpu_memory_gib, c.network_gbps, c.gpus)
+        for name, amount in c.extended.items():
+            self.capacity[self._extended_rows[name], m] = amount
+        self.max_jobs_per_gpu[m] = max(1, node.max_jobs_per_gpu)
+        for gpu in node.gpus:
+            self.gpu_exists[m, gpu.index] = True
+            self.gpu_memory[m, gpu.index] = gpu.memory_gib
+            self.gpu_model[m, gpu.index] = self._gpu_model_ids.setdefault(gpu.model, len(self._gpu_model_ids))
+
+    def _write_node(self, m: int, node: Node) -> None:
+        self.nodes[m] = node
+        self.is_ready[m] = node.state is NodeState.READY
+        self.telemetry[:, m] = telemetry_row(node.telemetry)
+        self.observe_time_s[m] = node.telemetry.observe_time_s
+        self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
+
+    def _reset_usage(self) -> None:
+        self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
+        self.free: FloatArray = self.capacity.copy()
+        with np.errstate(divide="ignore"):
+            self._inverse_capacity: FloatArray = np.where(self.capacity > 0, 1.0 / self.capacity, 0.0)
+        missing = (self.capacity[[CPU, MEMORY, NETWORK, GPUS]] <= 0).sum(axis=0)
+        self._load_offset: FloatArray = missing.astype(np.float64)  # a resource a node lacks is no load
+        self._load: FloatArray = np.zeros(self.size)
+        self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
+        self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
+        self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
+        self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
+        self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
+        self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
+        self._jobs_on: list[dict[JobId, int]] = [{} for _ in range(self.size)]
+        for running in self.jobs.values():
+            for assignment in running.assignments:
+                self.claim(running.job, assignment)
+
+    def emptied(self) -> "ClusterView":
+        """The same nodes with no job on them, all ready and cool: what could fit, however long one waited."""
+        ready = tuple(replace(node, state=NodeState.READY, telemetry=Telemetry()) for node in self.nodes)
+        records = ClusterRecords(cluster=self.cluster, version=self.version, epoch=self.epoch, nodes=ready)
+        return ClusterView(records, self.stale_after_s)
+
+
+_POOLED = np.ones(64, dtype=np.bool_)
+_POOLED[GPUS] = False  # GPUs are counted per GPU, not in the pool: a shared one may be promised more than once
+
+
+def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
+    """True for a fraction of a GPU, and for whole GPUs of a job that allows sharing."""
+    return bool(0 < demand[GPUS] < 1) or (sharing.allowed and demand[GPUS] >= 1)
+
+
+def telemetry_row(telemetry: Telemetry) -> tuple[float, ...]:
+    """(T,) in the order of TELEMETRY_COLUMNS; NaN where unknown."""
+    return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
+
+
+def _tenant(job: Job, assignment: Assignment) -> GpuTenant:
+    demand = assignment.demand
+    gpus = max(1, len(assignment.gpu_indices))
+    is_fraction = demand.is_gpu_fraction
+    return GpuTenant(
+        job_id=job.id,
+        fraction=quantise(demand.gpus) if is_fraction else 1.0,
+        memory_gib=quantise(demand.gpu_memory_gib / gpus),
+        is_sharing=is_fraction or job.gpu_sharing.allowed,
+        model=job.model,
+    )

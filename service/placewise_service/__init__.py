@@ -1,0 +1,1 @@
+"""The decision service: thin faces over one engine, state in Redis, models in ONNX Runtime."""

@@ -1,0 +1,172 @@
+"""The Protocol of the state store. One conformance suite runs on every implementation (tests/contract).
+
+Every mutation is atomic, appends exactly one event with the next version, and happens by the store's own clock, so
+that replicas with different clocks agree on expiry. Any method raises StateUnavailableError when the store does not
+answer; a mutation that raised may or may not have happened, and is safe to repeat with the same ids.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
+from placewise_core.events import ClusterRecords, Event
+from placewise_core.job import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRequest:
+    """What one decision wants to hold: all of it or nothing.
+
+    `jobs` carry state RESERVED, their reservation_id and assignments; `ttl_s` sets their expiry. `answers` are bytes
+    to remember under `request_id` in the same step. `expected_tenants` maps "node/gpu" of every *shared* GPU to the
+    ids the decision saw there: another set means the slowdown prediction is void, hence a conflict.
+    """
+
+    jobs: tuple[RunningJob, ...]
+    ttl_s: float
+    request_id: str = ""
+    answer: bytes = b""
+    expected_tenants: Mapping[str, tuple[JobId, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Held. The event that every view will see is given back, so that the caller's own view need not wait for it."""
+
+    event: Event
+    expire_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Something the decision counted on is taken, gone or not ready; nothing was held."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """This request_id was answered before, with this."""
+
+    answer: bytes
+
+
+ReserveResult = Reserved | Conflict | Repeated
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One reported job event, validated and in domain terms. `running` is set for STARTED (what really happened) and
+    PROGRESS; an end (FINISHED, FAILED, CANCELLED) sets `is_end`."""
+
+    job_id: JobId
+    kind: str
+    event_time_s: float
+    running: RunningJob | None = None
+    is_end: bool = False
+    speed: float = 0.0
+    epochs_done: float = 0.0
+    reservation_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """`events` in order, one per mutation (none for repeats)."""
+
+    events: tuple[Event, ...]
+    version: int
+    applied: int
+    ignored: int
+
+
+class StateStore(Protocol):
+    """Keeps clusters. Idempotency is stated per method."""
+
+    async def ping(self) -> float:
+        """The store's clock, seconds since the epoch."""
+        ...
+
+    async def clusters(self) -> Sequence[str]:
+        """Names of the clusters that exist, sorted."""
+        ...
+
+    async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
+        """Everything at one version, and the stream position to tail from; None if there is no such cluster."""
+        ...
+
+    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+        """Batches of later events with the position after each. Ends with StateUnavailableError, or with
+        StaleSnapshotError when the stream was trimmed past `position` (load again)."""
+        ...
+
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
+        """Upserts nodes; `full` removes the others. Creates the cluster. Idempotent."""
+        ...
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        """Holds every job's gang or none. Checks free resources and GPU indices. Idempotent by request_id."""
+        ...
+
+    async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
+        """Gives back reservations that were not confirmed. Unknown ids are ignored. Idempotent."""
+        ...
+
+    async def expire(self, cluster: str) -> ReportResult:
+        """Releases reservations past their time. Any replica may call it, any number at once."""
+        ...
+
+    async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
+        """STARTED confirms a reservation or overrides it with what really happened (even when it overcommits: the
+        host is right); an end frees. Repeats, and anything after the end, are ignored and counted."""
+        ...
+
+    async def remember(self, cluster: str, request_id: str, answer: bytes) -> bytes:
+        """Stores the answer unless there is one; gives back the one that stands."""
+        ...
+
+    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+        """Stores the state if the stored seq is still `expected_seq` (0 = none yet); None if it is not."""
+        ...
+
+    async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
+        """Replaces the settings. Creates the cluster. Idempotent."""
+        ...
+
+    async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
+        """Adds one measured overhead to the running mean of its kind; None for a repeated outcome_id."""
+        ...
+
+    async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
+        """Merges measured metrics into the row of a subtask kind."""
+        ...
+
+    async def delete_cluster(self, cluster: str) -> bool:
+        """Forgets the cluster and all its keys; False if there was none."""
+        ...
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        """Appends to the bounded decision log ring; how many older ones fell off unexported."""
+        ...
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        """(position, record) pairs after a position ("0" = from the start)."""
+        ...
+
+    async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
+        """A decision still in the ring."""
+        ...
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        """Says that everything up to `position` is durably exported. Never moves back."""
+        ...
+
+    async def exported(self, cluster: str) -> str:
+        """Last exported position, "0" if none."""
+        ...
+
+    async def close(self) -> None:
+        """Ends connections. Idempotent."""
+        ...
