@@ -1,0 +1,263 @@
+"""Asks the service about waiting gangs: AdmitOrWait, then Place, once per gang, within a budget, and never raises.
+
+A verdict is kept until it is used, so that a host that asks again (they all do) hears the same. What it never does:
+touch the host, or hold a job back longer than `release_after_s` because the service is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.duration_pb2 import Duration
+
+from placewise.v1 import decision_pb2 as pb
+from placewise.v1.job_pb2 import Job, Shape
+from placewise_client.adapter.breaker import Breaker
+from placewise_client.adapter.metrics import AdapterMetrics
+from placewise_client.adapter.native import (
+    AdapterSettings,
+    NativeJob,
+    NoFit,
+    Placed,
+    Placement,
+    Undecided,
+    Verdict,
+    Waiting,
+)
+from placewise_client.aio import AsyncClient
+from placewise_client.errors import DeadlineExceededError, PlacewiseError
+from placewise_client.results import blocker_text, reason_names
+
+log = logging.getLogger(__name__)
+
+# A reservation this close to its end may be gone before the host has started the job.
+_EXPIRY_MARGIN_S = 5.0
+
+
+@dataclass(slots=True)
+class _Gang:
+    """What is remembered of one waiting gang between questions."""
+
+    job: NativeJob
+    verdict: Verdict | None = None
+    shape: Shape | None = None
+    is_admitted: bool = False
+    asked_at_s: float = float("-inf")
+    failing_since_s: float | None = None
+
+
+@dataclass(slots=True)
+class Decider:
+    """Verdicts for gangs.
+
+    `decide` takes the waiting gangs of the host in queue order and answers for each; one coroutine asks at a time, so
+    two callers with the same gang get one decision. `clock` is monotonic seconds; `now` is seconds since the epoch.
+    """
+
+    client: AsyncClient
+    settings: AdapterSettings
+    metrics: AdapterMetrics = field(default_factory=AdapterMetrics)
+    breaker: Breaker = field(default_factory=Breaker)
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _gangs: dict[str, _Gang] = field(default_factory=dict)
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _unanswered: pb.PlaceRequest | None = None
+    _nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    _attempt: int = 0
+
+    async def decide(self, waiting: Sequence[NativeJob]) -> Mapping[str, Verdict]:
+        """One verdict per job of `waiting`, by key. Takes about `decide_budget_s` at most when the service is away."""
+        async with self._asking:
+            gangs = [self._remember(job) for job in waiting]
+            due = [gang for gang in gangs if self._is_due(gang)]
+            for queue in dict.fromkeys(gang.job.job.queue for gang in due):
+                await self._ask_queue(queue, [gang for gang in due if gang.job.job.queue == queue])
+            return {gang.job.key: gang.verdict or Undecided("not asked yet") for gang in gangs}
+
+    def verdict(self, job: NativeJob) -> Verdict | None:
+        """What was last decided, without asking; None where nothing was or where it has expired."""
+        gang = self._gangs.get(job.key)
+        return gang.verdict if gang and not self._is_expired(gang) else None
+
+    def adopt(self, job: NativeJob, placement: Placement) -> None:
+        """Takes over a reservation the service still holds for this gang (after a restart of the adapter)."""
+        self._remember(job).verdict = Placed(placement)
+
+    def forget(self, job: NativeJob) -> Placement | None:
+        """Drops the gang (it started, ended or is left to the host). Returns the placement that was decided, if any."""
+        gang = self._gangs.pop(job.key, None)
+        return gang.verdict.placement if gang and isinstance(gang.verdict, Placed) else None
+
+    def wake(self) -> None:
+        """Something changed (a job ended, a node came): every gang that waits may be asked about at once."""
+        for gang in self._gangs.values():
+            gang.asked_at_s = float("-inf")
+
+    def _remember(self, job: NativeJob) -> _Gang:
+        gang = self._gangs.setdefault(job.key, _Gang(job))
+        gang.job = job
+        return gang
+
+    def _is_expired(self, gang: _Gang) -> bool:
+        if not isinstance(gang.verdict, Placed) or not gang.verdict.placement.expire_time_s:
+            return False
+        return self.now() > gang.verdict.placement.expire_time_s - _EXPIRY_MARGIN_S
+
+    def _is_due(self, gang: _Gang) -> bool:
+        if isinstance(gang.verdict, Placed):
+            return self._is_expired(gang)
+        if gang.failing_since_s is not None:
+            return True
+        return self.clock() - gang.asked_at_s >= self.settings.retry_s
+
+    async def _ask_queue(self, queue: str, gangs: list[_Gang]) -> None:
+        gangs = gangs[: self.settings.depth]
+        if self.breaker.is_open():
+            self._fail(gangs, self.breaker.reason)
+            return
+        deadline_s = self.clock() + self.settings.decide_budget_s
+        started_s = self.clock()
+        try:
+            await self._settle_unanswered(deadline_s)
+            admitted = await self._admit(queue, gangs, deadline_s)
+            await self._place_in_batches(admitted, deadline_s)
+        except PlacewiseError as error:
+            log.warning("no decision for queue %r: %s", queue, error)
+            self.breaker.fail(error.reason)
+            self._fail([gang for gang in gangs if gang.asked_at_s < started_s], error.reason)
+        else:
+            self.breaker.succeed()
+        self.metrics.decide_s.observe(self.clock() - started_s)
+
+    def _fail(self, gangs: Iterable[_Gang], reason: str) -> None:
+        for gang in gangs:
+            if gang.failing_since_s is None:
+                gang.failing_since_s = self.clock()
+            is_due = self.clock() - gang.failing_since_s >= self.settings.release_after_s
+            gang.verdict = Undecided(reason, is_due)
+            self.metrics.undecided.inc()
+
+    async def _admit(self, queue: str, gangs: list[_Gang], deadline_s: float) -> list[_Gang]:
+        """The gangs that may start now, in the order the policy gave. An admission is asked for once and kept."""
+        if not self.settings.ask_admission:
+            return gangs
+        asked = [gang for gang in gangs if not gang.is_admitted]
+        if asked:
+            request = pb.AdmitOrWaitRequest(
+                cluster=self.settings.cluster,
+                queue=queue,
+                jobs=[gang.job.job for gang in asked],
+                policy=self.settings.admit_policy,
+                dry_run=self.settings.is_dry_run,
+            )
+            response = await self._in_time(self.client.admit_or_wait, request, deadline_s)
+            self._read_admissions(asked, response)
+        return [gang for gang in gangs if gang.is_admitted]
+
+    def _read_admissions(self, gangs: list[_Gang], response: pb.AdmitOrWaitResponse) -> None:
+        by_job = {admission.job_id: admission for admission in response.admissions}
+        for gang in gangs:
+            admission = by_job.get(gang.job.key)
+            if admission is None:
+                self._answer(gang, Waiting(text="not in the answer", decision_id=response.meta.decision_id))
+            elif admission.verdict == pb.Admission.ADMIT:
+                gang.is_admitted = True
+                gang.shape = _shape(admission)
+            else:
+                blockers = admission.blockers
+                self._answer(gang, Waiting(reason_names(blockers), blocker_text(blockers), response.meta.decision_id))
+
+    async def _place_in_batches(self, gangs: list[_Gang], deadline_s: float) -> None:
+        """Asks batch by batch; stops where a whole batch found no place, for nothing behind it stands better."""
+        for first in range(0, len(gangs), self.settings.batch):
+            batch = gangs[first : first + self.settings.batch]
+            self._attempt += 1
+            request = pb.PlaceRequest(
+                cluster=self.settings.cluster,
+                request_id=f"{self._nonce}-{self._attempt}",
+                jobs=[_shaped(gang) for gang in batch],
+                policy=self.settings.place_policy,
+                dry_run=self.settings.is_dry_run,
+                reserve_ttl=Duration(seconds=int(self.settings.reserve_ttl_s)),
+            )
+            # The budget is per decision: a later batch of a long queue has a whole one of its own.
+            budget_end_s = deadline_s if first == 0 else self.clock() + self.settings.decide_budget_s
+            self._unanswered = request
+            response = await self._in_time(self.client.place, request, budget_end_s)
+            self._unanswered = None
+            if not self._read_decisions(response):
+                for gang in gangs[first + self.settings.batch :]:
+                    self._answer(gang, Waiting(text="behind jobs that wait"))
+                return
+
+    async def _settle_unanswered(self, deadline_s: float) -> None:
+        """Sends again, word for word, the question whose answer was lost: it may have reserved something."""
+        if self._unanswered is None:
+            return
+        response = await self._in_time(self.client.place, self._unanswered, deadline_s)
+        self._unanswered = None
+        self._read_decisions(response)
+
+    def _read_decisions(self, response: pb.PlaceResponse) -> int:
+        """Notes each answer; returns how many were placed."""
+        placed = 0
+        for decision in response.decisions:
+            gang = self._gangs.get(decision.job_id)
+            if gang is not None:
+                self._answer(gang, _verdict(decision, response.meta))
+                placed += isinstance(gang.verdict, Placed)
+        return placed
+
+    def _answer(self, gang: _Gang, verdict: Verdict) -> None:
+        gang.verdict = verdict
+        gang.asked_at_s = self.clock()
+        gang.failing_since_s = None
+        self.metrics.verdicts.inc(type(verdict).__name__.lower())
+
+    async def _in_time(
+        self, call: Callable[..., Awaitable[Res]], request: Req, deadline_s: float
+    ) -> Res:
+        left_s = deadline_s - self.clock()
+        if left_s <= 0:
+            raise DeadlineExceededError("the budget of this decision is used up", reason="BUDGET_SPENT")
+        return await call(request, timeout_s=left_s, retry=None)
+
+
+def _shape(admission: pb.Admission) -> Shape | None:
+    if admission.nodes <= 0 or admission.gpus_per_node <= 0:
+        return None
+    return Shape(nodes=admission.nodes, gpus_per_node=admission.gpus_per_node)
+
+
+def _shaped(gang: _Gang) -> Job:
+    """The job as Place must see it: an elastic one carries the shape its admission gave."""
+    if gang.shape is None or gang.job.job.groups:
+        return gang.job.job
+    job = Job()
+    job.CopyFrom(gang.job.job)
+    job.shape.CopyFrom(gang.shape)
+    return job
+
+
+def _verdict(decision: pb.JobDecision, meta: pb.DecisionMeta) -> Verdict:
+    if decision.outcome == pb.PLACED:
+        expires = decision.reservation_expire_time
+        return Placed(
+            Placement(
+                assignments=tuple(decision.assignments),
+                reservation_id=decision.reservation_id,
+                expire_time_s=expires.seconds + expires.nanos / 1e9,
+                decision_id=meta.decision_id,
+                policy=meta.policy,
+            )
+        )
+    names, text = reason_names(decision.blockers), blocker_text(decision.blockers)
+    if decision.outcome == pb.NO_FIT:
+        return NoFit(names, text, meta.decision_id)
+    return Waiting(names, text, meta.decision_id)

@@ -1,0 +1,274 @@
+"""The loop every adapter runs: watch the host, ask the service, apply its answer, report what really happened.
+
+One coroutine, one pass at a time. It keeps no state that the host and the service do not have, so it may be killed at any
+moment. It never touches a job that has started, and no failure of the service or the host ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from placewise.v1.cluster_pb2 import Cluster, GetClusterRequest, Node, RunningJob
+from placewise.v1.job_pb2 import Job
+from placewise_client.adapter.book import Book, Entry, News
+from placewise_client.adapter.breaker import Breaker
+from placewise_client.adapter.decider import Decider
+from placewise_client.adapter.metrics import AdapterMetrics
+from placewise_client.adapter.native import (
+    AdapterSettings,
+    Applied,
+    End,
+    HostUnreachableError,
+    NativeJob,
+    NativeScheduler,
+    NoFit,
+    Placed,
+    Placement,
+    Stage,
+    Undecided,
+    Verdict,
+    Waiting,
+)
+from placewise_client.adapter.reporter import OutcomeReporter
+from placewise_client.aio import AsyncClient
+from placewise_client.errors import NotFoundError, PlacewiseError
+
+log = logging.getLogger(__name__)
+
+# Placements applied to the host side by side.
+_APPLY_AT_ONCE = 4
+_RECOVER_TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class AdapterLoop:
+    """Runs one native scheduler. Tests call `run_pass` with a clock of their own; `run` does so for ever."""
+
+    native: NativeScheduler
+    client: AsyncClient
+    settings: AdapterSettings
+    metrics: AdapterMetrics = field(default_factory=AdapterMetrics)
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    decider: Decider = field(init=False)
+    reporter: OutcomeReporter = field(init=False)
+    book: Book = field(default_factory=Book)
+    _breaker: Breaker = field(init=False)
+    _has_recovered: bool = False
+    _outages_seen: int = 0
+    _nodes: Sequence[Node] = ()
+    _synced_at_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._breaker = Breaker(clock=self.clock)
+        parts = (self.client, self.settings, self.metrics, self._breaker, self.clock, self.now)
+        self.decider = Decider(*parts)
+        self.reporter = OutcomeReporter(*parts)
+
+    async def run(self) -> None:
+        """Passes until it is cancelled."""
+        while True:
+            await self.run_pass(full=self.clock() - self._synced_at_s >= self.settings.resync_s)
+            await self.native_wait()
+
+    async def native_wait(self) -> None:
+        """Sleeps until the host has news or something is due by time."""
+        try:
+            await self.native.wait(self._idle_s())
+        except HostUnreachableError as error:
+            self._host_failed(error)
+            await asyncio.sleep(min(1.0, self._idle_s()))
+
+    async def run_pass(self, full: bool) -> None:
+        """One look at the host and all that follows from it."""
+        self.metrics.passes.inc()
+        try:
+            state = await self.native.observe(full)
+        except HostUnreachableError as error:
+            self._host_failed(error)
+            return
+        news = self.book.update(state, self.clock())
+        if state.is_complete:
+            self._synced_at_s = self.clock()
+        if not self._has_recovered:
+            await self._recover()
+        has_changed = self._note(news)
+        is_told = await self._tell(state.nodes)
+        if has_changed or not is_told:
+            self.decider.wake()
+        await self._serve_waiting()
+        await self._take_back_overdue()
+        await self.reporter.flush()
+
+    def _idle_s(self) -> float:
+        until_resync_s = max(0.0, self._synced_at_s + self.settings.resync_s - self.clock())
+        is_waiting = any(True for _ in self.book.in_stage(Stage.WAITING))
+        return min(until_resync_s, self.settings.retry_s) if is_waiting or self.reporter.backlog else until_resync_s
+
+    def _host_failed(self, error: HostUnreachableError) -> None:
+        self.metrics.host_errors.inc()
+        log.warning("the host scheduler does not answer: %s", error)
+
+    def _note(self, news: list[News]) -> bool:
+        """Queues the events that the news call for. True where resources may have come free."""
+        has_freed = False
+        gone = []
+        for item in news:
+            entry = item.entry
+            if entry.job.stage is Stage.RUNNING:
+                self._note_start(entry)
+            elif entry.job.stage is Stage.ENDED:
+                has_freed |= self._note_end(entry, item.before)
+                if entry.job.key not in self.book.entries:
+                    gone.append(entry.job.key)
+        self.reporter.forget(gone)
+        return has_freed
+
+    def _note_start(self, entry: Entry) -> None:
+        decided = entry.decided or self.decider.forget(entry.job)
+        self.decider.forget(entry.job)
+        entry.decided = decided
+        self.reporter.started(entry.job, decided)
+
+    def _note_end(self, entry: Entry, before: Stage | None) -> bool:
+        """A job that was seen for the first time when it had ended is reported as started, too: its outcome joins."""
+        if before is Stage.ENDED:
+            return False
+        entry.decided = entry.decided or self.decider.forget(entry.job)
+        if entry.job.placement and entry.job.end is not End.CANCELLED and before is not Stage.RUNNING:
+            self.reporter.started(entry.job, entry.decided)
+        self.reporter.ended(entry.job, entry.decided)
+        return True
+
+    async def _recover(self) -> None:
+        """Learns from the service what an earlier life of this adapter had decided. Tried until it works once."""
+        try:
+            request = GetClusterRequest(cluster=self.settings.cluster, full=True)
+            cluster = await self.client.get_cluster(request, timeout_s=_RECOVER_TIMEOUT_S, retry=None)
+        except NotFoundError:
+            cluster = Cluster()
+        except PlacewiseError as error:
+            log.warning("nothing recovered from the service yet: %s", error)
+            return
+        for known in cluster.jobs:
+            self._recover_job(known)
+        self._has_recovered = True
+
+    def _recover_job(self, known: RunningJob) -> None:
+        entry = self.book.entries.get(known.job_id)
+        is_running = known.state == RunningJob.RUNNING
+        if entry is None:
+            if is_running:
+                end = NativeJob(known.job_id, Job(id=known.job_id), Stage.ENDED, end=End.FINISHED)
+                self.reporter.ended(dataclasses.replace(end, end_reason="no longer known to the host"), None)
+            return
+        placement = _placement_of(known)
+        if entry.job.stage is Stage.WAITING:
+            self.decider.adopt(entry.job, placement)
+        else:
+            entry.decided = entry.decided or placement
+        if is_running and entry.job.stage is Stage.RUNNING:
+            self.reporter.note_started(entry.job.key)
+
+    async def _tell(self, nodes: Sequence[Node] | None) -> bool:
+        """Nodes and events reach the service before it is asked; what fails here is sent again by a later pass."""
+        if self._breaker.outages != self._outages_seen and not self._breaker.is_failing():
+            self._outages_seen = self._breaker.outages
+            self._say_all_again()
+        self._nodes = self._nodes if nodes is None else nodes
+        return await self.reporter.report_nodes(self._nodes) and await self.reporter.flush()
+
+    def _say_all_again(self) -> None:
+        """After an outage: the service may have lost what it knew, and repeats cost it nothing."""
+        self.reporter.start_over()
+        for entry in self.book.entries.values():
+            if entry.job.stage is Stage.RUNNING:
+                self.reporter.started(entry.job, entry.decided)
+
+    async def _serve_waiting(self) -> None:
+        waiting = list(self.book.in_stage(Stage.WAITING))
+        if not waiting:
+            return
+        verdicts = await self.decider.decide([entry.job for entry in waiting])
+        gate = asyncio.Semaphore(_APPLY_AT_ONCE)
+        await asyncio.gather(*(self._follow(entry, verdicts[entry.job.key], gate) for entry in waiting))
+
+    async def _follow(self, entry: Entry, verdict: Verdict, gate: asyncio.Semaphore) -> None:
+        """Does what one verdict asks for."""
+        if self.settings.is_dry_run:
+            log.info("dry run: job %s would be %s", entry.job.key, describe(verdict))
+            await self._release(entry, "dry_run", gate)
+            return
+        match verdict:
+            case Placed(placement):
+                await self._apply(entry, placement, gate)
+            case NoFit() if self.settings.is_no_fit_released:
+                await self._release(entry, "no_fit", gate)
+            case Undecided(_, True):
+                await self._release(entry, "no_decision", gate)
+            case Waiting() | NoFit():
+                await self._explain(entry, describe(verdict))
+
+    async def _apply(self, entry: Entry, placement: Placement, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            started_s = self.clock()
+            result = await self.native.apply(entry.job, placement)
+            self.metrics.apply_s.observe(self.clock() - started_s)
+        self.metrics.applied.inc(result.value)
+        if result is Applied.UNREACHABLE:
+            return  # the verdict stands, and applying it again is harmless
+        self.decider.forget(entry.job)
+        if result is Applied.DONE:
+            entry.decided = placement
+            self.book.move(entry, Stage.APPLIED, self.clock())
+            log.info("job %s placed on %s (decision %s)", entry.job.key, placement.nodes, placement.decision_id)
+        elif result is Applied.GONE:
+            # The next look says what became of it; its end frees the reservation, which is joined through `decided`.
+            entry.decided = placement
+
+    async def _release(self, entry: Entry, reason: str, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            result = await self.native.release(entry.job)
+        if result in (Applied.DONE, Applied.GONE):
+            self.decider.forget(entry.job)
+        if result is Applied.DONE:
+            self.book.move(entry, Stage.RELEASED, self.clock())
+            self.metrics.released.inc(reason)
+            log.info("job %s left to the host's own scheduling: %s", entry.job.key, reason)
+
+    async def _explain(self, entry: Entry, text: str) -> None:
+        self.reporter.submitted(entry.job)
+        if text != entry.explained:
+            entry.explained = text
+            await self.native.explain(entry.job, text)
+
+    async def _take_back_overdue(self) -> None:
+        for entry in self.book.overdue(self.clock(), self.settings.start_timeout_s):
+            if await self.native.withdraw(entry.job) is Applied.DONE:
+                log.warning("job %s did not start where it was placed; it is decided anew", entry.job.key)
+                self.metrics.withdrawn.inc()
+                entry.decided = None
+                self.book.move(entry, Stage.WAITING, self.clock())
+
+
+def describe(verdict: Verdict) -> str:
+    """One line for a log or a user."""
+    match verdict:
+        case Placed(placement):
+            return f"placed on {','.join(placement.nodes)}"
+        case Waiting(_, text):
+            return f"waiting: {text or 'for its turn'}"
+        case NoFit(_, text):
+            return f"impossible here: {text}"
+        case Undecided(reason):
+            return f"undecided: {reason}"
+
+
+def _placement_of(known: RunningJob) -> Placement:
+    expires = known.reservation_expire_time
+    return Placement(tuple(known.assignments), known.reservation_id, expires.seconds + expires.nanos / 1e9)

@@ -1,0 +1,211 @@
+"""What an adapter must know of one scheduler: the thin layer that differs from scheduler to scheduler.
+
+Everything else (asking, fail-open, idempotency, reporting, restart, metrics) is written once, in this package, against
+the `NativeScheduler` Protocol below. Nothing here talks to a network.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from placewise.v1.cluster_pb2 import Assignment, Node
+from placewise.v1.job_pb2 import Job
+
+
+class Stage(enum.Enum):
+    """How far a job is, as the *host* sees it. An adapter that restarts learns all it needs from this."""
+
+    WAITING = "waiting"
+    """Held for us: it cannot start before we apply a placement or release it."""
+    APPLIED = "applied"
+    """A placement was applied and not taken back; the host starts it as soon as it can."""
+    RELEASED = "released"
+    """Left to the host's own scheduling, not started yet. Never touched again."""
+    RUNNING = "running"
+    """Started. Never touched: only observed and reported."""
+    ENDED = "ended"
+
+
+class End(enum.Enum):
+    """How a job ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeJob:
+    """One gang as the host shows it now.
+
+    `key` equals `job.id`: the host's own id, unique for the life of the cluster ("4711", "namespace/podgroup/uid"). A job
+    that the host queues again after it had started (requeue after a node failure) is a new job with a new key
+    ("4711.r1"): events are idempotent by job and kind.
+    `placement` is where it is applied (APPLIED, as far as the host tells) or where it really runs (RUNNING, ENDED).
+    `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
+    `are_gpus_exact` is True where the host was told which GPU indices to use; where it is False, the host picks
+    interchangeable GPUs by itself and only the nodes are compared with the decision.
+    Times are seconds since the epoch, 0 where unknown.
+    """
+
+    key: str
+    job: Job
+    stage: Stage
+    placement: tuple[Assignment, ...] = ()
+    is_managed: bool = True
+    are_gpus_exact: bool = False
+    start_time_s: float = 0.0
+    end: End | None = None
+    end_time_s: float = 0.0
+    end_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """What one look at the host saw.
+
+    `is_complete`: `jobs` are all jobs the host knows, so one that was known and is not here is gone. Otherwise only the
+    jobs given have news. `nodes` is None when they were not read.
+    """
+
+    jobs: Sequence[NativeJob] = ()
+    nodes: Sequence[Node] | None = None
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A decision to be carried out: every task of the gang with its node and GPU indices."""
+
+    assignments: tuple[Assignment, ...]
+    reservation_id: str = ""
+    expire_time_s: float = 0.0
+    decision_id: str = ""
+    policy: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Node ids without repeats, in the order of the tasks."""
+        return tuple(dict.fromkeys(a.node for a in self.assignments))
+
+    def tasks_on(self, node: str) -> tuple[Assignment, ...]:
+        return tuple(a for a in self.assignments if a.node == node)
+
+
+class Applied(enum.Enum):
+    """What came of an attempt to change the host."""
+
+    DONE = "done"
+    """The change holds. Repeating it changes nothing."""
+    GONE = "gone"
+    """The job does not wait any more (cancelled, started, held by its user): nothing was changed."""
+    REFUSED = "refused"
+    """The host did not take it; the job waits as before. A new decision is due."""
+    UNREACHABLE = "unreachable"
+    """The host did not answer; what it did is unknown until the next look."""
+
+
+class HostUnreachableError(Exception):
+    """The host scheduler did not answer. The loop waits and looks again; it never stops for this."""
+
+
+class NativeScheduler(Protocol):
+    """One scheduler's side of an adapter.
+
+    Methods never raise but `HostUnreachableError`, from `observe` and `wait` alone; everything that changes the host
+    answers with `Applied`. All changing methods are idempotent, re-read the job's state before they change it, and never
+    touch a job that has started.
+    """
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Returns True as soon as the host says that something changed, False when `timeout_s` have passed."""
+
+    async def observe(self, full: bool) -> HostState:
+        """Looks at the host. `full=True` must answer `is_complete=True` with nodes; otherwise news are enough.
+
+        Raises HostUnreachableError.
+        """
+
+    async def apply(self, job: NativeJob, placement: Placement) -> Applied:
+        """Makes the job start exactly there, now. All of the gang or nothing of it."""
+
+    async def release(self, job: NativeJob) -> Applied:
+        """Leaves a WAITING job to the host's own scheduling, as if Placewise were not installed."""
+
+    async def withdraw(self, job: NativeJob) -> Applied:
+        """Takes back an applied placement that did not start: the job is WAITING again. DONE only if it cannot start."""
+
+    async def explain(self, job: NativeJob, text: str) -> None:
+        """Shows the user why the job waits, where the host has a place for it. Best effort."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Start it there. The same verdict is given again until it is used, expires or is forgotten."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Not now. `reasons` are ordered, the first to fix first; `text` is one line for a person."""
+
+    reasons: tuple[str, ...] = ()
+    text: str = ""
+    decision_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFit:
+    """It would not fit an empty cluster either."""
+
+    reasons: tuple[str, ...] = ()
+    text: str = ""
+    decision_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """No decision could be had within the budget. `is_release_due`: this has lasted long enough to let the job go."""
+
+    reason: str
+    is_release_due: bool = False
+
+
+Verdict = Placed | Waiting | NoFit | Undecided
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """How one adapter behaves. Every native adapter reads these from its own configuration file or flags."""
+
+    cluster: str
+    decide_budget_s: float = 0.1
+    """Longest one decision may take, both questions together; later means no decision (fail-open)."""
+    release_after_s: float = 10.0
+    """A job that got no decision for this long is left to the host's own scheduling. 0 releases at once."""
+    resync_s: float = 10.0
+    """Everything is read again this often, whatever was or was not announced: an announcement may be lost."""
+    node_refresh_s: float = 15.0
+    """Unchanged nodes are reported again this often, so that their telemetry does not count as stale."""
+    retry_s: float = 1.0
+    """A waiting job is asked for again this often, besides every time a job ends or a node changes."""
+    start_timeout_s: float = 30.0
+    """An applied placement that has not started by then is withdrawn and decided anew."""
+    reserve_ttl_s: float = 60.0
+    """How long the service holds the resources for the host to start the job."""
+    batch: int = 16
+    """Jobs placed per question."""
+    depth: int = 256
+    """Waiting jobs of one queue that are asked about in one pass."""
+    ask_admission: bool = True
+    """False: every job is admitted with the shape it asks for; only its place is asked."""
+    place_policy: str = ""
+    admit_policy: str = ""
+    is_no_fit_released: bool = True
+    """A job that can never fit is left to the host, which tells its user in its own words; False keeps it waiting."""
+    is_dry_run: bool = False
+    """Decide and log, change nothing: every job is left to the host's own scheduling."""

@@ -1,0 +1,217 @@
+"""Tells the service what really happened: job events and nodes, at least once, in order, never in the host's way.
+
+Events wait in memory while the service is away; what is lost with the process is rebuilt from the host at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
+from placewise_client.adapter.breaker import Breaker
+from placewise_client.adapter.metrics import AdapterMetrics
+from placewise_client.adapter.native import AdapterSettings, End, NativeJob, Placement
+from placewise_client.aio import AsyncClient
+from placewise_client.errors import InvalidRequestError, PlacewiseError
+
+log = logging.getLogger(__name__)
+
+_MOST_WAITING = 100_000
+_PER_REQUEST = 500
+_TIMEOUT_S = 2.0
+
+_END_KINDS: Mapping[End, JobEvent.Kind] = {
+    End.FINISHED: JobEvent.FINISHED,
+    End.FAILED: JobEvent.FAILED,
+    End.CANCELLED: JobEvent.CANCELLED,
+}
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """Seconds since the epoch as a protobuf Timestamp (microsecond resolution)."""
+    micros = round(seconds * 1e6)
+    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
+
+
+@dataclass(slots=True)
+class OutcomeReporter:
+    """Queues job events and sends them; sends nodes that are new or changed. `now` is seconds since the epoch."""
+
+    client: AsyncClient
+    settings: AdapterSettings
+    metrics: AdapterMetrics = field(default_factory=AdapterMetrics)
+    breaker: Breaker = field(default_factory=Breaker)
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _waiting: list[JobEvent] = field(default_factory=list)
+    _said: set[tuple[str, int]] = field(default_factory=set)
+    _nodes: dict[str, bytes] = field(default_factory=dict)
+    _nodes_sent_at_s: float = float("-inf")
+
+    def submitted(self, job: NativeJob) -> None:
+        """The job waits for the service's answer."""
+        self._add(JobEvent(job_id=job.key, kind=JobEvent.SUBMITTED, job=job.job, event_time=self._time(0)))
+
+    def started(self, job: NativeJob, decided: Placement | None) -> None:
+        """The job runs. A placement other than the decided one is reported as what it is: an override by the host."""
+        event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, event_time=self._time(job.start_time_s))
+        if decided is not None:
+            event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
+        if decided is None or not is_as_decided(job, decided):
+            event.placement.extend(job.placement)
+            event.job.CopyFrom(job.job)
+            if decided is not None:
+                self.metrics.overrides.inc()
+                log.warning("job %s started on %s, decided was %s", job.key, _nodes_of(job), decided.nodes)
+        self._add(event)
+
+    def ended(self, job: NativeJob, decided: Placement | None) -> None:
+        """The job ended, or was cancelled before it started: the service frees what it held."""
+        event = JobEvent(
+            job_id=job.key,
+            kind=_END_KINDS[job.end or End.FINISHED],
+            event_time=self._time(job.end_time_s),
+            reason=job.end_reason,
+        )
+        if decided is not None:
+            event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
+        self._add(event)
+
+    def other(self, event: JobEvent) -> None:
+        """Any other event, such as a share's outcome; not deduplicated."""
+        self._waiting.append(event)
+
+    def is_known_started(self, key: str) -> bool:
+        return (key, JobEvent.STARTED) in self._said
+
+    def note_started(self, key: str) -> None:
+        """The service already knows that this job runs (learned at start)."""
+        self._said.add((key, JobEvent.STARTED))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """The host has forgotten these jobs: nothing more will be said about them."""
+        gone = set(keys)
+        self._said = {said for said in self._said if said[0] not in gone}
+
+    def start_over(self) -> None:
+        """The service may have lost what it was told: nodes and running jobs will be said again."""
+        self._said.clear()
+        self._nodes.clear()
+        self._nodes_sent_at_s = float("-inf")
+
+    @property
+    def backlog(self) -> int:
+        """Events not acknowledged yet."""
+        return len(self._waiting)
+
+    async def flush(self) -> bool:
+        """Sends what waits, in order. False where something could not be delivered (it stays for the next time)."""
+        while self._waiting:
+            batch = self._waiting[:_PER_REQUEST]
+            if self.breaker.is_open():
+                return False
+            try:
+                request = ReportJobEventsRequest(cluster=self.settings.cluster, events=batch)
+                await self.client.report_job_events(request, timeout_s=_TIMEOUT_S, retry=None)
+            except InvalidRequestError as error:
+                # It would be refused for ever and hold up everything behind it.
+                log.exception("the service refused %d events: %s", len(batch), error)
+                self.metrics.events_dropped.inc(by=len(batch))
+            except PlacewiseError as error:
+                self.breaker.fail(error.reason)
+                return False
+            else:
+                self.breaker.succeed()
+                for event in batch:
+                    self.metrics.events.inc(JobEvent.Kind.Name(event.kind).lower())
+            del self._waiting[: len(batch)]
+        return True
+
+    async def report_nodes(self, nodes: Sequence[Node]) -> bool:
+        """Sends all nodes where one came, went or changed or the last report is old. False where it did not arrive."""
+        packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
+        is_old = self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
+        if packed == self._nodes and not is_old:
+            return True
+        if self.breaker.is_open():
+            return False
+        # Removing a node is only safe with the whole inventory; a change of some is sent as just those.
+        full = is_old or packed.keys() != self._nodes.keys()
+        changed = [node for node in nodes if full or packed[node.id] != self._nodes.get(node.id)]
+        request = ReportNodesRequest(cluster=self.settings.cluster, nodes=self._observed(changed), full=full)
+        try:
+            await self.client.report_nodes(request, timeout_s=_TIMEOUT_S, retry=None)
+        except PlacewiseError as error:
+            log.warning("nodes not reported: %s", error)
+            self.breaker.fail(error.reason)
+            return False
+        self.breaker.succeed()
+        self._nodes = packed
+        if full:
+            self._nodes_sent_at_s = self.clock()
+        return True
+
+    def _observed(self, nodes: Iterable[Node]) -> list[Node]:
+        """Copies with the time of this look, where the host gives none."""
+        copies = []
+        for node in nodes:
+            copy = Node()
+            copy.CopyFrom(node)
+            if not copy.telemetry.HasField("observe_time"):
+                copy.telemetry.observe_time.CopyFrom(timestamp(self.now()))
+            copies.append(copy)
+        return copies
+
+    def _time(self, seconds: float) -> Timestamp:
+        return timestamp(seconds or self.now())
+
+    def _add(self, event: JobEvent) -> None:
+        said = (event.job_id, event.kind)
+        if said in self._said:
+            return
+        self._said.add(said)
+        if len(self._waiting) >= _MOST_WAITING:
+            del self._waiting[0]
+            self.metrics.events_dropped.inc()
+        self._waiting.append(event)
+
+
+def is_as_decided(job: NativeJob, decided: Placement) -> bool:
+    """Whether the host did what was decided: the same nodes, as many GPUs on each and, where told, the same GPUs.
+
+    Tasks may be cut differently (a host may show one task per node where the decision has one per GPU), so GPUs are
+    compared per node; a job without GPUs is compared by its tasks per node.
+    """
+    if not job.placement:
+        return True
+    if job.are_gpus_exact and _indices_by_node(job.placement) != _indices_by_node(decided.assignments):
+        return False
+    really, wanted = _gpus_by_node(job.placement), _gpus_by_node(decided.assignments)
+    if any(wanted.values()):
+        return really == wanted
+    return Counter(a.node for a in job.placement) == Counter(a.node for a in decided.assignments)
+
+
+def _indices_by_node(assignments: Iterable[Assignment]) -> dict[str, set[int]]:
+    indices: dict[str, set[int]] = {}
+    for assignment in assignments:
+        indices.setdefault(assignment.node, set()).update(assignment.gpu_indices)
+    return indices
+
+
+def _gpus_by_node(assignments: Iterable[Assignment]) -> dict[str, float]:
+    gpus: dict[str, float] = {}
+    for assignment in assignments:
+        held = assignment.demand.gpus or len(assignment.gpu_indices)
+        gpus[assignment.node] = gpus.get(assignment.node, 0.0) + held
+    return gpus
+
+
+def _nodes_of(job: NativeJob) -> list[str]:
+    return sorted({assignment.node for assignment in job.placement})
