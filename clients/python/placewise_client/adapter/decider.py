@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.duration_pb2 import Duration
-
 from placewise.v1 import decision_pb2 as pb
 from placewise.v1.job_pb2 import Job, Shape
+
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import (
@@ -32,6 +32,7 @@ from placewise_client.adapter.native import (
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import DeadlineExceededError, PlacewiseError
 from placewise_client.results import blocker_text, reason_names
+from placewise_client.rpcs import AsyncMethod, Req, Res
 
 log = logging.getLogger(__name__)
 
@@ -220,9 +221,7 @@ class Decider:
         gang.failing_since_s = None
         self.metrics.verdicts.inc(type(verdict).__name__.lower())
 
-    async def _in_time(
-        self, call: Callable[..., Awaitable[Res]], request: Req, deadline_s: float
-    ) -> Res:
+    async def _in_time(self, call: AsyncMethod[Req, Res], request: Req, deadline_s: float) -> Res:
         left_s = deadline_s - self.clock()
         if left_s <= 0:
             raise DeadlineExceededError("the budget of this decision is used up", reason="BUDGET_SPENT")

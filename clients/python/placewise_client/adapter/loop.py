@@ -1,7 +1,7 @@
 """The loop every adapter runs: watch the host, ask the service, apply its answer, report what really happened.
 
-One coroutine, one pass at a time. It keeps no state that the host and the service do not have, so it may be killed at any
-moment. It never touches a job that has started, and no failure of the service or the host ends it.
+One coroutine, one pass at a time. It keeps no state that the host and the service do not have, so it may be killed at
+any moment. It never touches a job that has started, and no failure of the service or the host ends it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Cluster, GetClusterRequest, Node, RunningJob
 from placewise.v1.job_pb2 import Job
+
 from placewise_client.adapter.book import Book, Entry, News
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.decider import Decider

@@ -96,7 +96,7 @@ class AdapterMetrics:
 
 
 async def serve_metrics(metrics: AdapterMetrics, host: str, port: int) -> asyncio.Server:
-    """Answers `GET /metrics` and `GET /healthz` on a plain HTTP port (0 picks a free one) until the server is closed."""
+    """Answers `GET /metrics` and `GET /healthz` over plain HTTP (port 0 picks a free one) until it is closed."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):

@@ -41,8 +41,8 @@ class End(enum.Enum):
 class NativeJob:
     """One gang as the host shows it now.
 
-    `key` equals `job.id`: the host's own id, unique for the life of the cluster ("4711", "namespace/podgroup/uid"). A job
-    that the host queues again after it had started (requeue after a node failure) is a new job with a new key
+    `key` equals `job.id`: the host's own id, unique for the life of the cluster ("4711", "namespace/podgroup/uid").
+    A job that the host queues again after it had started (requeue after a node failure) is a new job with a new key
     ("4711.r1"): events are idempotent by job and kind.
     `placement` is where it is applied (APPLIED, as far as the host tells) or where it really runs (RUNNING, ENDED).
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
@@ -116,8 +116,8 @@ class NativeScheduler(Protocol):
     """One scheduler's side of an adapter.
 
     Methods never raise but `HostUnreachableError`, from `observe` and `wait` alone; everything that changes the host
-    answers with `Applied`. All changing methods are idempotent, re-read the job's state before they change it, and never
-    touch a job that has started.
+    answers with `Applied`. All changing methods are idempotent, re-read the job's state before they change it, and
+    never touch a job that has started.
     """
 
     async def wait(self, timeout_s: float) -> bool:
@@ -136,7 +136,7 @@ class NativeScheduler(Protocol):
         """Leaves a WAITING job to the host's own scheduling, as if Placewise were not installed."""
 
     async def withdraw(self, job: NativeJob) -> Applied:
-        """Takes back an applied placement that did not start: the job is WAITING again. DONE only if it cannot start."""
+        """Takes back an applied placement that did not start: it is WAITING again. DONE only if it cannot start."""
 
     async def explain(self, job: NativeJob, text: str) -> None:
         """Shows the user why the job waits, where the host has a place for it. Best effort."""

@@ -1,6 +1,7 @@
 """Tells the service what really happened: job events and nodes, at least once, in order, never in the host's way.
 
-Events wait in memory while the service is away; what is lost with the process is rebuilt from the host at the next start.
+Events wait in memory while the service is away; what is lost with the process is rebuilt from the host
+at the next start.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.timestamp_pb2 import Timestamp
-
 from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
+
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import AdapterSettings, End, NativeJob, Placement

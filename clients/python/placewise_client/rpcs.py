@@ -1,0 +1,96 @@
+"""The table of RPCs from which both clients are built.
+
+One class attribute per RPC; read on a `Client` it is a blocking method, on an `AsyncClient` an awaitable one, each with
+the types of its request and response. Adding an RPC is one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, overload
+
+from google.protobuf.message import Message
+from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
+
+from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
+
+if TYPE_CHECKING:
+    from placewise_client.aio import AsyncClient
+    from placewise_client.sync import Client
+
+Req = TypeVar("Req", bound=Message)
+Res = TypeVar("Res", bound=Message)
+ReqT_contra = TypeVar("ReqT_contra", bound=Message, contravariant=True)
+ResT_co = TypeVar("ResT_co", bound=Message, covariant=True)
+
+
+class Method(Protocol[ReqT_contra, ResT_co]):
+    """A blocking RPC. Raises PlacewiseError. `timeout_s` spans all tries; None takes the client's default."""
+
+    def __call__(
+        self, request: ReqT_contra, *, timeout_s: float | None = None, retry: RetryPolicy | None = DEFAULT_RETRY
+    ) -> ResT_co: ...
+
+
+class AsyncMethod(Protocol[ReqT_contra, ResT_co]):
+    """An awaitable RPC; the same rules."""
+
+    def __call__(
+        self, request: ReqT_contra, *, timeout_s: float | None = None, retry: RetryPolicy | None = DEFAULT_RETRY
+    ) -> Awaitable[ResT_co]: ...
+
+
+class Rpc(Generic[Req, Res]):
+    """One unary RPC: where it is and what goes in and out."""
+
+    def __init__(self, service: str, name: str, request: type[Req], response: type[Res]) -> None:
+        self.path = f"/placewise.v1.{service}/{name}"
+        self.request = request
+        self.response = response
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Client, owner: type) -> Method[Req, Res]: ...
+    @overload
+    def __get__(self, instance: AsyncClient, owner: type) -> AsyncMethod[Req, Res]: ...
+    def __get__(
+        self, instance: Client | AsyncClient | None, owner: type
+    ) -> Self | Method[Req, Res] | AsyncMethod[Req, Res]:
+        return self if instance is None else instance.bind(self)
+
+
+class Rpcs:
+    """Every unary RPC of the API, once."""
+
+    place = Rpc("DecisionService", "Place", decision_pb2.PlaceRequest, decision_pb2.PlaceResponse)
+    partition = Rpc("DecisionService", "Partition", decision_pb2.PartitionRequest, decision_pb2.PartitionResponse)
+    admit_or_wait = Rpc(
+        "DecisionService", "AdmitOrWait", decision_pb2.AdmitOrWaitRequest, decision_pb2.AdmitOrWaitResponse
+    )
+    report_nodes = Rpc("ClusterService", "ReportNodes", cluster_pb2.ReportNodesRequest, cluster_pb2.ReportNodesResponse)
+    report_job_events = Rpc(
+        "ClusterService", "ReportJobEvents", cluster_pb2.ReportJobEventsRequest, cluster_pb2.ReportJobEventsResponse
+    )
+    get_cluster = Rpc("ClusterService", "GetCluster", cluster_pb2.GetClusterRequest, cluster_pb2.Cluster)
+    delete_cluster = Rpc(
+        "ClusterService", "DeleteCluster", cluster_pb2.DeleteClusterRequest, cluster_pb2.DeleteClusterResponse
+    )
+    update_cluster_settings = Rpc(
+        "ClusterService",
+        "UpdateClusterSettings",
+        cluster_pb2.UpdateClusterSettingsRequest,
+        cluster_pb2.UpdateClusterSettingsResponse,
+    )
+    list_bundles = Rpc("BundleService", "ListBundles", bundle_pb2.ListBundlesRequest, bundle_pb2.ListBundlesResponse)
+    activate_bundle = Rpc(
+        "BundleService", "ActivateBundle", bundle_pb2.ActivateBundleRequest, bundle_pb2.ActivateBundleResponse
+    )
+    rollback_bundle = Rpc(
+        "BundleService", "RollbackBundle", bundle_pb2.RollbackBundleRequest, bundle_pb2.RollbackBundleResponse
+    )
+    set_shadow = Rpc("BundleService", "SetShadow", bundle_pb2.SetShadowRequest, bundle_pb2.SetShadowResponse)
+    get_decision = Rpc("BundleService", "GetDecision", bundle_pb2.GetDecisionRequest, bundle_pb2.GetDecisionResponse)
+
+
+STREAM_PLACE_PATH = "/placewise.v1.DecisionService/StreamPlace"

@@ -1,0 +1,136 @@
+"""Where the service is and how to reach it: addresses, credentials, channel options. Opens nothing by itself."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+Token = str | Callable[[], str]
+
+
+class TargetError(ValueError):
+    """The address or its credentials make no sense; raised when the client is built, not when it calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate files (PEM). `root` None trusts the system's; `chain` and `key` together make it mutual."""
+
+    root: Path | None = None
+    chain: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+    """Name the server's certificate must carry, where it is not the host of the first address."""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        if (self.chain is None) != (self.key is None):
+            raise TargetError("mutual TLS needs both a certificate chain and its key")
+        root, key, chain = (path.read_bytes() if path else None for path in (self.root, self.key, self.chain))
+        return grpc.ssl_channel_credentials(root, key, chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One or several replicas of the service ("host:port", or "unix:/path"); calls go round among those that answer.
+
+    A token is a string or a function that gives it at each call (so that a rotated file is read again). It is not
+    sent in plain text to another machine unless `allow_plaintext_token` says so.
+    """
+
+    addresses: Sequence[str]
+    tls: Tls | None = None
+    token: Token | None = None
+    allow_plaintext_token: bool = False
+    keepalive_s: float = 30.0
+    max_message_bytes: int = 64 * 1024 * 1024
+
+    @staticmethod
+    def of(target: Target | str | Sequence[str]) -> Target:
+        """Accepts "a:1,b:1" and ["a:1", "b:1"] as well."""
+        if isinstance(target, Target):
+            return target
+        return Target(tuple(target.split(",")) if isinstance(target, str) else tuple(target))
+
+    def check(self) -> None:
+        """Raises TargetError for what can never work or must not be done."""
+        if not self.addresses or not all(self.addresses):
+            raise TargetError("no address of the service given")
+        for address in self.addresses:
+            if not address.startswith("unix:"):
+                _split(address)
+        if self.token is not None and self.tls is None and not self.allow_plaintext_token:
+            remote = [address for address in self.addresses if not _is_local(address)]
+            if remote:
+                raise TargetError(f"a token would go to {remote[0]} in plain text: use TLS or allow_plaintext_token")
+
+    def uri(self) -> str:
+        """What gRPC dials. Several addresses are resolved here, once; a single name again and again by gRPC."""
+        if len(self.addresses) == 1:
+            only = self.addresses[0]
+            return only if only.startswith("unix:") else f"dns:///{only}"
+        resolved = [_resolve(address) for address in self.addresses]
+        families = {family for family, _ in resolved}
+        if len(families) > 1:
+            raise TargetError("several addresses must be of one IP family")
+        return f"{families.pop()}:{','.join(address for _, address in resolved)}"
+
+    def options(self) -> list[tuple[str, str | int]]:
+        """Channel options: round robin, keep-alive, quick reconnects."""
+        keepalive_ms = int(self.keepalive_s * 1000)
+        options: list[tuple[str, str | int]] = [
+            ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # grpc waits up to two minutes between attempts by default: too long for a service that restarts in seconds.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.max_send_message_length", self.max_message_bytes),
+        ]
+        name = self.tls.server_name if self.tls else ""
+        if self.tls and not name and len(self.addresses) > 1:
+            name = _split(self.addresses[0])[0]
+        if name:
+            options += [("grpc.ssl_target_name_override", name), ("grpc.default_authority", name)]
+        return options
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        if self.token is None:
+            return ()
+        token = self.token if isinstance(self.token, str) else self.token()
+        return (("authorization", f"Bearer {token}"),)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise TargetError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _is_local(address: str) -> bool:
+    if address.startswith("unix:"):
+        return True
+    host, _ = _split(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _resolve(address: str) -> tuple[str, str]:
+    host, port = _split(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise TargetError(f"{host} cannot be resolved: {error}") from error
+    family, ip = found[0][0], found[0][4][0]
+    return ("ipv6", f"[{ip}]:{port}") if family == socket.AF_INET6 else ("ipv4", f"{ip}:{port}")
