@@ -1,0 +1,226 @@
+"""What the decision log holds, and its bytes. Never talks to a store.
+
+Two kinds of entries share one log: a *decision* (what was asked, seen, chosen and answered) and an *outcome* (what the
+host says happened to a job). The export joins them by decision id.
+
+Bytes: msgpack of [schema version, kind, decision id, entry]. The id stands in front so that an entry can be found
+without reading the rest.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.decision import AdmitDecision, DecisionMeta, PartitionDecision, PlaceDecision, Verdict
+from placewise_core.job import Job
+from placewise_core.partition.policy import DivisibleTask
+
+SCHEMA_VERSION: Final = 1
+PLACE: Final = "Place"
+PARTITION: Final = "Partition"
+ADMIT_OR_WAIT: Final = "AdmitOrWait"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array as bytes, little-endian, C order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def pack(cls, array: NDArray[np.generic]) -> "Tensor":
+        """A copy of the array's values."""
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        return cls(little.dtype.str, array.shape, little.tobytes())
+
+    def unpack(self) -> NDArray[np.generic]:
+        """The array, read-only."""
+        return np.frombuffer(self.data, dtype=self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a learned policy saw and did for one job: the encoded observation by name, the mask of each step
+    (tasks, actions), and the action ids taken. Empty for policies that do not learn."""
+
+    job_id: str
+    actions: tuple[int, ...] = ()
+    observation: Mapping[str, Tensor] = field(default_factory=dict)
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """One decision. Exactly one of `place`, `partition`, `admit` is set.
+
+    `time_s` is when it was decided (epoch seconds), `latency_ms` from the arrival at the engine to the answer.
+    `seed` repeats the draw. `shadow_of` names the decision that was answered where this one was made in its shadow.
+    """
+
+    rpc: str
+    time_s: float
+    cluster: str
+    latency_ms: float = 0.0
+    seed: int = 0
+    request_id: str = ""
+    requested_policy: str = ""
+    queue: str = ""
+    is_dry_run: bool = False
+    shadow_of: str = ""
+    jobs: tuple[Job, ...] = ()
+    task: DivisibleTask | None = None
+    choices: tuple[Choice, ...] = ()
+    place: PlaceDecision | None = None
+    partition: PartitionDecision | None = None
+    admit: AdmitDecision | None = None
+
+    @classmethod
+    def of_place(
+        cls,
+        command: PlaceCommand,
+        decision: PlaceDecision,
+        *,
+        time_s: float,
+        seed: int,
+        latency_ms: float,
+        choices: tuple[Choice, ...] = (),
+    ) -> "DecisionRecord":
+        """The record of a Place call."""
+        return cls(
+            rpc=PLACE,
+            time_s=time_s,
+            cluster=command.cluster,
+            latency_ms=latency_ms,
+            seed=seed,
+            request_id=command.request_id,
+            requested_policy=command.policy,
+            is_dry_run=command.is_dry_run,
+            jobs=command.jobs,
+            choices=choices,
+            place=decision,
+        )
+
+    @classmethod
+    def of_partition(
+        cls, command: PartitionCommand, decision: PartitionDecision, *, time_s: float, latency_ms: float
+    ) -> "DecisionRecord":
+        """The record of a Partition call."""
+        return cls(
+            rpc=PARTITION,
+            time_s=time_s,
+            cluster=command.cluster,
+            latency_ms=latency_ms,
+            request_id=command.request_id,
+            is_dry_run=command.is_dry_run,
+            task=command.task,
+            partition=decision,
+        )
+
+    @classmethod
+    def of_admit(
+        cls, command: AdmitCommand, decision: AdmitDecision, *, time_s: float, seed: int, latency_ms: float
+    ) -> "DecisionRecord":
+        """The record of an AdmitOrWait call."""
+        return cls(
+            rpc=ADMIT_OR_WAIT,
+            time_s=time_s,
+            cluster=command.cluster,
+            latency_ms=latency_ms,
+            seed=seed,
+            request_id=command.request_id,
+            requested_policy=command.policy,
+            queue=command.queue,
+            is_dry_run=command.is_dry_run,
+            jobs=command.jobs,
+            admit=decision,
+        )
+
+    @property
+    def answer(self) -> PlaceDecision | PartitionDecision | AdmitDecision:
+        """What was answered. Raises ValueError for a record without an answer."""
+        answer = self.place or self.partition or self.admit
+        if answer is None:
+            raise ValueError("a decision record without an answer")
+        return answer
+
+    @property
+    def meta(self) -> DecisionMeta:
+        return self.answer.meta
+
+    @property
+    def decision_id(self) -> str:
+        return self.meta.decision_id
+
+    @property
+    def outcome(self) -> str:
+        """One word for the whole answer: PLACED, NO_FIT, WAIT or ADMIT; MIXED where the jobs differ."""
+        if self.partition is not None:
+            return self.partition.plan.outcome.value
+        if self.admit is not None:
+            words = {a.verdict.value for a in self.admit.plan.admissions} or {Verdict.WAIT.value}
+        else:
+            words = {d.outcome.value for d in self.place.decisions} if self.place is not None else set()
+        return words.pop() if len(words) == 1 else "MIXED"
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRecord:
+    """What the host reported of one job. `decision_id` is "" where nobody knows which decision led to it."""
+
+    cluster: str
+    receive_time_s: float
+    event: JobEvent
+    decision_id: str = ""
+
+
+Entry = DecisionRecord | OutcomeRecord
+
+_KINDS: Final[Mapping[str, type[Entry]]] = {"decision": DecisionRecord, "outcome": OutcomeRecord}
+_encoder = msgspec.msgpack.Encoder()
+_envelope_decoder = msgspec.msgpack.Decoder(tuple[int, str, str, msgspec.Raw])
+_decoders = {kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _KINDS.items()}
+
+
+class CorruptEntryError(ValueError):
+    """The bytes are no log entry, or one of a schema this version does not know."""
+
+
+def encode(entry: Entry) -> bytes:
+    """The entry's bytes."""
+    kind = "decision" if isinstance(entry, DecisionRecord) else "outcome"
+    return _encoder.encode((SCHEMA_VERSION, kind, entry.decision_id, entry))
+
+
+def decode_entry(data: bytes) -> Entry:
+    """The inverse of encode. Raises CorruptEntryError."""
+    try:
+        version, kind, _, body = _envelope_decoder.decode(data)
+        if version != SCHEMA_VERSION or kind not in _decoders:
+            raise CorruptEntryError(f"log entry of schema {version}, kind {kind!r}; known: {SCHEMA_VERSION}")
+        return _decoders[kind].decode(body)
+    except msgspec.MsgspecError as error:
+        raise CorruptEntryError(f"not a log entry: {error}") from error
+
+
+def decode(data: bytes) -> DecisionRecord:
+    """The decision in these bytes. Raises CorruptEntryError, also for an outcome."""
+    entry = decode_entry(data)
+    if not isinstance(entry, DecisionRecord):
+        raise CorruptEntryError("an outcome where a decision was expected")
+    return entry
+
+
+def decision_time_s(decision_id: str) -> float | None:
+    """When a decision was made (epoch seconds, ms precision), read from its UUIDv7; None for any other id."""
+    try:
+        value = uuid.UUID(decision_id)
+    except ValueError:
+        return None
+    return (value.int >> 80) / 1000.0 if value.version == 7 else None

@@ -1,0 +1,138 @@
+"""The queue between a decision and its log: bounded, in this process, emptied by one task. Never fails a decision.
+
+What does not fit is dropped and counted. A store that does not answer is asked again until the queue is full; an
+append that failed half-way is repeated, so a record may be in the ring twice (the export drops repeats by id).
+A process that is killed loses what is still queued here: at most one flush interval while the store answers.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from placewise_service.declog.record import Entry, encode
+
+
+class LogRing(Protocol):
+    """The part of the state store that the sink needs."""
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        """Appends; how many older entries fell off unexported."""
+        ...
+
+
+def _ignore_drops(count: int) -> None:
+    pass
+
+
+class DecisionSink:
+    """Takes records from decisions and appends them to the ring in batches.
+
+    `on_drop(n)` hears of every lost record: those refused by the full queue, and those that fell off the ring before
+    they were exported. One event loop owns the sink; `batch` is small because encoding a batch holds that loop.
+    """
+
+    def __init__(
+        self,
+        ring: LogRing,
+        *,
+        capacity: int = 20_000,
+        batch: int = 64,
+        flush_interval_s: float = 0.05,
+        retry_interval_s: float = 0.5,
+        on_drop: Callable[[int], None] = _ignore_drops,
+    ) -> None:
+        self._ring = ring
+        self._capacity = capacity
+        self._batch = batch
+        self._flush_interval_s = flush_interval_s
+        self._retry_interval_s = retry_interval_s
+        self._on_drop = on_drop
+        self._queue: deque[Entry] = deque()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._in_flight = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._queue) + self._in_flight
+
+    def offer(self, entry: Entry) -> None:
+        """Queues an entry. Never blocks, never raises."""
+        if len(self) >= self._capacity:
+            self._count_drops(1)
+            return
+        self._queue.append(entry)
+        self._wake.set()
+
+    def start(self) -> None:
+        """Starts the task that empties the queue. Needs a running event loop; idempotent."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="decision-sink")
+
+    async def flush(self) -> bool:
+        """Appends everything that is queued; False if the store did not take it (it stays queued)."""
+        while self._queue:
+            if not await self._append_batch():
+                return False
+        return True
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Stops the task and appends what is left; what the store does not take in time is dropped and counted."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not await self.flush():  # noqa: ASYNC110 - a store that is down has no event to wait for
+                    await asyncio.sleep(min(self._retry_interval_s, timeout_s / 4))
+        self._count_drops(len(self._queue))
+        self._queue.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            # Let a batch gather: one append for many decisions costs the store far less than one each.
+            await asyncio.sleep(self._flush_interval_s)
+            if not await self.flush():
+                self._wake.set()
+                await asyncio.sleep(self._retry_interval_s)
+
+    async def _append_batch(self) -> bool:
+        """Appends the oldest entries; whatever the store did not take goes back to the head of the queue."""
+        by_cluster: dict[str, list[Entry]] = {}
+        for _ in range(min(self._batch, len(self._queue))):
+            entry = self._queue.popleft()
+            by_cluster.setdefault(entry.cluster, []).append(entry)
+            self._in_flight += 1
+        try:
+            for cluster in list(by_cluster):
+                fell_off = await self._ring.append_decisions(cluster, self._encoded(by_cluster[cluster]))
+                del by_cluster[cluster]
+                self._count_drops(fell_off)
+        except Exception:  # whatever went wrong with the log must not reach a decision, nor end this task
+            return False
+        finally:
+            self._queue.extendleft(reversed([entry for group in by_cluster.values() for entry in group]))
+            self._in_flight = 0
+        return True
+
+    def _encoded(self, entries: list[Entry]) -> list[bytes]:
+        """The bytes of the entries; one that has none is taken out and counted, so that it cannot block the rest."""
+        encoded = []
+        for entry in tuple(entries):
+            try:
+                encoded.append(encode(entry))
+            except (TypeError, ValueError, OverflowError):
+                entries.remove(entry)
+                self._count_drops(1)
+        return encoded
+
+    def _count_drops(self, count: int) -> None:
+        if count > 0:
+            self.dropped += count
+            self._on_drop(count)

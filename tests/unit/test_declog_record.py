@@ -1,0 +1,111 @@
+"""The bytes of log entries: what goes in comes out, and nothing else is taken for an entry."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from placewise_core.cluster import Assignment, QueueState
+from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
+from placewise_core.decision import (
+    Admission,
+    AdmitDecision,
+    AdmitPlan,
+    Blocker,
+    DecisionMeta,
+    JobDecision,
+    Outcome,
+    PartitionDecision,
+    PartitionPlan,
+    PlaceDecision,
+    Reason,
+    Share,
+    Verdict,
+)
+from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.partition.policy import DivisibleTask
+from placewise_service.declog.record import (
+    Choice,
+    CorruptEntryError,
+    DecisionRecord,
+    OutcomeRecord,
+    Tensor,
+    decision_time_s,
+    decode,
+    decode_entry,
+    encode,
+)
+
+ID = "019aa3c5-5a00-7000-8000-000000000001"  # UUIDv7 of 2025-11-21
+META = DecisionMeta(decision_id=ID, policy="tetris", snapshot_version=7, propensity=0.25, is_explored=True)
+JOB = Job(id=JobId("j1"), groups=(TaskGroup(Role.WORKER, 2, Resources(cpu_cores=4, gpus=1, extended={"fpga": 1.0})),))
+
+
+def placed(node: str = "n1") -> PlaceDecision:
+    assignment = Assignment(
+        task="worker-0", role=Role.WORKER, node=NodeId(node), gpu_indices=(3,), demand=Resources(gpus=1)
+    )
+    return PlaceDecision((JobDecision(JobId("j1"), Outcome.PLACED, (assignment,), predicted_speed=1.5),), META)
+
+
+def test_a_place_record_comes_back_as_it_was() -> None:
+    choice = Choice("j1", (4, 5), {"nodes": Tensor.pack(np.arange(6, dtype=np.float32).reshape(2, 3))})
+    command = PlaceCommand("c", (JOB,), request_id="r", is_dry_run=True)
+    record = DecisionRecord.of_place(command, placed(), time_s=1.5, seed=2**64 - 1, latency_ms=0.3, choices=(choice,))
+    back = decode(encode(record))
+    assert back == record
+    assert (back.decision_id, back.outcome, back.meta.is_explored) == (ID, "PLACED", True)
+    np.testing.assert_array_equal(back.choices[0].observation["nodes"].unpack(), [[0, 1, 2], [3, 4, 5]])
+
+
+def test_partition_and_admit_records_come_back_as_they_were() -> None:
+    plan = PartitionPlan(Outcome.PLACED, (Share("n", "gpu0", 2.0, 3.0, 60.0, 1.0),))
+    task = DivisibleTask("t", parallel_scale=2.0)
+    split = DecisionRecord.of_partition(
+        PartitionCommand("c", task), PartitionDecision(plan, META), time_s=1, latency_ms=1
+    )
+    assert decode(encode(split)) == split
+    wait = Admission(JobId("j1"), Verdict.WAIT, blockers=(Blocker(Reason.DRIFT_PLUS_PENALTY),))
+    admit = AdmitPlan((Admission(JobId("j0"), Verdict.ADMIT, 4), wait), QueueState("q", admitted={"j0": (1, 4, 9)}))
+    command = AdmitCommand("c", "q", (JOB,))
+    asked = DecisionRecord.of_admit(command, AdmitDecision(admit, META), time_s=1, seed=0, latency_ms=1)
+    assert decode(encode(asked)) == asked
+    assert asked.outcome == "MIXED"
+
+
+def test_an_outcome_comes_back_and_is_no_decision() -> None:
+    event = JobEvent(JobId("j1"), JobEventKind.FINISHED, event_time_s=9.0, speed=math.inf)
+    outcome = OutcomeRecord("c", 10.0, event, decision_id=ID)
+    data = encode(outcome)
+    assert decode_entry(data) == outcome
+    with pytest.raises(CorruptEntryError):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"not msgpack at all",
+        msgspec.msgpack.encode((99, "decision", "", {})),
+        msgspec.msgpack.encode((1, "rumour", "", {})),
+        msgspec.msgpack.encode((1, "decision", "", {"rpc": 3})),
+    ],
+)
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptEntryError):
+        decode_entry(data)
+
+
+def test_every_truncation_is_refused() -> None:
+    data = encode(DecisionRecord.of_place(PlaceCommand("c", (JOB,)), placed(), time_s=1, seed=1, latency_ms=1))
+    for end in range(len(data)):
+        with pytest.raises(CorruptEntryError):
+            decode_entry(data[:end])
+
+
+def test_the_time_of_a_decision_is_in_its_id() -> None:
+    assert decision_time_s(ID) == 0x019AA3C55A00 / 1000
+    assert decision_time_s("f47ac10b-58cc-4372-a567-0e02b2c3d479") is None
+    assert decision_time_s("") is None

@@ -1,0 +1,106 @@
+"""The sink: nothing that happens to the log reaches a decision, and nothing is lost unseen."""
+
+import asyncio
+from collections.abc import Sequence
+
+from placewise_core.commands import JobEvent, JobEventKind
+from placewise_core.errors import StateUnavailableError
+from placewise_core.job import JobId
+from placewise_service.declog.record import OutcomeRecord, decode_entry
+from placewise_service.declog.sink import DecisionSink
+
+
+class FakeRing:
+    """Keeps what is appended; refuses while `is_down`."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.fell_off = 0
+        self.appended: dict[str, list[str]] = {}
+        self.calls = 0
+        self.refused = asyncio.Event()
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        self.calls += 1
+        await asyncio.sleep(0)
+        if self.is_down:
+            self.refused.set()
+            raise StateUnavailableError("down")
+        for data in records:
+            entry = decode_entry(data)
+            assert isinstance(entry, OutcomeRecord)
+            self.appended.setdefault(cluster, []).append(entry.event.job_id)
+        return self.fell_off
+
+
+def entry(job: str, cluster: str = "c") -> OutcomeRecord:
+    return OutcomeRecord(cluster, 1.0, JobEvent(JobId(job), JobEventKind.STARTED))
+
+
+def sink_on(ring: FakeRing, **options: float) -> DecisionSink:
+    return DecisionSink(ring, flush_interval_s=0.0, retry_interval_s=0.001, **options)  # type: ignore[arg-type]
+
+
+async def test_entries_arrive_in_order_by_cluster() -> None:
+    ring = FakeRing()
+    sink = sink_on(ring, batch=3)
+    sink.start()
+    for i in range(10):
+        sink.offer(entry(f"j{i}", cluster="ab"[i % 2]))
+    await sink.close()
+    assert ring.appended == {"a": ["j0", "j2", "j4", "j6", "j8"], "b": ["j1", "j3", "j5", "j7", "j9"]}
+    assert sink.dropped == 0
+
+
+async def test_a_full_queue_drops_and_counts() -> None:
+    ring, drops = FakeRing(), []
+    sink = sink_on(ring, capacity=4, on_drop=drops.append)  # type: ignore[arg-type]
+    for i in range(7):
+        sink.offer(entry(f"j{i}"))
+    assert (sink.dropped, drops) == (3, [1, 1, 1])
+    await sink.close()
+    assert ring.appended == {"c": ["j0", "j1", "j2", "j3"]}
+
+
+async def test_an_unreachable_store_keeps_the_queue_until_it_is_back() -> None:
+    ring = FakeRing()
+    ring.is_down = True
+    sink = sink_on(ring, batch=2)
+    sink.start()
+    for i in range(5):
+        sink.offer(entry(f"j{i}"))
+    await ring.refused.wait()
+    assert len(sink) == 5
+    ring.is_down = False
+    await sink.close()
+    assert ring.appended == {"c": [f"j{i}" for i in range(5)]}
+    assert sink.dropped == 0
+
+
+async def test_closing_on_a_dead_store_ends_in_time_and_counts_the_loss() -> None:
+    ring = FakeRing()
+    ring.is_down = True
+    sink = sink_on(ring)
+    sink.offer(entry("j"))
+    await sink.close(timeout_s=0.01)
+    assert sink.dropped == 1
+
+
+async def test_what_falls_off_the_ring_is_counted() -> None:
+    ring = FakeRing()
+    ring.fell_off = 5
+    sink = sink_on(ring)
+    sink.offer(entry("j"))
+    await sink.close()
+    assert sink.dropped == 5
+
+
+async def test_an_entry_without_bytes_does_not_block_the_rest() -> None:
+    ring = FakeRing()
+    sink = sink_on(ring)
+    sink.offer(entry("j0"))
+    sink.offer(OutcomeRecord("c", 1.0, JobEvent(JobId("bad"), JobEventKind.STARTED, reason=object())))  # type: ignore[arg-type]
+    sink.offer(entry("j2"))
+    await sink.close()
+    assert ring.appended == {"c": ["j0", "j2"]}
+    assert sink.dropped == 1
