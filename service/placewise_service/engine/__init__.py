@@ -1,0 +1,5 @@
+"""The engine: snapshot → decide → reserve → log. Both faces call it; it knows no transport."""
+
+from placewise_service.engine.engine import Engine, EngineOptions
+
+__all__ = ["Engine", "EngineOptions"]

@@ -1,0 +1,60 @@
+"""What a job asks for, settled before placement: its shape as task groups, or the placement it already holds."""
+
+from dataclasses import replace
+
+from placewise_core.decision import JobDecision, Outcome
+from placewise_core.errors import InvalidRequestError
+from placewise_core.job import Job, Resources, Role, Shape, TaskGroup
+from placewise_core.view import ClusterView
+
+
+def with_groups(job: Job, view: ClusterView) -> Job:
+    """The job with task groups: its own, or those of the shape it names or was admitted with.
+
+    A shaped job is one worker per node, each with the shape's GPUs; the demand of a single worker group scales with
+    them. Raises InvalidRequestError for a job that has neither groups nor a shape.
+    """
+    shape = job.shape or _admitted_shape(job, view)
+    if shape is None or job.is_rigid:
+        if not job.groups:
+            raise InvalidRequestError(f"job {job.id!r} has no task groups and no shape was admitted", "jobs.groups")
+        return job
+    return replace(job, shape=shape, groups=(_shaped_group(job, shape),))
+
+
+def _admitted_shape(job: Job, view: ClusterView) -> Shape | None:
+    queue = view.queues.get(job.queue)
+    admitted = queue.admitted.get(job.id) if queue is not None else None
+    return Shape(admitted[0], admitted[1]) if admitted is not None else None
+
+
+def _shaped_group(job: Job, shape: Shape) -> TaskGroup:
+    if not job.groups:
+        return TaskGroup(Role.WORKER, shape.nodes, Resources(gpus=float(shape.gpus_per_node)), max_per_node=1)
+    group = job.groups[0]
+    per_gpu = group.demand
+    factor = shape.gpus_per_node / per_gpu.gpus if per_gpu.gpus > 0 else 1.0
+    demand = Resources(
+        cpu_cores=per_gpu.cpu_cores * factor,
+        gpus=float(shape.gpus_per_node),
+        memory_gib=per_gpu.memory_gib * factor,
+        gpu_memory_gib=per_gpu.gpu_memory_gib * factor,
+        network_gbps=per_gpu.network_gbps * factor,
+        extended={name: amount * factor for name, amount in per_gpu.extended.items()},
+    )
+    return replace(group, count=shape.nodes, demand=demand, max_per_node=1)
+
+
+def held(job: Job, view: ClusterView) -> JobDecision | None:
+    """The placement a job already holds: asking again must not place it twice."""
+    running = view.jobs.get(job.id)
+    if running is None:
+        return None
+    return JobDecision(
+        job_id=job.id,
+        outcome=Outcome.PLACED,
+        assignments=running.assignments,
+        reservation_id=running.reservation_id,
+        expire_time_s=running.expire_time_s,
+        predicted_speed=running.speed,
+    )

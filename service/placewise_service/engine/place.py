@@ -1,0 +1,141 @@
+"""Decides one Place command on a live view: gang by gang, each against the view with the earlier ones on it.
+
+Synchronous: between the first look at the view and the assumption of the result nothing else runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import structlog
+
+from placewise_core.cluster import RunningJob, RunState
+from placewise_core.commands import PlaceCommand
+from placewise_core.decision import JobDecision, Outcome
+from placewise_core.job import Job, JobId
+from placewise_core.place import explore, neighbours, why
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.speed.interference import GpuInterference
+from placewise_core.view import ClusterView
+from placewise_service.engine.gang import held, with_groups
+from placewise_service.engine.ids import uuid7
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A decision before the store has agreed: the answers, and what they want to hold."""
+
+    decision_id: str
+    decisions: list[JobDecision] = field(default_factory=list)
+    holds: list[RunningJob] = field(default_factory=list)
+    expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
+    propensity: float = 1.0
+    seed: int = 0
+    is_explored: bool = False
+    fallback_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placer:
+    """The policies in force and what they are given."""
+
+    policies: Mapping[str, PlacementPolicy]
+    fallback: PlacementPolicy
+    interference: GpuInterference
+
+    def draft(
+        self,
+        command: PlaceCommand,
+        view: ClusterView,
+        policy: PlacementPolicy,
+        context: PlaceContext,
+        decision_id: str,
+    ) -> Draft:
+        """Decides every job of the command; the view is left as it was. Answers come in the order of the request."""
+        draft = Draft(decision_id)
+        rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
+        answers: dict[JobId, JobDecision] = {}
+        tentative: list[RunningJob] = []
+        # A dry run asks "where would it go": as though it held nothing yet.
+        set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
+        try:
+            for job in policy.order(command.jobs, view, context):
+                answers[job.id] = held(job, view) or self._decide(job, view, policy, context, rate, draft, tentative)
+        finally:
+            for running in reversed(tentative):
+                view.remove_job(running.id)
+            for running in filter(None, set_aside):
+                view.add_job(running)
+        draft.decisions = [answers[job.id] for job in command.jobs]
+        draft.holds = tentative
+        return draft
+
+    def _decide(
+        self,
+        job: Job,
+        view: ClusterView,
+        policy: PlacementPolicy,
+        context: PlaceContext,
+        rate: float,
+        draft: Draft,
+        tentative: list[RunningJob],
+    ) -> JobDecision:
+        job = with_groups(job, view)
+        proposal, is_explored = self._propose(job, view, policy, context, rate)
+        if proposal is None:
+            outcome, blockers = why.explain(job, view, context)
+            return JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
+        draft.propensity *= proposal.propensity
+        draft.is_explored |= is_explored
+        draft.fallback_reason = draft.fallback_reason or proposal.fallback_reason
+        draft.expected_tenants.update(_shared_tenants(proposal, view))
+        prediction = neighbours.predict(job, proposal.assignments, view, self.interference)
+        running = RunningJob(
+            job, proposal.assignments, RunState.RESERVED, reservation_id=uuid7(), decision_id=draft.decision_id
+        )
+        view.add_job(running)
+        tentative.append(running)
+        return JobDecision(
+            job_id=job.id,
+            outcome=Outcome.PLACED,
+            assignments=proposal.assignments,
+            predicted_speed=prediction.speed,
+            neighbours=prediction.neighbours,
+            candidates=proposal.candidates,
+            reservation_id=running.reservation_id,
+            propensity=proposal.propensity,
+        )
+
+    def _propose(
+        self, job: Job, view: ClusterView, policy: PlacementPolicy, context: PlaceContext, rate: float
+    ) -> tuple[Proposal | None, bool]:
+        """A policy that breaks never fails the call: the heuristic answers, and says so."""
+        try:
+            return explore.propose(policy, rate, job, view, context)
+        except Exception as error:
+            log.exception("policy failed; the fallback answers", policy=policy.name, job=job.id)
+            proposal = self.fallback.propose(job, view, context)
+            if proposal is None:
+                return None, False
+            return replace(proposal, is_fallback=True, fallback_reason=f"{policy.name}: {type(error).__name__}"), False
+
+
+def _shared_tenants(proposal: Proposal, view: ClusterView) -> dict[str, tuple[JobId, ...]]:
+    """Who else is on each GPU the proposal shares: what the slowdown prediction rests on."""
+    shared: dict[str, tuple[JobId, ...]] = {}
+    for assignment in proposal.assignments:
+        m = view.index[assignment.node]
+        for g in assignment.gpu_indices:
+            tenants = view.tenants(m, g)
+            if tenants:
+                shared[f"{assignment.node}/{g}"] = tuple(sorted(t.job_id for t in tenants))
+    return shared
+
+
+def seeded(seed: int | None) -> tuple[np.random.Generator, int]:
+    """A generator and the seed it came from, so that the log can repeat the decision."""
+    if seed is None:
+        seed = int.from_bytes(np.random.SeedSequence().generate_state(1).tobytes(), "little")
+    return np.random.default_rng(seed), seed

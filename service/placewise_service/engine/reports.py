@@ -1,0 +1,132 @@
+"""Turns what schedulers report into mutations of the store and outcome entries of the log. Decides nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placewise_core.clock import Clock
+from placewise_core.cluster import Gpu, Node, RunningJob, RunState, Telemetry
+from placewise_core.commands import JobEvent, JobEventKind
+from placewise_core.events import Event
+from placewise_core.job import Job
+from placewise_core.view import ClusterView
+from placewise_service.declog.record import OutcomeRecord
+from placewise_service.declog.sink import DecisionSink
+from placewise_service.state.store import JobReport, StateStore
+
+_ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
+_HOLDING = frozenset({JobEventKind.STARTED, JobEventKind.PROGRESS})
+_LOGGED_ONLY = frozenset({JobEventKind.SUBMITTED, JobEventKind.SHARE_MOVE_REQUESTED})
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOutcome:
+    """Version after the report, and how many entries changed something or were repeats."""
+
+    version: int
+    applied: int
+    ignored: int
+
+
+class Reporter:
+    """Takes reports from the faces to the store."""
+
+    def __init__(self, store: StateStore, clock: Clock, sink: DecisionSink) -> None:
+        self._store = store
+        self._clock = clock
+        self._sink = sink
+
+    async def nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> tuple[ReportOutcome, Sequence[Event]]:
+        """Upserts nodes, with GPUs listed where the host only counted them and telemetry dated where it was not."""
+        now_s = self._clock.now_s()
+        result = await self._store.report_nodes(cluster, [_completed(node, now_s) for node in nodes], full)
+        return ReportOutcome(result.version, result.applied, result.ignored), result.events
+
+    async def job_events(
+        self, cluster: str, view: ClusterView, events: Sequence[JobEvent]
+    ) -> tuple[ReportOutcome, Sequence[Event]]:
+        """Applies job events in order. Every event is logged; those the store does not need change nothing there."""
+        now_s = self._clock.now_s()
+        reports = [report for event in events if (report := _job_report(event, view, now_s)) is not None]
+        result = await self._store.report_jobs(cluster, reports)
+        changes = list(result.events)
+        learned = await self._learn(cluster, events)
+        changes.extend(learned)
+        for event in events:
+            self._sink.offer(OutcomeRecord(cluster, now_s, event, _decision_id(event, view)))
+        logged_only = sum(event.kind in _LOGGED_ONLY for event in events)
+        version = max((change.version for change in changes), default=result.version)
+        applied = result.applied + len(learned) + logged_only
+        return ReportOutcome(version, applied, len(events) - applied), changes
+
+    async def _learn(self, cluster: str, events: Sequence[JobEvent]) -> list[Event]:
+        """Overheads of finished shares go into the running mean of their kind."""
+        learned = []
+        for event in events:
+            share = event.share
+            if event.kind is not JobEventKind.SHARE_FINISHED or share is None or share.overhead_s <= 0:
+                continue
+            outcome_id = f"{event.job_id}/{share.node}/{share.unit}/{share.scale}"
+            change = await self._store.learn_overhead(cluster, outcome_id, share.task_kind, share.overhead_s)
+            if change is not None:
+                learned.append(change)
+        return learned
+
+
+def _completed(node: Node, now_s: float) -> Node:
+    """A node whose GPUs are listed one by one, and whose capacity counts them."""
+    gpus = node.gpus or tuple(
+        Gpu(index, memory_gib=node.capacity.gpu_memory_gib / node.capacity.gpus)
+        for index in range(int(node.capacity.gpus))
+    )
+    memory_gib = node.capacity.gpu_memory_gib or sum(gpu.memory_gib for gpu in gpus)
+    capacity = replace(node.capacity, gpus=float(len(gpus)), gpu_memory_gib=memory_gib)
+    return replace(node, gpus=gpus, capacity=capacity, telemetry=_dated(node, now_s))
+
+
+def _dated(node: Node, now_s: float) -> Telemetry:
+    telemetry = node.telemetry
+    if telemetry == Telemetry() or telemetry.observe_time_s > 0:
+        return telemetry
+    return replace(telemetry, observe_time_s=now_s)
+
+
+def _decision_id(event: JobEvent, view: ClusterView) -> str:
+    running = view.jobs.get(event.job_id)
+    return event.decision_id or (running.decision_id if running is not None else "")
+
+
+def _job_report(event: JobEvent, view: ClusterView, now_s: float) -> JobReport | None:
+    """The mutation an event asks for; None where it asks for none."""
+    if event.kind not in _ENDS | _HOLDING:
+        return None
+    time_s = event.event_time_s or now_s
+    return JobReport(
+        job_id=event.job_id,
+        kind=event.kind,
+        event_time_s=time_s,
+        running=_running(event, view, time_s) if event.kind is JobEventKind.STARTED else None,
+        is_end=event.kind in _ENDS,
+        speed=event.speed,
+        epochs_done=event.epochs_done,
+        reservation_id=event.reservation_id,
+        reason=event.reason,
+    )
+
+
+def _running(event: JobEvent, view: ClusterView, time_s: float) -> RunningJob | None:
+    """What now really runs: the placement the host names, else the one reserved; None where neither is known."""
+    known = view.jobs.get(event.job_id)
+    assignments = event.placement or (known.assignments if known is not None else ())
+    if not assignments:
+        return None
+    job = event.job or (known.job if known is not None else Job(event.job_id))
+    return RunningJob(
+        job=job,
+        assignments=assignments,
+        state=RunState.RUNNING,
+        reservation_id=event.reservation_id or (known.reservation_id if known is not None else ""),
+        start_time_s=time_s,
+        speed=event.speed,
+        epochs_done=event.epochs_done,
+        decision_id=_decision_id(event, view),
+    )

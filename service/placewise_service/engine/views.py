@@ -1,0 +1,182 @@
+"""Keeps one ClusterView per cluster up to date by tailing the store's events. Never reads the cluster per decision.
+
+A view is owned by the event loop's thread. Gangs the engine has decided on are *assumed* at once, before the store
+has agreed, so that the next decision on this replica already sees them; they are forgotten if the store refuses.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import structlog
+
+from placewise_core.clock import Clock
+from placewise_core.cluster import RunningJob
+from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.events import Event
+from placewise_core.job import JobId
+from placewise_core.view import ClusterView
+from placewise_service.state.store import StateStore
+
+log = structlog.get_logger(__name__)
+
+_STALE_AFTER_S = 3.0  # the tail hears from a live store every second
+_RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
+
+
+class LiveView:
+    """One cluster's view, the gap between it and the store, and the gangs assumed on it."""
+
+    def __init__(self, cluster: str, store: StateStore, clock: Clock, stale_telemetry_after_s: float) -> None:
+        self.cluster = cluster
+        self._store = store
+        self._clock = clock
+        self._stale_telemetry_after_s = stale_telemetry_after_s
+        self._position = ""
+        self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
+        self._assumed: dict[JobId, RunningJob] = {}
+        self._changed = asyncio.Event()
+        self._heard_s = clock.monotonic_s()
+        self.is_lost = False
+        self.view: ClusterView
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since the store was last heard of."""
+        return self._clock.monotonic_s() - self._heard_s
+
+    @property
+    def is_stale(self) -> bool:
+        """True where the view may miss what others did: decisions on it hold nothing and say so."""
+        return self.is_lost or self.lag_s > _STALE_AFTER_S
+
+    async def load(self) -> bool:
+        """Builds the view anew; False if the cluster does not exist. Raises StateUnavailableError."""
+        loaded = await self._store.load(self.cluster)
+        if loaded is None:
+            return False
+        records, self._position = loaded
+        self.view = ClusterView(records, self._stale_telemetry_after_s)
+        self._ahead.clear()
+        for job in self._assumed.values():
+            if job.id not in self.view.jobs:
+                self.view.add_job(job)
+        self._heard()
+        return True
+
+    async def tail(self) -> None:
+        """Follows the store until the cluster is deleted. Outlives every failure of the store."""
+        while True:
+            try:
+                async for position, events in self._store.tail(self.cluster, self._position):
+                    self._position = position
+                    self._heard()
+                    self.apply(events)
+            except (StateUnavailableError, StaleSnapshotError) as error:
+                if isinstance(error, StateUnavailableError) and not self.is_lost:
+                    log.warning("view lost its store", cluster=self.cluster, reason=error.message)
+                self.is_lost = True
+            if not await self._reload():
+                return
+
+    async def _reload(self) -> bool:
+        while True:
+            try:
+                return await self.load()
+            except StateUnavailableError:
+                await asyncio.sleep(_RETRY_S)
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Applies what follows the view's version, keeps what is further ahead, passes over what is known.
+
+        Raises StaleSnapshotError for an event of another life of the state: the view must be built anew.
+        """
+        for event in events:
+            if event.epoch != self.view.epoch:
+                raise StaleSnapshotError("the state began a new life")
+            if event.version > self.view.version:
+                self._ahead[event.version] = event
+        while (following := self._ahead.pop(self.view.version + 1, None)) is not None:
+            self.view.apply(following)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def assume(self, jobs: Sequence[RunningJob]) -> None:
+        """Takes the gangs on the view before the store has confirmed them."""
+        for job in jobs:
+            self._assumed[job.id] = job
+            self.view.add_job(job)
+
+    def settle(self, jobs: Sequence[RunningJob], is_held: bool) -> None:
+        """Ends an assumption: the event stands for it now, or nothing does."""
+        for job in jobs:
+            if self._assumed.get(job.id) is job:
+                del self._assumed[job.id]
+            if not is_held and self.view.jobs.get(job.id) is job:
+                self.view.remove_job(job.id)
+
+    async def changed(self, timeout_s: float) -> None:
+        """Returns after the next batch of events, or after the timeout."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    def _heard(self) -> None:
+        self._heard_s = self._clock.monotonic_s()
+        self.is_lost = False
+
+
+class Views:
+    """The live views of every cluster this replica was asked about."""
+
+    def __init__(self, store: StateStore, clock: Clock, stale_telemetry_after_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._stale_telemetry_after_s = stale_telemetry_after_s
+        self._live: dict[str, LiveView] = {}
+        self._tails: dict[str, asyncio.Task[None]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def __iter__(self) -> Iterator[LiveView]:
+        return iter(list(self._live.values()))
+
+    def known(self, cluster: str) -> LiveView | None:
+        """The view if it is loaded."""
+        return self._live.get(cluster)
+
+    async def get(self, cluster: str) -> LiveView:
+        """The cluster's view, loaded at the first call. Raises NotFoundError, StateUnavailableError."""
+        live = self._live.get(cluster)
+        return live if live is not None else await self._open(cluster)
+
+    async def _open(self, cluster: str) -> LiveView:
+        async with self._locks.setdefault(cluster, asyncio.Lock()):
+            if cluster in self._live:
+                return self._live[cluster]
+            live = LiveView(cluster, self._store, self._clock, self._stale_telemetry_after_s)
+            if not await live.load():
+                del self._locks[cluster]
+                raise NotFoundError(f"no cluster {cluster!r}: report its nodes first", {"cluster": cluster})
+            self._live[cluster] = live
+            self._tails[cluster] = asyncio.create_task(self._follow(live), name=f"tail {cluster}")
+            return live
+
+    async def _follow(self, live: LiveView) -> None:
+        try:
+            await live.tail()
+        finally:
+            self._live.pop(live.cluster, None)
+            self._tails.pop(live.cluster, None)
+            self._locks.pop(live.cluster, None)
+
+    def drop(self, cluster: str) -> None:
+        """Forgets a deleted cluster's view."""
+        self._live.pop(cluster, None)
+        if (task := self._tails.pop(cluster, None)) is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        tails = list(self._tails.values())
+        for task in tails:
+            task.cancel()
+        await asyncio.gather(*tails, return_exceptions=True)
