@@ -1,0 +1,252 @@
+"""Every setting of the service, read once from the environment. Never read anywhere but in main.py and the CLI.
+
+`PLACEWISE_SERVER__GRPC_PORT=50052` sets `settings.server.grpc_port`. A variable that starts with PLACEWISE_ and is not
+one of these is refused with the nearest name, since a misspelt one would otherwise be ignored without a word.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "PLACEWISE_"
+# Variables of the programs around the service, and of its tests; they may be set in the same environment.
+FOREIGN_PREFIXES = ("PLACEWISE_CLIENT_", "PLACEWISE_KUBERNETES_", "PLACEWISE_SLURM_", "PLACEWISE_TEST_")
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class SettingsError(ValueError):
+    """The environment does not describe a service that may be started; the text says what to change."""
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, and without room for misspelt names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServerSettings(Section):
+    grpc_host: str = Field(default="127.0.0.1", description="Address the gRPC face binds.")
+    grpc_port: int = Field(default=50051, ge=0, le=65535, description="Port of the gRPC face; 0 takes a free one.")
+    rest_host: str = Field(default="127.0.0.1", description="Address the REST face binds.")
+    rest_port: int = Field(default=8080, ge=0, le=65535, description="Port of the REST face; 0 takes a free one.")
+    workers: int = Field(default=1, ge=1, le=256, description="Processes that share both ports.")
+    insecure: bool = Field(default=False, description="Allow an address other than loopback without authentication.")
+    reflection: bool = Field(default=True, description="Serve gRPC reflection.")
+    drain_timeout_s: float = Field(
+        default=20.0, ge=0, description="How long requests in flight may take after SIGTERM."
+    )
+
+
+class LimitSettings(Section):
+    message_bytes: int = Field(default=4 << 20, ge=1024, description="Largest request, bytes.")
+    jobs_per_request: int = Field(default=256, ge=1, description="Most jobs in one request.")
+    tasks_per_gang: int = Field(default=1024, ge=1, description="Most tasks of one job.")
+    subtasks_per_job: int = Field(default=1024, ge=1, description="Most subtasks of one pipeline job.")
+    nodes_per_cluster: int = Field(default=10_000, ge=1, description="Most nodes of one cluster, and in one report.")
+    events_per_report: int = Field(default=10_000, ge=1, description="Most job events in one report.")
+    in_flight: int = Field(default=512, ge=1, description="Requests worked on at once per process; more are shed.")
+    stream_pipeline: int = Field(default=32, ge=1, description="Questions of one stream worked on at once.")
+
+
+class AuthSettings(Section):
+    tokens_file: Path | None = Field(
+        default=None, description="YAML file of bearer tokens (hashed); reloaded when it changes."
+    )
+
+
+class TlsSettings(Section):
+    cert_file: Path | None = Field(default=None, description="Server certificate chain, PEM; reloaded when it changes.")
+    key_file: Path | None = Field(default=None, description="Private key of the certificate, PEM.")
+    client_ca_file: Path | None = Field(
+        default=None, description="CA of client certificates, PEM; set, it demands one (mTLS)."
+    )
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "TlsSettings":
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together")
+        if self.client_ca_file and not self.cert_file:
+            raise ValueError("client_ca_file needs cert_file and key_file")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        return self.cert_file is not None
+
+
+class RedisSettings(Section):
+    sentinel_service: str = Field(default="", description="Name of the master, where redis_url names a Sentinel.")
+    is_cluster: bool = Field(default=False, description="redis_url names a node of a Redis Cluster.")
+    ca_file: Path | None = Field(default=None, description="CA of the server's certificate (rediss://), PEM.")
+    cert_file: Path | None = Field(default=None, description="Client certificate (rediss://), PEM.")
+    key_file: Path | None = Field(default=None, description="Key of the client certificate, PEM.")
+    timeout_ms: float = Field(default=1000.0, gt=0, description="Longest wait for one answer of Redis.")
+    connections: int = Field(default=64, ge=1, description="Most connections to Redis per process.")
+    command: str = Field(default="", description="redis-server binary of the embedded default; empty: the shipped one.")
+
+
+class PlaceSettings(Section):
+    policy: str = Field(
+        default="load-balance", description="Placement policy where neither request nor cluster names one."
+    )
+    fallback_policy: str = Field(
+        default="load-balance", description="Heuristic that answers when a learned policy cannot."
+    )
+    reserve_ttl_s: float = Field(
+        default=60.0, gt=0, description="How long a placement is held until the job is started."
+    )
+    max_reserve_ttl_s: float = Field(default=3600.0, gt=0, description="Longest reserve_ttl a request may ask for.")
+    shortlist_nodes: int = Field(default=64, ge=1, description="C: most candidate nodes a learned policy looks at.")
+    best_of: int = Field(default=8, ge=1, description="K: most proposals that best-of-K scores.")
+
+
+class AdmitSettings(Section):
+    policy: str = Field(default="proteus", description="Admission policy where neither request nor cluster names one.")
+    v: float = Field(default=1.0, ge=0, description="V of a queue that sets none: weight of cost against backlog.")
+    epsilon_s: float = Field(default=60.0, ge=0, description="Growth of the delay queue Z per slot while work waits.")
+    tau_s: float = Field(default=3600.0, gt=0, description="Reference duration that makes S(n) dimensionless.")
+    slot_s: float = Field(default=10.0, gt=0, description="Length of a slot.")
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe level logged."
+    )
+    format: Literal["json", "text"] = Field(default="json", description="json for machines, text for a terminal.")
+
+
+class DecisionLogSettings(Section):
+    is_on: bool = Field(default=True, description="Record every decision.")
+    buffer_records: int = Field(
+        default=10_000, ge=1, description="Records that wait in memory; more are dropped and counted."
+    )
+    ring_records: int = Field(
+        default=100_000, ge=1, description="Records Redis keeps per cluster until they are exported."
+    )
+
+
+class OtelSettings(Section):
+    endpoint: str = Field(default="", description="OTLP/gRPC endpoint for traces; empty: no tracing.")
+    sample_rate: float = Field(default=0.1, ge=0, le=1, description="Share of the requests traced.")
+
+
+class Settings(BaseSettings):
+    """All settings; build it with `load_settings`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=True
+    )
+
+    redis_url: SecretStr | None = Field(
+        default=None, description="redis:// or rediss:// URL; empty: an embedded Redis."
+    )
+    state_dir: Path = Field(default=Path("var/placewise"), description="Where the embedded Redis keeps its state.")
+    bundle_dir: Path | None = Field(default=None, description="Directory of model bundles; empty: the shipped ones.")
+    stale_telemetry_after_s: float = Field(
+        default=90.0, gt=0, description="Older telemetry keeps a node from being offered."
+    )
+    server: ServerSettings = ServerSettings()
+    limits: LimitSettings = LimitSettings()
+    auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
+    redis: RedisSettings = RedisSettings()
+    place: PlaceSettings = PlaceSettings()
+    admit: AdmitSettings = AdmitSettings()
+    declog: DecisionLogSettings = DecisionLogSettings()
+    log: LogSettings = LogSettings()
+    otel: OtelSettings = OtelSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_means_unset(cls, data: Any) -> Any:
+        """`PLACEWISE_REDIS_URL=` (as compose files write an unset variable) is the same as none."""
+        if isinstance(data, dict) and data.get("redis_url") == "":
+            return {key: value for key, value in data.items() if key != "redis_url"}
+        return data
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> "Settings":
+        hosts = {self.server.grpc_host, self.server.rest_host}
+        is_authenticated = bool(self.auth.tokens_file or self.tls.client_ca_file)
+        if not hosts <= _LOOPBACK and not is_authenticated and not self.server.insecure:
+            raise ValueError(
+                f"binding {', '.join(sorted(hosts - _LOOPBACK))} needs authentication: set PLACEWISE_AUTH__TOKENS_FILE "
+                "or PLACEWISE_TLS__CLIENT_CA_FILE, or say --insecure (PLACEWISE_SERVER__INSECURE=true)"
+            )
+        return self
+
+    def effective(self) -> dict[str, Any]:
+        """Every setting as plain data for the log; secrets are masked."""
+        return self.model_dump(mode="json")
+
+
+def load_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Settings from the environment, with `overrides` (from the command line) on top. Raises SettingsError."""
+    reject_unknown(os.environ if environ is None else environ)
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        lines = (_error_line(tuple(item["loc"]), item["msg"]) for item in error.errors(include_url=False))
+        raise SettingsError("\n".join(lines)) from None
+
+
+def reject_unknown(environ: Mapping[str, str]) -> None:
+    """Raises SettingsError for a PLACEWISE_ variable that is no setting."""
+    known = {name for name, _ in variables()} | {PREFIX + name.upper() for name in Settings.model_fields}
+    for name in sorted(environ):
+        upper = name.upper()
+        if not upper.startswith(PREFIX) or upper.startswith(FOREIGN_PREFIXES) or upper in known:
+            continue
+        near = difflib.get_close_matches(upper, sorted(known), n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise SettingsError(f"{name} is not a setting of the service{hint}")
+
+
+def variables() -> Iterator[tuple[str, FieldInfo]]:
+    """(environment variable, field) of every single setting, in order of declaration."""
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            for inner, inner_field in section.model_fields.items():
+                yield f"{PREFIX}{name}__{inner}".upper(), inner_field
+        else:
+            yield f"{PREFIX}{name}".upper(), field
+
+
+def settings_markdown() -> str:
+    """The table of docs/settings.md."""
+    rows = [f"| `{name}` | {_default(field)} | {field.description} |" for name, field in variables()]
+    return "\n".join([_HEADER, *rows, ""])
+
+
+_HEADER = """\
+# Settings
+
+Generated from `service/placewise_service/settings.py` by `python -m placewise_service.settings`; a test compares the
+two. The service reads these variables at start, logs the values in force (secrets masked), and refuses a
+`PLACEWISE_` variable that is not listed here. Names that start with `PLACEWISE_CLIENT_`, `PLACEWISE_KUBERNETES_`,
+`PLACEWISE_SLURM_` or `PLACEWISE_TEST_` belong to other programs and are left alone.
+
+| variable | default | meaning |
+|---|---|---|"""
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return "" if value is None or value == "" else f"`{value}`"
+
+
+def _error_line(location: tuple[int | str, ...], message: str) -> str:
+    variable = PREFIX + "__".join(str(part) for part in location).upper() if location else ""
+    return f"{variable}: {message}" if variable else message.removeprefix("Value error, ")
+
+
+if __name__ == "__main__":
+    print(settings_markdown(), end="")

@@ -1,0 +1,196 @@
+"""What can be seen from outside: Prometheus metrics, structured logs, and traces where an endpoint is configured.
+
+Nothing here may fail or slow a decision: metric children are looked up once and kept, and without an endpoint a span
+is a shared object that does nothing. OpenTelemetry is imported only when it is used.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import structlog
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+    multiprocess,
+)
+
+from placewise_core.cluster import QueueState
+from placewise_service.settings import LogSettings, OtelSettings
+
+# 50 µs … 5 s: a heuristic decision takes tens of microseconds, a deadline is at most seconds.
+SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
+_NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+class Telemetry:
+    """The metrics of one process. With PROMETHEUS_MULTIPROC_DIR set (several workers), `render` sums over all."""
+
+    def __init__(self, otel: OtelSettings | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self._is_shared = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+        if not self._is_shared:
+            ProcessCollector(registry=self.registry)
+        self._rpc_seconds = self._histogram("placewise_rpc_seconds", "Time in the service per request.", "rpc", "code")
+        self._decision_seconds = self._histogram(
+            "placewise_decision_seconds", "Time in the engine per decision.", "rpc", "policy"
+        )
+        self._outcomes = self._counter("placewise_decisions_total", "Answers by outcome.", "rpc", "policy", "outcome")
+        self._fallbacks = self._counter(
+            "placewise_fallbacks_total", "Answers a heuristic gave in place of the policy.", "rpc", "policy"
+        )
+        self._conflicts = self._counter("placewise_conflicts_total", "Reservations refused by the store.", "cluster")
+        self._log_drops = self._counter("placewise_decision_log_dropped_total", "Decision records lost.")
+        self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
+        self._in_flight = self._gauge("placewise_in_flight_requests", "Requests being worked on.", mode="livesum")
+        self._backlog = self._gauge("placewise_queue_backlog_seconds", "Backlog Q of a queue.", "cluster", "queue")
+        self._delay = self._gauge("placewise_queue_delay_seconds", "Delay queue Z of a queue.", "cluster", "queue")
+        self._waiting = self._gauge("placewise_queue_waiting_jobs", "Jobs waiting in a queue.", "cluster", "queue")
+        self._view_lag = self._gauge(
+            "placewise_view_lag_seconds", "Age of the newest event a view has not seen.", "cluster", mode="livemax"
+        )
+        self._children: dict[tuple[str, ...], Any] = {}
+        self._tracing = _Tracing(otel) if otel and otel.endpoint else None
+
+    # -- what the engine reports ------------------------------------------------------------------------------
+
+    def decision(self, rpc: str, policy: str, outcome: str, is_fallback: bool, seconds: float) -> None:
+        """One decision: its latency, outcome, and whether a heuristic stood in."""
+        self._child("decision", self._decision_seconds, rpc, policy).observe(seconds)
+        self._child("outcome", self._outcomes, rpc, policy, outcome).inc()
+        if is_fallback:
+            self._child("fallback", self._fallbacks, rpc, policy).inc()
+
+    def conflict(self, cluster: str) -> None:
+        """The store refused a reservation: the view was behind."""
+        self._child("conflict", self._conflicts, cluster).inc()
+
+    def queue(self, cluster: str, state: QueueState) -> None:
+        """Q, Z and the number of waiting jobs of one queue."""
+        self._child("backlog", self._backlog, cluster, state.queue).set(state.backlog_s)
+        self._child("delay", self._delay, cluster, state.queue).set(state.delay_s)
+        self._child("waiting", self._waiting, cluster, state.queue).set(len(state.waiting))
+
+    def view_lag(self, cluster: str, seconds: float) -> None:
+        """How far this process's view is behind the store."""
+        self._child("lag", self._view_lag, cluster).set(seconds)
+
+    def log_drops(self, count: int) -> None:
+        """Decision records that were lost."""
+        self._log_drops.inc(count)
+
+    def span(self, name: str, **attributes: str | int | float | bool) -> AbstractContextManager[None]:
+        """A trace span around a `with` block; nothing without an endpoint."""
+        return self._tracing.span(name, attributes) if self._tracing else _NO_SPAN
+
+    # -- what the faces report --------------------------------------------------------------------------------
+
+    def rpc(self, name: str, code: str, seconds: float) -> None:
+        """One request was answered, with this reason ("OK" or an error's)."""
+        self._child("rpc", self._rpc_seconds, name, code).observe(seconds)
+
+    def shed(self, name: str) -> None:
+        """One request was refused because too many were in flight."""
+        self._child("shed", self._shed, name).inc()
+
+    def in_flight(self, count: int) -> None:
+        """Requests being worked on."""
+        self._in_flight.set(count)
+
+    def render(self) -> bytes:
+        """The metrics in Prometheus' text format, over all worker processes."""
+        if not self._is_shared:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    def close(self) -> None:
+        """Sends what traces are left."""
+        if self._tracing:
+            self._tracing.close()
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _child(self, kind: str, metric: Any, *labels: str) -> Any:
+        key = (kind, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=SECONDS_BUCKETS, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str, mode: Any = "livemostrecent") -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
+
+
+class _Tracing:
+    """OpenTelemetry, set up for one endpoint. The exporter sends in the background and drops when it cannot."""
+
+    def __init__(self, settings: OtelSettings) -> None:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
+
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": "placewise"}),
+            sampler=ParentBasedTraceIdRatio(settings.sample_rate),
+        )
+        is_plain = not settings.endpoint.startswith("https://")
+        self._provider.add_span_processor(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, insecure=is_plain))
+        )
+        self._tracer = self._provider.get_tracer("placewise")
+
+    @contextlib.contextmanager
+    def span(self, name: str, attributes: dict[str, Any]) -> Iterator[None]:
+        with self._tracer.start_as_current_span(name, attributes=attributes):
+            yield
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+
+def configure_logging(settings: LogSettings) -> None:
+    """Sends structlog and the standard library's loggers, one line per event, to standard error."""
+    level = getattr(logging, settings.level.upper())
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    is_json = settings.format == "json"
+    renderer: Any = structlog.processors.JSONRenderer() if is_json else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
