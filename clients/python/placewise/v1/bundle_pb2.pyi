@@ -110,3 +110,17 @@ class GetDecisionResponse(_message.Message):
     partition: _decision_pb2.PartitionResponse
     admit_or_wait: _decision_pb2.AdmitOrWaitResponse
     def __init__(self, decision_id: _Optional[str] = ..., rpc: _Optional[str] = ..., decide_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., place: _Optional[_Union[_decision_pb2.PlaceResponse, _Mapping]] = ..., partition: _Optional[_Union[_decision_pb2.PartitionResponse, _Mapping]] = ..., admit_or_wait: _Optional[_Union[_decision_pb2.AdmitOrWaitResponse, _Mapping]] = ...) -> None: ...
+
+class ListDecisionsRequest(_message.Message):
+    __slots__ = ("cluster", "page_size")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    page_size: int
+    def __init__(self, cluster: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class ListDecisionsResponse(_message.Message):
+    __slots__ = ("decisions",)
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    decisions: _containers.RepeatedCompositeFieldContainer[GetDecisionResponse]
+    def __init__(self, decisions: _Optional[_Iterable[_Union[GetDecisionResponse, _Mapping]]] = ...) -> None: ...

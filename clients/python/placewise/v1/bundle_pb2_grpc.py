@@ -60,6 +60,11 @@ class BundleServiceStub(object):
                 request_serializer=placewise_dot_v1_dot_bundle__pb2.GetDecisionRequest.SerializeToString,
                 response_deserializer=placewise_dot_v1_dot_bundle__pb2.GetDecisionResponse.FromString,
                 _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/placewise.v1.BundleService/ListDecisions',
+                request_serializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
 
 
 class BundleServiceServicer(object):
@@ -98,6 +103,13 @@ class BundleServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDecisions(self, request, context):
+        """The latest decisions this replica took for a cluster, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BundleServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -125,6 +137,11 @@ def add_BundleServiceServicer_to_server(servicer, server):
                     servicer.GetDecision,
                     request_deserializer=placewise_dot_v1_dot_bundle__pb2.GetDecisionRequest.FromString,
                     response_serializer=placewise_dot_v1_dot_bundle__pb2.GetDecisionResponse.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class BundleService(object):
             '/placewise.v1.BundleService/GetDecision',
             placewise_dot_v1_dot_bundle__pb2.GetDecisionRequest.SerializeToString,
             placewise_dot_v1_dot_bundle__pb2.GetDecisionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.BundleService/ListDecisions',
+            placewise_dot_v1_dot_bundle__pb2.ListDecisionsRequest.SerializeToString,
+            placewise_dot_v1_dot_bundle__pb2.ListDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -359,3 +359,13 @@ class DeleteClusterRequest(_message.Message):
 class DeleteClusterResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ListClustersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListClustersResponse(_message.Message):
+    __slots__ = ("clusters",)
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    clusters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, clusters: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -55,6 +55,11 @@ class ClusterServiceStub(object):
                 request_serializer=placewise_dot_v1_dot_cluster__pb2.DeleteClusterRequest.SerializeToString,
                 response_deserializer=placewise_dot_v1_dot_cluster__pb2.DeleteClusterResponse.FromString,
                 _registered_method=True)
+        self.ListClusters = channel.unary_unary(
+                '/placewise.v1.ClusterService/ListClusters',
+                request_serializer=placewise_dot_v1_dot_cluster__pb2.ListClustersRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_cluster__pb2.ListClustersResponse.FromString,
+                _registered_method=True)
         self.UpdateClusterSettings = channel.unary_unary(
                 '/placewise.v1.ClusterService/UpdateClusterSettings',
                 request_serializer=placewise_dot_v1_dot_cluster__pb2.UpdateClusterSettingsRequest.SerializeToString,
@@ -94,6 +99,13 @@ class ClusterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListClusters(self, request, context):
+        """Names of the clusters the caller may see.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdateClusterSettings(self, request, context):
         """Changes the cluster's settings (default policies, exploration rate, queue parameters).
         """
@@ -123,6 +135,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.DeleteCluster,
                     request_deserializer=placewise_dot_v1_dot_cluster__pb2.DeleteClusterRequest.FromString,
                     response_serializer=placewise_dot_v1_dot_cluster__pb2.DeleteClusterResponse.SerializeToString,
+            ),
+            'ListClusters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClusters,
+                    request_deserializer=placewise_dot_v1_dot_cluster__pb2.ListClustersRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_cluster__pb2.ListClustersResponse.SerializeToString,
             ),
             'UpdateClusterSettings': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateClusterSettings,
@@ -239,6 +256,33 @@ class ClusterService(object):
             '/placewise.v1.ClusterService/DeleteCluster',
             placewise_dot_v1_dot_cluster__pb2.DeleteClusterRequest.SerializeToString,
             placewise_dot_v1_dot_cluster__pb2.DeleteClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClusters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.ClusterService/ListClusters',
+            placewise_dot_v1_dot_cluster__pb2.ListClustersRequest.SerializeToString,
+            placewise_dot_v1_dot_cluster__pb2.ListClustersResponse.FromString,
             options,
             channel_credentials,
             insecure,
