@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STUBS_BIN := .venv-stubs/bin
 INSTALLED := $(VENV)/.installed
+CONTRACT := proto/contract.binpb
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint stubs stubs-check clean
+.PHONY: help install run test lint stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,25 +23,34 @@ install: $(INSTALLED) ## Make the virtual environment
 run: install ## Start the service on its embedded Redis, with a sample cluster
 	$(BIN)/placewise serve --demo
 
-test: install lint ## Lint, types, import contracts, and every test but the heavy end-to-end ones
+test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
 	$(BIN)/pytest -m "not e2e_heavy"
 
-lint: install ## ruff, mypy strict, import-linter, stubs up to date
+lint: install ## ruff, mypy strict, import-linter, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against $(CONTRACT)
 
 $(STUBS_BIN)/python:
 	$(PYTHON) -m venv .venv-stubs
 	$(STUBS_BIN)/pip install --quiet "grpcio-tools==1.66.2" "setuptools<80"   # the oldest supported: newer gencode refuses older runtimes
 
-stubs: $(STUBS_BIN)/python ## Regenerate the committed gRPC stubs
-	$(STUBS_BIN)/python -m grpc_tools.protoc -I proto --python_out=clients/python --pyi_out=clients/python \
-	  --grpc_python_out=clients/python proto/placewise/v1/*.proto
+PROTOC = $(STUBS_BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) \
+  proto/placewise/v1/*.proto
 
-stubs-check: stubs ## Fail where the committed stubs differ from proto/
-	git diff --exit-code -- clients/python/placewise
+stubs: $(STUBS_BIN)/python ## Regenerate the committed gRPC stubs
+	$(call PROTOC,clients/python)
+
+stubs-check: $(STUBS_BIN)/python ## Fail where the committed stubs differ from proto/
+	rm -rf build/stubs && mkdir -p build/stubs
+	$(call PROTOC,build/stubs)
+	diff -r --exclude=__init__.py --exclude=__pycache__ build/stubs/placewise clients/python/placewise/ -x py.typed
+
+freeze-contract: install ## Make today's proto/ what later changes may not break
+	$(BIN)/buf build -o $(CONTRACT)
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) .venv-stubs var build dist
