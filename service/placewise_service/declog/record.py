@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.decision import AdmitDecision, DecisionMeta, PartitionDecision, PlaceDecision, Verdict
 from placewise_core.job import Job

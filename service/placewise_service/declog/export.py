@@ -1,0 +1,90 @@
+"""Moves the decision log from the store's ring to Parquet: at least once from the ring, exactly once in the files.
+
+Order is everything: a batch is on the disk before the ring is told that it was exported, so a process killed at any
+moment has lost nothing it acknowledged; what it wrote without acknowledging is recognised by id the next time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from placewise_service.declog.dataset import Dataset
+
+DEFAULT_DANGLING_AFTER_S = 86_400.0  # longer than most jobs' silence: hosts that report progress do so within minutes
+
+
+class ExportRing(Protocol):
+    """The part of the state store that the export needs."""
+
+    async def ping(self) -> float:
+        """The store's clock, seconds since the epoch."""
+        ...
+
+    async def clusters(self) -> Sequence[str]: ...
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        """(position, entry) pairs after a position."""
+        ...
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        """Says that everything up to `position` is durably exported."""
+        ...
+
+    async def exported(self, cluster: str) -> str:
+        """Last exported position, "0" if none."""
+        ...
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What one export did: new rows by table, repeats left out, and the joined rows by status of the days rebuilt."""
+
+    written: Counter[str] = field(default_factory=Counter)
+    joined: Counter[str] = field(default_factory=Counter)
+    positions: dict[str, str] = field(default_factory=dict)
+
+
+def _no_progress(rows: int) -> None:
+    pass
+
+
+async def export(
+    ring: ExportRing,
+    directory: Path,
+    *,
+    clusters: Sequence[str] = (),
+    batch: int = 5000,
+    dangling_after_s: float = DEFAULT_DANGLING_AFTER_S,
+    on_progress: Callable[[int], None] = _no_progress,
+) -> ExportReport:
+    """Exports what is new, of all clusters unless some are named, and joins outcomes to decisions.
+
+    Raises StateUnavailableError where the store does not answer, DatasetBusyError where another export runs, OSError
+    where the disk refuses; after each of them a repeat goes on where this one stopped.
+    """
+    report = ExportReport()
+    dataset = Dataset(directory)
+    with dataset.locked():
+        for cluster in clusters or await ring.clusters():
+            await _export_cluster(ring, dataset, cluster, batch, report, on_progress)
+        report.joined = dataset.join_all(now_s=await ring.ping(), dangling_after_s=dangling_after_s)
+    return report
+
+
+async def _export_cluster(
+    ring: ExportRing,
+    dataset: Dataset,
+    cluster: str,
+    batch: int,
+    report: ExportReport,
+    on_progress: Callable[[int], None],
+) -> None:
+    position = await ring.exported(cluster)
+    while entries := await ring.read_decisions(cluster, position, batch):
+        report.written += dataset.write(cluster, entries)
+        position = entries[-1][0]
+        await ring.mark_exported(cluster, position)
+        on_progress(len(entries))
+    report.positions[cluster] = position

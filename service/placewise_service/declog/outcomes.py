@@ -1,0 +1,229 @@
+"""Joins what was decided with what then happened, one row per job (or share). Pure: knows no file and no store.
+
+A row's status says what is known of it:
+
+    OBSERVED   the host reported an end
+    OPEN       no end yet, and the time-out has not passed since the last word of the job
+    DANGLING   no end, and the time-out has passed: the host forgot, or was never able, to report
+    NOT_HELD   nothing to wait for: the answer was WAIT or NO_FIT, a dry run, or a shadow's
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from placewise_core.cluster import Assignment
+from placewise_core.commands import JobEventKind
+from placewise_core.decision import JobDecision, Outcome, Share
+from placewise_service.declog.record import DecisionRecord, OutcomeRecord
+
+Key = tuple[str, str, str]  # decision id, job id, "node/unit" of a share ("" for a whole job)
+
+_ENDS = (JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED)
+
+
+class Status(enum.StrEnum):
+    OBSERVED = "OBSERVED"
+    OPEN = "OPEN"
+    DANGLING = "DANGLING"
+    NOT_HELD = "NOT_HELD"
+
+
+@dataclass(slots=True)
+class Fate:
+    """What was heard of one job since a decision. Times in epoch seconds, 0 = never; speeds in epochs per second."""
+
+    last_heard_time_s: float = 0.0
+    start_time_s: float = 0.0
+    end_time_s: float = 0.0
+    end: str = ""
+    placement: tuple[Assignment, ...] = ()
+    speed_sum: float = 0.0
+    speed_count: int = 0
+    epochs_done: float = 0.0
+    share_s: float = 0.0
+
+    @property
+    def mean_speed(self) -> float:
+        return self.speed_sum / self.speed_count if self.speed_count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job of a Place decision, or one share of a Partition decision, with its fate.
+
+    `planned` and `actual` list "node/gpu" (or "node") of every task; `actual` is empty where the host confirmed the
+    plan or said nothing. `predicted_s` and `actual_s` are for shares.
+    """
+
+    decision_id: str
+    job_id: str
+    unit: str
+    rpc: str
+    cluster: str
+    decide_time_s: float
+    policy: str
+    bundle: str
+    propensity: float
+    is_explored: bool
+    is_fallback: bool
+    outcome: str
+    status: str
+    planned: tuple[str, ...]
+    actual: tuple[str, ...]
+    is_overridden: bool
+    submit_time_s: float
+    start_time_s: float
+    end_time_s: float
+    end: str
+    predicted_speed: float
+    mean_speed: float
+    epochs_done: float
+    predicted_s: float
+    actual_s: float
+
+
+@dataclass(slots=True)
+class Fates:
+    """The fates of all jobs of a day, folded from outcomes in any order. Repeats change nothing but speed means,
+    so the caller removes them first."""
+
+    by_key: dict[Key, Fate] = field(default_factory=dict)
+
+    def add(self, outcome: OutcomeRecord) -> None:
+        """Folds one outcome in."""
+        event = outcome.event
+        unit = f"{event.share.node}/{event.share.unit}" if event.share is not None else ""
+        fate = self.by_key.setdefault((outcome.decision_id, event.job_id, unit), Fate())
+        time_s = event.event_time_s or outcome.receive_time_s
+        fate.last_heard_time_s = max(fate.last_heard_time_s, time_s)
+        if event.kind is JobEventKind.STARTED:
+            fate.start_time_s = time_s
+            fate.placement = event.placement
+        elif event.kind in _ENDS or event.kind is JobEventKind.SHARE_FINISHED:
+            fate.end_time_s, fate.end = time_s, event.kind.value
+        if event.share is not None:
+            fate.share_s = event.share.seconds
+        if event.speed > 0:
+            fate.speed_sum += event.speed
+            fate.speed_count += 1
+        fate.epochs_done = max(fate.epochs_done, event.epochs_done)
+
+
+def join(decisions: Iterable[DecisionRecord], fates: Fates, *, now_s: float, dangling_after_s: float) -> Iterator[Row]:
+    """The rows of Place and Partition decisions. AdmitOrWait has none: its jobs are placed by a later decision."""
+    for record in decisions:
+        if record.place is not None:
+            submit_times = {job.id: job.submit_time_s for job in record.jobs}
+            for decided in record.place.decisions:
+                fate = fates.by_key.get((record.decision_id, decided.job_id, ""), Fate())
+                status = _status(record, decided.outcome, fate, now_s, dangling_after_s)
+                yield _job_row(record, decided, fate, status, submit_times.get(decided.job_id, 0.0))
+        elif record.partition is not None and record.task is not None:
+            for share in record.partition.plan.shares:
+                unit = f"{share.node}/{share.unit}"
+                fate = fates.by_key.get((record.decision_id, record.task.id, unit), Fate())
+                status = _status(record, record.partition.plan.outcome, fate, now_s, dangling_after_s)
+                yield _share_row(record, record.task.id, unit, share, fate, status)
+
+
+def count_statuses(rows: Iterable[Row]) -> Counter[str]:
+    """How many rows have each status; "OVERRIDDEN" counts those the host placed elsewhere."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row.status] += 1
+        counts["OVERRIDDEN"] += row.is_overridden
+    return counts
+
+
+def spots(assignments: Iterable[Assignment]) -> tuple[str, ...]:
+    """ "node/gpu" for every GPU of every task, "node" for a task without one; sorted, so that the order of tasks,
+    which hosts number as they like, makes no difference."""
+    named = (
+        f"{assignment.node}/{gpu}" if gpu is not None else assignment.node
+        for assignment in assignments
+        for gpu in (assignment.gpu_indices or (None,))
+    )
+    return tuple(sorted(named))
+
+
+def is_override(planned: Iterable[Assignment], actual: Iterable[Assignment]) -> bool:
+    """True where the host ran the job elsewhere. Hosts that name nodes without GPU indices are compared by node."""
+    planned, actual = tuple(planned), tuple(actual)
+    if not actual:
+        return False
+    if any(assignment.gpu_indices for assignment in actual):
+        return spots(planned) != spots(actual)
+    return sorted(a.node for a in planned) != sorted(a.node for a in actual)
+
+
+def _status(record: DecisionRecord, outcome: Outcome, fate: Fate, now_s: float, dangling_after_s: float) -> Status:
+    if fate.end:
+        return Status.OBSERVED
+    if outcome is not Outcome.PLACED or record.is_dry_run or record.shadow_of:
+        return Status.NOT_HELD
+    last_s = max(record.time_s, fate.last_heard_time_s)
+    return Status.DANGLING if now_s - last_s > dangling_after_s else Status.OPEN
+
+
+def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: Status, submit_time_s: float) -> Row:
+    meta = record.meta
+    return Row(
+        decision_id=record.decision_id,
+        job_id=decided.job_id,
+        unit="",
+        rpc=record.rpc,
+        cluster=record.cluster,
+        decide_time_s=record.time_s,
+        policy=meta.policy,
+        bundle=meta.bundle,
+        propensity=decided.propensity,
+        is_explored=meta.is_explored,
+        is_fallback=meta.is_fallback,
+        outcome=decided.outcome.value,
+        status=status.value,
+        planned=spots(decided.assignments),
+        actual=spots(fate.placement),
+        is_overridden=is_override(decided.assignments, fate.placement),
+        submit_time_s=submit_time_s,
+        start_time_s=fate.start_time_s,
+        end_time_s=fate.end_time_s,
+        end=fate.end,
+        predicted_speed=decided.predicted_speed,
+        mean_speed=fate.mean_speed,
+        epochs_done=fate.epochs_done,
+        predicted_s=0.0,
+        actual_s=0.0,
+    )
+
+
+def _share_row(record: DecisionRecord, task_id: str, unit: str, share: Share, fate: Fate, status: Status) -> Row:
+    meta = record.meta
+    return Row(
+        decision_id=record.decision_id,
+        job_id=task_id,
+        unit=unit,
+        rpc=record.rpc,
+        cluster=record.cluster,
+        decide_time_s=record.time_s,
+        policy=meta.policy,
+        bundle=meta.bundle,
+        propensity=meta.propensity,
+        is_explored=meta.is_explored,
+        is_fallback=meta.is_fallback,
+        outcome=Outcome.PLACED.value,
+        status=status.value,
+        planned=(unit,),
+        actual=(),
+        is_overridden=False,
+        submit_time_s=0.0,
+        start_time_s=fate.start_time_s,
+        end_time_s=fate.end_time_s,
+        end=fate.end,
+        predicted_speed=0.0,
+        mean_speed=0.0,
+        epochs_done=0.0,
+        predicted_s=share.predicted_s,
+        actual_s=fate.share_s,
+    )

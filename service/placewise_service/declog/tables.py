@@ -1,0 +1,148 @@
+"""Log entries as rows of Parquet tables: schemas, and what goes into each column. Never touches a file.
+
+Every row keeps the whole entry in `record` (declog.record bytes), so that nothing depends on what the columns show.
+"""
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+import pyarrow as pa
+
+from placewise_service.declog.outcomes import Row
+from placewise_service.declog.record import (
+    CorruptEntryError,
+    DecisionRecord,
+    OutcomeRecord,
+    decision_time_s,
+    decode_entry,
+)
+
+DECISIONS: Final = "decisions"
+OUTCOMES: Final = "outcomes"
+UNREADABLE: Final = "unreadable"
+
+_TIME = pa.timestamp("us", tz="UTC")
+_COMMON: Final = {"id": pa.string(), "cluster": pa.string(), "position": pa.string(), "record": pa.binary()}
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    DECISIONS: pa.schema(
+        {
+            **_COMMON,
+            "rpc": pa.string(),
+            "time": _TIME,
+            "queue": pa.string(),
+            "snapshot_version": pa.int64(),
+            "policy": pa.string(),
+            "bundle": pa.string(),
+            "propensity": pa.float64(),
+            "outcome": pa.string(),
+            "job_ids": pa.list_(pa.string()),
+            "predicted_speeds": pa.list_(pa.float64()),
+            "latency_ms": pa.float64(),
+            "seed": pa.uint64(),
+            "request_id": pa.string(),
+            "is_dry_run": pa.bool_(),
+            "is_explored": pa.bool_(),
+            "is_fallback": pa.bool_(),
+            "fallback_reason": pa.string(),
+            "shadow_of": pa.string(),
+        }
+    ),
+    OUTCOMES: pa.schema(
+        {
+            **_COMMON,
+            "decision_id": pa.string(),
+            "job_id": pa.string(),
+            "kind": pa.string(),
+            "time": _TIME,
+            "speed": pa.float64(),
+            "epochs_done": pa.float64(),
+        }
+    ),
+    UNREADABLE: pa.schema(_COMMON),
+}
+
+_ARROW_TYPES: Final[Mapping[Any, pa.DataType]] = {
+    str: pa.string(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    tuple[str, ...]: pa.list_(pa.string()),
+}
+JOINED_SCHEMA: Final = pa.schema([(field.name, _ARROW_TYPES[field.type]) for field in fields(Row)])
+
+
+def row_of(cluster: str, position: str, data: bytes) -> tuple[str, datetime.date, dict[str, Any]]:
+    """(table, day, row) of one entry of the ring. An outcome belongs to the day of its decision, so that a join needs
+    one day alone; an entry that cannot be read is kept as it is, under the day it entered the ring."""
+    common = {"cluster": cluster, "position": position, "record": data}
+    try:
+        entry = decode_entry(data)
+    except CorruptEntryError:
+        return UNREADABLE, day_of(_ring_time_s(position)), {"id": f"{cluster}/{position}", **common}
+    if isinstance(entry, DecisionRecord):
+        return DECISIONS, day_of(entry.time_s), {**common, **_decision_columns(entry)}
+    time_s = decision_time_s(entry.decision_id) or entry.receive_time_s
+    return OUTCOMES, day_of(time_s), {**common, **_outcome_columns(entry)}
+
+
+def day_of(time_s: float) -> datetime.date:
+    """The UTC day."""
+    return datetime.datetime.fromtimestamp(time_s, datetime.UTC).date()
+
+
+def _ring_time_s(position: str) -> float:
+    milliseconds = position.partition("-")[0]
+    return int(milliseconds) / 1000.0 if milliseconds.isdigit() else 0.0
+
+
+def _microseconds(time_s: float) -> int:
+    return round(time_s * 1e6)
+
+
+def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
+    meta = record.meta
+    decisions = record.place.decisions if record.place is not None else ()
+    return {
+        "id": record.decision_id,
+        "rpc": record.rpc,
+        "time": _microseconds(record.time_s),
+        "queue": record.queue,
+        "snapshot_version": meta.snapshot_version,
+        "policy": meta.policy,
+        "bundle": meta.bundle,
+        "propensity": meta.propensity,
+        "outcome": record.outcome,
+        "job_ids": [job.id for job in record.jobs],
+        "predicted_speeds": [decision.predicted_speed for decision in decisions],
+        "latency_ms": record.latency_ms,
+        "seed": record.seed,
+        "request_id": record.request_id,
+        "is_dry_run": record.is_dry_run,
+        "is_explored": meta.is_explored,
+        "is_fallback": meta.is_fallback,
+        "fallback_reason": meta.fallback_reason,
+        "shadow_of": record.shadow_of,
+    }
+
+
+def _outcome_columns(outcome: OutcomeRecord) -> dict[str, Any]:
+    event = outcome.event
+    return {
+        "id": outcome_id(outcome),
+        "decision_id": outcome.decision_id,
+        "job_id": event.job_id,
+        "kind": event.kind.value,
+        "time": _microseconds(event.event_time_s or outcome.receive_time_s),
+        "speed": event.speed,
+        "epochs_done": event.epochs_done,
+    }
+
+
+def outcome_id(outcome: OutcomeRecord) -> str:
+    """What makes two reports the same report: job, decision, kind, time, progress and share; not when they came."""
+    event = outcome.event
+    unit = f"{event.share.node}/{event.share.unit}" if event.share is not None else ""
+    parts = (outcome.decision_id, event.job_id, event.kind.value, f"{event.event_time_s:.6f}", f"{event.epochs_done:g}")
+    return "|".join((*parts, unit))

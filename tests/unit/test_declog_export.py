@@ -1,0 +1,234 @@
+"""The export: every entry of the ring once in the files, outcomes beside decisions, whatever breaks in between."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from placewise_core.cluster import Assignment
+from placewise_core.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, ShareOutcome
+from placewise_core.decision import (
+    DecisionMeta,
+    JobDecision,
+    Outcome,
+    PartitionDecision,
+    PartitionPlan,
+    PlaceDecision,
+    Share,
+)
+from placewise_core.job import Job, JobId, NodeId, Role
+from placewise_core.partition.policy import DivisibleTask
+from placewise_service.declog import dataset as dataset_module
+from placewise_service.declog.dataset import Dataset, DatasetBusyError
+from placewise_service.declog.export import ExportReport, export
+from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord, decode_entry, encode
+
+NOON_S = 1_763_726_400.0  # 2025-11-21 12:00 UTC
+DAY_S = 86_400.0
+
+
+def decision_id(n: int, time_s: float = NOON_S) -> str:
+    """A UUIDv7 of that time."""
+    head = f"{int(time_s * 1000):012x}"
+    return f"{head[:8]}-{head[8:]}-7000-8000-{n:012x}"
+
+
+def task_on(node: str, *gpus: int) -> Assignment:
+    return Assignment("worker-0", Role.WORKER, NodeId(node), gpu_indices=gpus)
+
+
+def decision(n: int, *, time_s: float = NOON_S, outcome: Outcome = Outcome.PLACED, dry: bool = False) -> DecisionRecord:
+    decided = JobDecision(JobId(f"j{n}"), outcome, (task_on("n1", 0),), predicted_speed=2.0)
+    answer = PlaceDecision((decided,), DecisionMeta(decision_id(n, time_s), "tetris"))
+    command = PlaceCommand("c", (Job(JobId(f"j{n}"), submit_time_s=time_s - 5),), is_dry_run=dry)
+    return DecisionRecord.of_place(command, answer, time_s=time_s, seed=2**63 + n, latency_ms=0.5)
+
+
+def outcome(n: int, kind: JobEventKind, at_s: float, *, decided_s: float = NOON_S, **event: object) -> OutcomeRecord:
+    return OutcomeRecord(
+        "c",
+        at_s + 0.1,
+        JobEvent(JobId(f"j{n}"), kind, event_time_s=at_s, **event),  # type: ignore[arg-type]
+        decision_id=decision_id(n, decided_s),
+    )
+
+
+class FakeRing:
+    """A ring in memory that can refuse its nth call."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self.now_s = NOON_S + 60
+        self.entries: list[tuple[str, bytes]] = []
+        self.position = "0"
+        self.calls_left = -1
+        self.add(*entries)
+
+    def add(self, *entries: Entry | bytes) -> None:
+        for entry in entries:
+            data = entry if isinstance(entry, bytes) else encode(entry)
+            self.entries.append((f"{int(NOON_S * 1000)}-{len(self.entries):06d}", data))
+
+    def _count(self) -> None:
+        if self.calls_left == 0:
+            raise ConnectionError("cut")
+        self.calls_left -= 1
+
+    async def ping(self) -> float:
+        return self.now_s
+
+    async def clusters(self) -> Sequence[str]:
+        return ["c"]
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        self._count()
+        return [(p, d) for p, d in self.entries if after == "0" or p > after][:count]
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        self._count()
+        self.position = max(self.position, position)
+
+    async def exported(self, cluster: str) -> str:
+        return self.position
+
+
+def rows(directory: Path, table: str) -> list[dict[str, object]]:
+    return [row for path in sorted(directory.glob(f"{table}/*/*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+async def run(ring: FakeRing, directory: Path, **options: float) -> ExportReport:
+    return await export(ring, directory, **options)  # type: ignore[arg-type]
+
+
+async def test_decisions_land_in_the_partition_of_their_day(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), decision(2, time_s=NOON_S + DAY_S))
+    report = await run(ring, tmp_path)
+    assert report.written["decisions"] == 2
+    assert sorted(p.name for p in (tmp_path / "decisions").iterdir()) == ["date=2025-11-21", "date=2025-11-22"]
+    first = rows(tmp_path, "decisions")[0]
+    assert (first["id"], first["policy"], first["seed"]) == (decision_id(1), "tetris", 2**63 + 1)
+    assert decode_entry(first["record"]) == decision(1)  # type: ignore[arg-type]
+    assert ring.position == ring.entries[-1][0]
+
+
+async def test_a_second_export_writes_only_what_is_new(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1))
+    await run(ring, tmp_path)
+    assert (await run(ring, tmp_path)).written.total() == 0
+    ring.add(decision(2))
+    assert (await run(ring, tmp_path)).written["decisions"] == 1
+
+
+async def test_repeats_in_the_ring_are_written_once(tmp_path: Path) -> None:
+    started = outcome(1, JobEventKind.STARTED, NOON_S + 1)
+    ring = FakeRing(decision(1), decision(1), started, decision(1), started)
+    report = await run(ring, tmp_path, batch=2)
+    assert (report.written["decisions"], report.written["outcomes"], report.written["repeated"]) == (1, 1, 3)
+
+
+async def test_an_unreadable_entry_is_kept_and_holds_nothing_up(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1))
+    ring.add(b"from a later version", decision(2))
+    report = await run(ring, tmp_path)
+    assert (report.written["decisions"], report.written["unreadable"]) == (2, 1)
+    assert rows(tmp_path, "unreadable")[0]["record"] == b"from a later version"
+
+
+async def test_cut_off_at_every_call_and_started_again_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    for calls in range(8):
+        directory = tmp_path / str(calls)
+        ring = FakeRing(*(decision(n) for n in range(7)))
+        ring.calls_left = calls
+        with pytest.raises(ConnectionError):
+            await run(ring, directory, batch=2)
+        acknowledged = [p for p, _ in ring.entries if p <= ring.position and ring.position != "0"]
+        assert {row["position"] for row in rows(directory, "decisions")} >= set(acknowledged)
+        ring.calls_left = -1
+        await run(ring, directory, batch=3)
+        assert [row["id"] for row in rows(directory, "decisions")] == [decision_id(n) for n in range(7)]
+
+
+async def test_a_disk_that_refuses_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    ring = FakeRing(decision(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset_module.os, "fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            await run(ring, tmp_path)
+    assert ring.position == "0"
+    assert rows(tmp_path, "decisions") == []
+    await run(ring, tmp_path)
+    assert len(rows(tmp_path, "decisions")) == 1
+    assert not any(name.endswith(".tmp") for _, _, names in os.walk(tmp_path) for name in names)
+
+
+async def test_two_exports_at_once_are_refused(tmp_path: Path) -> None:
+    with Dataset(tmp_path).locked(), pytest.raises(DatasetBusyError):
+        await run(FakeRing(decision(1)), tmp_path)
+
+
+async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1))
+    await run(ring, tmp_path)
+    assert rows(tmp_path, "joined")[0]["status"] == "OPEN"
+    ring.add(
+        outcome(1, JobEventKind.STARTED, NOON_S + 3, placement=(task_on("n1", 0),)),
+        outcome(1, JobEventKind.PROGRESS, NOON_S + 10, speed=1.0, epochs_done=3.0),
+        outcome(1, JobEventKind.PROGRESS, NOON_S + 20, speed=3.0, epochs_done=9.0),
+        outcome(1, JobEventKind.FINISHED, NOON_S + 2 * DAY_S, epochs_done=12.0),
+    )
+    report = await run(ring, tmp_path)
+    (row,) = rows(tmp_path, "joined")
+    assert report.joined["OBSERVED"] == 1
+    assert (row["status"], row["end"], row["is_overridden"]) == ("OBSERVED", "FINISHED", False)
+    assert (row["submit_time_s"], row["start_time_s"], row["end_time_s"]) == (
+        NOON_S - 5,
+        NOON_S + 3,
+        NOON_S + 2 * DAY_S,
+    )
+    assert (row["predicted_speed"], row["mean_speed"], row["epochs_done"]) == (2.0, 2.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "is_overridden"),
+    [
+        ((task_on("n1", 0),), False),
+        ((task_on("n1"),), False),
+        ((task_on("n1", 1),), True),
+        ((task_on("n2"),), True),
+        ((), False),
+    ],
+)
+async def test_a_host_that_did_otherwise_is_seen(
+    tmp_path: Path, actual: tuple[Assignment, ...], is_overridden: bool
+) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.STARTED, NOON_S + 1, placement=actual))
+    report = await run(ring, tmp_path)
+    assert rows(tmp_path, "joined")[0]["is_overridden"] is is_overridden
+    assert report.joined["OVERRIDDEN"] == is_overridden
+
+
+async def test_silence_past_the_time_out_is_dangling(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), decision(2), decision(3, outcome=Outcome.WAIT), decision(4, dry=True))
+    ring.add(outcome(2, JobEventKind.STARTED, NOON_S + 900))
+    ring.now_s = NOON_S + 1000
+    report = await run(ring, tmp_path, dangling_after_s=500)
+    assert (report.joined["DANGLING"], report.joined["OPEN"], report.joined["NOT_HELD"]) == (1, 1, 2)
+    ring.now_s = NOON_S + 1500
+    assert (await run(ring, tmp_path, dangling_after_s=500)).joined["DANGLING"] == 2
+    assert (await run(ring, tmp_path, dangling_after_s=500)).joined.total() == 0  # settled days are left alone
+
+
+async def test_shares_of_a_partition_meet_what_they_took(tmp_path: Path) -> None:
+    plan = PartitionPlan(Outcome.PLACED, tuple(Share("n", unit, 1.0, 3.0, 0.0, 1.0) for unit in ("gpu0", "gpu1")))
+    answer = PartitionDecision(plan, DecisionMeta(decision_id(1), "threshold"))
+    command = PartitionCommand("c", DivisibleTask("j1", parallel_scale=2.0))
+    ring = FakeRing(DecisionRecord.of_partition(command, answer, time_s=NOON_S, latency_ms=1))
+    share = ShareOutcome("kind", "n", "gpu1", seconds=4.5)
+    ring.add(outcome(1, JobEventKind.SHARE_FINISHED, NOON_S + 5, share=share))
+    await run(ring, tmp_path)
+    seen = {row["unit"]: (row["status"], row["predicted_s"], row["actual_s"]) for row in rows(tmp_path, "joined")}
+    assert seen == {"n/gpu0": ("OPEN", 3.0, 0.0), "n/gpu1": ("OBSERVED", 3.0, 4.5)}
