@@ -60,6 +60,8 @@ BoolArray = NDArray[np.bool_]
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
+_CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
+
 
 @dataclass(frozen=True, slots=True)
 class GpuTenant:
@@ -85,6 +87,7 @@ class ClusterView:
         self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
         self.subtask_profiles: dict[str, dict[str, float]] = {k: dict(v) for k, v in records.subtask_profiles.items()}
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
+        self._stamp = 0
         self._rebuild(records.nodes)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -98,33 +101,54 @@ class ClusterView:
         return self.nodes[m].id
 
     def demand_vector(self, demand: Resources) -> FloatArray | None:
-        """(R,) quantised demand; None where it names an extended resource that no node has."""
+        """(R,) quantised demand, read-only; None where it names an extended resource that no node has."""
+        amounts = (demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus)
+        if demand.extended:
+            return self._extended_vector(amounts, demand)
+        vector = self._demands.get(amounts)
+        if vector is None:
+            if len(self._demands) >= _CACHED_DEMANDS:
+                self._demands.clear()
+            vector = self._demands[amounts] = self._quantised(amounts)
+        return vector
+
+    def _extended_vector(self, amounts: tuple[float, ...], demand: Resources) -> FloatArray | None:
         vector = np.zeros(len(self.columns))
-        vector[:5] = (demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus)
+        vector[:5] = amounts
         for name, amount in demand.extended.items():
             row = self._extended_rows.get(name)
-            if row is None:
-                if amount > 0:
-                    return None
-                continue
-            vector[row] = amount
-        return np.asarray(np.floor(vector * 2.0**20) / 2.0**20)  # as job.quantise
+            if row is not None:
+                vector[row] = amount
+            elif amount > 0:
+                return None
+        return self._quantised(vector)
+
+    def _quantised(self, amounts: Sequence[float] | FloatArray) -> FloatArray:
+        vector = np.zeros(len(self.columns))
+        vector[: len(amounts)] = amounts
+        vector = np.floor(vector * 2.0**20) / 2.0**20  # as job.quantise
+        vector.flags.writeable = False
+        return vector
 
     def is_stale(self, now_s: float) -> BoolArray:
         """(M,) telemetry that was once reported and is older than the limit."""
         return (self.observe_time_s > 0) & (now_s - self.observe_time_s > self.stale_after_s)
 
     def is_hot(self) -> BoolArray:
-        """(M,) at or over the reported temperature limit; False where limit or temperature is unknown."""
-        return np.asarray(np.fmax(self.telemetry[7], self.telemetry[8]) >= self.telemetry[9])
+        """(M,) at or over the reported temperature limit; False where limit or temperature is unknown. Do not write."""
+        return self._is_hot
 
     def usable(self, now_s: float) -> BoolArray:
         """(M,) ready, not hot, with telemetry that is fresh or was never reported."""
         mask = self.is_ready.copy()
         if self._has_telemetry:
             mask &= ~self.is_stale(now_s)
-            mask &= ~self.is_hot()
+            mask &= ~self._is_hot
         return mask
+
+    def largest_capacity(self) -> FloatArray:
+        """(R,) the most of each resource that any node has."""
+        return self._largest
 
     def load(self) -> FloatArray:
         """(M,) Σ of normalised usage over CPU, memory, network and GPUs (Harmony's LB baseline)."""
@@ -139,7 +163,11 @@ class ClusterView:
         return self._jobs_on[m].keys()
 
     def tasks_on(self, m: int) -> int:
-        return sum(self._jobs_on[m].values())
+        return int(self.task_count[m])
+
+    def is_on(self, job_id: JobId, m: int) -> bool:
+        """True if the job holds something on node m."""
+        return job_id in self._jobs_on[m]
 
     # -- feasibility --------------------------------------------------------------------------------------------
 
@@ -161,14 +189,44 @@ class ClusterView:
         return np.fromiter((wanted <= node.labels.items() for node in self.nodes), dtype=np.bool_, count=self.size)
 
     def feasible_on(self, m: int, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
-        """`feasible` for the one node m, usability aside: cheap, for after a claim."""
-        if np.any((self.free[:, m] < demand) & _POOLED[: len(demand)]):
+        """`feasible` for the one node m, usability and labels aside: cheap, for after a claim."""
+        wanted: list[float] = demand.tolist()
+        gpus = wanted[GPUS]
+        wanted[GPUS] = 0.0  # counted per GPU, not in the pool: a shared one may be promised more than once
+        if any(want > free for want, free in zip(wanted, self.free[:, m].tolist(), strict=True) if want):
             return False
-        return demand[GPUS] == 0 or bool(self._gpu_feasible(demand, group, sharing, slice(m, m + 1))[0])
+        if gpus == 0:
+            return True
+        if self.wants_plain_gpus(demand, group, sharing):
+            return bool(self._free_gpus[m] >= gpus)
+        return bool(self._gpu_feasible(demand, group, sharing, slice(m, m + 1))[0])
 
     def free_gpus(self) -> IntArray:
         """(M,) GPUs that serve no job at all."""
         return self._free_gpus
+
+    def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
+        """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
+        free = []
+        for g, tenants in enumerate(self._blocked_gpus[m].tolist()):
+            if len(free) == count:
+                break
+            if tenants == 0:
+                free.append(g)
+        return tuple(free)
+
+    @staticmethod
+    def wants_plain_gpus(demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """True for whole exclusive GPUs of any model and memory: the common case, answered by counting."""
+        return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, sharing)
+
+    def gpu_model_id(self, model: str) -> int:
+        """The number that stands for a GPU model in `gpu_model`; -1 if no node has it."""
+        return self._gpu_model_ids.get(model, -1)
+
+    def gpu_model_names(self) -> tuple[str, ...]:
+        """GPU model names by their number."""
+        return tuple(self._gpu_model_ids)
 
     def gpu_open(
         self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
@@ -193,7 +251,7 @@ class ClusterView:
         self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
     ) -> BoolArray:
         need = int(np.ceil(demand[GPUS]))
-        if not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, sharing):
+        if self.wants_plain_gpus(demand, group, sharing):
             return np.asarray(self._free_gpus[rows] >= need)
         empty, shared = self.gpu_open(demand, group, sharing, rows)
         return np.asarray((empty | shared).sum(axis=1) >= need)
@@ -224,11 +282,13 @@ class ClusterView:
         demand = self.demand_vector(assignment.demand)
         if demand is not None:
             self.free[:, m] -= demand
-        self._refresh_load(m)
+        self._touch(m)
         for g in assignment.gpu_indices:
             if g < self.gpu_exists.shape[1]:
                 self._set_tenants(m, g, (*self.tenants(m, g), _tenant(job, assignment)))
-        self._jobs_on[m][job.id] = self._jobs_on[m].get(job.id, 0) + 1
+        held = self._jobs_on[m]
+        held[job.id] = held.get(job.id, 0) + 1
+        self.task_count[m] += 1
 
     def unclaim(self, job: Job, assignment: Assignment) -> None:
         """The inverse of claim: exact, as amounts are quantised."""
@@ -238,12 +298,14 @@ class ClusterView:
         demand = self.demand_vector(assignment.demand)
         if demand is not None:
             self.free[:, m] += demand
-        self._refresh_load(m)
+        self._touch(m)
         for g in assignment.gpu_indices:
             self._drop_tenant(m, g, job.id)
-        self._jobs_on[m][job.id] -= 1
-        if self._jobs_on[m][job.id] == 0:
-            del self._jobs_on[m][job.id]
+        held = self._jobs_on[m]
+        held[job.id] -= 1
+        if held[job.id] == 0:
+            del held[job.id]
+        self.task_count[m] -= 1
 
     def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
         held = list(self.tenants(m, g))
@@ -254,20 +316,33 @@ class ClusterView:
                 return
 
     def _set_tenants(self, m: int, g: int, tenants: tuple[GpuTenant, ...]) -> None:
-        was_free = self.gpu_tenant_count[m, g] == 0
+        was_free = g not in self._tenants[m]
         if tenants:
             self._tenants[m][g] = tenants
         else:
             self._tenants[m].pop(g, None)
+        fraction = memory = 0.0
+        is_exclusive = False
+        for tenant in tenants:
+            fraction += tenant.fraction
+            memory += tenant.memory_gib
+            is_exclusive = is_exclusive or not tenant.is_sharing
         self.gpu_tenant_count[m, g] = len(tenants)
-        self.gpu_is_exclusive[m, g] = any(not t.is_sharing for t in tenants)
-        self.gpu_fraction_free[m, g] = 1.0 - sum(t.fraction for t in tenants)
-        self.gpu_memory_free[m, g] = self.gpu_memory[m, g] - sum(t.memory_gib for t in tenants)
-        self._free_gpus[m] += bool(self.gpu_exists[m, g]) * (int(not tenants) - int(was_free))
+        self.gpu_is_exclusive[m, g] = is_exclusive
+        self.gpu_fraction_free[m, g] = 1.0 - fraction
+        self.gpu_memory_free[m, g] = self.gpu_memory[m, g] - memory
+        if self.gpu_exists[m, g]:
+            self._blocked_gpus[m, g] = len(tenants)
+            self._free_gpus[m] += (not tenants) - was_free
 
-    def _refresh_load(self, m: int) -> None:
-        used = 1.0 - self.free[:5, m] * self._inverse_capacity[:5, m]
-        self._load[m] = used[CPU] + used[MEMORY] + used[NETWORK] + used[GPUS] - self._load_offset[m]
+    def _touch(self, m: int) -> None:
+        """Renews what is derived from the free amounts of node m, and its stamp."""
+        free = self.free[:5, m].tolist()
+        cpu, memory, network, gpus = self._load_weights[m]
+        used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
+        self._load[m] = self._load_base[m] - used
+        self._stamp += 1
+        self.node_stamp[m] = self._stamp
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -341,7 +416,10 @@ class ClusterView:
         self.telemetry: FloatArray = np.full((len(TELEMETRY_COLUMNS), m), np.nan)
         self.observe_time_s: FloatArray = np.zeros(m)
         self._has_telemetry = False
+        self._is_hot: BoolArray = np.zeros(m, dtype=np.bool_)
         self.is_ready: BoolArray = np.zeros(m, dtype=np.bool_)
+        self.rack: IntArray = np.full(m, -1, dtype=np.int64)
+        self._rack_ids: dict[str, int] = {}
         self.gpu_exists: BoolArray = np.zeros((m, g), dtype=np.bool_)
         self.gpu_model: IntArray = np.full((m, g), -1, dtype=np.int64)
         self.gpu_memory: FloatArray = np.zeros((m, g))
@@ -366,38 +444,54 @@ class ClusterView:
     def _write_node(self, m: int, node: Node) -> None:
         self.nodes[m] = node
         self.is_ready[m] = node.state is NodeState.READY
-        self.telemetry[:, m] = telemetry_row(node.telemetry)
+        self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
+        row = telemetry_row(node.telemetry)
+        self.telemetry[:, m] = row
+        cpu, gpu, limit = row[7:10]
+        self._is_hot[m] = cpu >= limit or gpu >= limit  # False where either is NaN
         self.observe_time_s[m] = node.telemetry.observe_time_s
         self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
 
     def _reset_usage(self) -> None:
         self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
         self.free: FloatArray = self.capacity.copy()
-        with np.errstate(divide="ignore"):
-            self._inverse_capacity: FloatArray = np.where(self.capacity > 0, 1.0 / self.capacity, 0.0)
-        missing = (self.capacity[[CPU, MEMORY, NETWORK, GPUS]] <= 0).sum(axis=0)
-        self._load_offset: FloatArray = missing.astype(np.float64)  # a resource a node lacks is no load
-        self._load: FloatArray = np.zeros(self.size)
+        self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
+        self._reset_load()
+        self._demands: dict[tuple[float, ...], FloatArray] = {}
+        self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
         self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
         self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
         self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
+        self._blocked_gpus: IntArray = np.where(self.gpu_exists, 0, 1)  # tenants; 1 where there is no GPU
         self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
         self._jobs_on: list[dict[JobId, int]] = [{} for _ in range(self.size)]
         for running in self.jobs.values():
             for assignment in running.assignments:
                 self.claim(running.job, assignment)
 
+    def _reset_load(self) -> None:
+        """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""
+        rows = [CPU, MEMORY, NETWORK, GPUS]
+        capacity = self.capacity[rows]
+        weights = np.where(capacity > 0, 1.0 / np.where(capacity > 0, capacity, 1.0), 0.0)
+        # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
+        base = self.free[CPU] * weights[0] + self.free[MEMORY] * weights[1] + self.free[NETWORK] * weights[2]
+        base = base + self.free[GPUS] * weights[3]
+        self._load_base: list[float] = base.tolist()
+        self._load_weights: list[tuple[float, float, float, float]] = list(zip(*weights.tolist(), strict=True))
+        self._load: FloatArray = np.zeros(self.size)
+        # Grows with every claim and give-back, over all nodes: what a policy derived from a node's jobs is still
+        # right while the node's stamp is the one it was derived at.
+        self._stamp += 1
+        self.node_stamp: IntArray = np.full(self.size, self._stamp, dtype=np.int64)
+
     def emptied(self) -> "ClusterView":
         """The same nodes with no job on them, all ready and cool: what could fit, however long one waited."""
         ready = tuple(replace(node, state=NodeState.READY, telemetry=Telemetry()) for node in self.nodes)
         records = ClusterRecords(cluster=self.cluster, version=self.version, epoch=self.epoch, nodes=ready)
         return ClusterView(records, self.stale_after_s)
-
-
-_POOLED = np.ones(64, dtype=np.bool_)
-_POOLED[GPUS] = False  # GPUs are counted per GPU, not in the pool: a shared one may be promised more than once
 
 
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:

@@ -4,7 +4,8 @@ The view is exactly as before when a function here returns. Tasks with the large
 are the hard ones to fit, and equal tasks stay in their order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,52 +14,48 @@ from placewise_core.decision import Candidate
 from placewise_core.job import Job, NodeId, Role, TaskGroup
 from placewise_core.place.gpus import pick_gpus
 from placewise_core.place.policy import NodeScorer, PlaceContext, Proposal, TaskContext
-from placewise_core.view import BoolArray, ClusterView, FloatArray
+from placewise_core.view import ClusterView, FloatArray
 
-# Chooses a node for one task: (task, scores over all nodes) → (node index, probability of that choice).
+# Chooses a node for one task: (task, scores over all nodes) → (node index or -1, probability of that choice).
 Chooser = Callable[[TaskContext, FloatArray], tuple[int, float]]
+
+# `info` key of a proposal that best fit had to find, because the policy's own order of nodes led into a dead end.
+RESCUED = "best_fit_rescue"
 
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
 _EXPLAINED_CANDIDATES = 8  # per task: enough to see why, small enough to read
 
 
 def best(task: TaskContext, scores: FloatArray) -> tuple[int, float]:
-    """The feasible node with the highest score; ties to the lowest index."""
-    return int(np.argmax(np.where(task.mask, scores, -np.inf))), 1.0
-
-
-def uniform(task: TaskContext, scores: FloatArray) -> tuple[int, float]:
-    """Any feasible node, each equally likely."""
-    nodes = np.flatnonzero(task.mask)
-    return int(nodes[task.context.rng.integers(len(nodes))]), 1.0 / len(nodes)
+    """The feasible node with the highest score; ties to the lowest index; -1 if no node is feasible."""
+    m = int(np.where(task.mask, scores, -np.inf).argmax()) if len(task.mask) else -1
+    return (m if m >= 0 and task.mask[m] else -1), 1.0
 
 
 def task_names(job: Job) -> list[tuple[TaskGroup, str]]:
     """Every task of the gang with its group, named "worker-0", "ps-1", … in the order of the request."""
-    counts: dict[Role, int] = {}
-    named = []
-    for group in job.groups:
-        for _ in range(group.count):
-            i = counts.get(group.role, 0)
-            counts[group.role] = i + 1
-            named.append((group, f"{_ROLE_NAMES[group.role]}-{i}"))
-    return named
+    return [(group, name) for group, names in _named_groups(job) for name in names]
 
 
 def decode(
     scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceContext, choose: Chooser = best
 ) -> Proposal | None:
-    """Places every task of `job` by `scorer`, or None if the gang does not fit that way."""
+    """Places every task of `job` by `scorer`, or None if the gang does not fit that way.
+
+    A greedy order may run into a dead end where another would not: then best fit is tried, and `info` says so. That
+    holds for `best` alone: a chooser that draws must be able to state its probabilities.
+    """
     decoder = _Decoder(scorer, job, view, context, choose)
-    try:
-        return decoder.run()
-    finally:
-        decoder.give_back()
+    proposal = decoder.decode()
+    if proposal is None and choose is best and decoder.placed:
+        proposal = _Decoder(_BestFit(), job, view, context, best).decode()
+        return None if proposal is None else replace(proposal, info={RESCUED: 1.0})
+    return proposal
 
 
 def can_fit(job: Job, view: ClusterView, context: PlaceContext) -> bool:
     """True if best-fit-decreasing finds room for the gang."""
-    return decode(_BestFit(), job, view, context) is not None
+    return _Decoder(_BestFit(), job, view, context, best).decode() is not None
 
 
 class _BestFit:
@@ -73,7 +70,7 @@ class _BestFit:
 
 
 class _Decoder:
-    """State of one decode: what was claimed so far."""
+    """State of one decode: what was claimed so far. For one use."""
 
     def __init__(self, scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceContext, choose: Chooser) -> None:
         self.scorer, self.job, self.view, self.context, self.choose = scorer, job, view, context, choose
@@ -82,83 +79,85 @@ class _Decoder:
         self.placed: list[tuple[TaskGroup, int]] = []
         self.candidates: list[Candidate] = []
         self.propensity = 1.0
+        self.remaining = job.task_count
+        self._claimed = 0
 
-    def run(self) -> Proposal | None:
-        remaining = self.job.task_count
-        for group, demand, names in self._largest_first():
-            if demand is None:
-                return None
-            mask = self.view.feasible(demand, group, self.job.gpu_sharing, self.usable)
-            for name in names:
-                task = self._task(group, name, demand, mask, remaining)
-                m = self._place(task)
-                if m is None:
+    def decode(self) -> Proposal | None:
+        try:
+            groups = _named_groups(self.job)
+            for group, names in self._largest_first(groups):
+                if not self._place_group(group, names):
                     return None
-                mask[m] = mask[m] and self._still_fits(m, group, demand)
-                remaining -= 1
-        order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
-        self.assignments.sort(key=lambda a: order[a.task])
-        placed = tuple(self.assignments)
-        return Proposal(placed, propensity=self.propensity, candidates=tuple(self.candidates))
+        finally:
+            for assignment in reversed(self.assignments[: self._claimed]):
+                self.view.unclaim(self.job, assignment)
+        if len(groups) > 1:
+            order = {name: i for i, name in enumerate(name for _, names in groups for name in names)}
+            self.assignments.sort(key=lambda a: order[a.task])
+        return Proposal(tuple(self.assignments), propensity=self.propensity, candidates=tuple(self.candidates))
 
-    def _largest_first(self) -> Iterator[tuple[TaskGroup, FloatArray | None, list[str]]]:
-        grouped: list[tuple[TaskGroup, FloatArray | None, list[str]]] = []
-        for group, name in task_names(self.job):
-            if grouped and grouped[-1][0] is group:
-                grouped[-1][2].append(name)
-            else:
-                grouped.append((group, self.view.demand_vector(group.demand), [name]))
-        if len(grouped) > 1:
-            largest = self.view.capacity.max(axis=1, initial=0.0)
-            grouped.sort(key=lambda entry: -_dominant_share(entry[1], largest))
-        yield from grouped
+    def _largest_first(self, groups: list[tuple[TaskGroup, list[str]]]) -> list[tuple[TaskGroup, list[str]]]:
+        if len(groups) < 2:
+            return groups
+        largest = self.view.largest_capacity()
+        return sorted(groups, key=lambda entry: -_dominant_share(self.view.demand_vector(entry[0].demand), largest))
 
-    def _task(self, group: TaskGroup, name: str, demand: FloatArray, mask: BoolArray, remaining: int) -> TaskContext:
-        return TaskContext(
+    def _place_group(self, group: TaskGroup, names: Sequence[str]) -> bool:
+        demand = self.view.demand_vector(group.demand)
+        if demand is None:
+            return False
+        task = TaskContext(
             job=self.job,
             group=group,
-            task=name,
+            task="",
             demand=demand,
             sharing=self.job.gpu_sharing,
-            mask=mask,
+            mask=self.view.feasible(demand, group, self.job.gpu_sharing, self.usable),
             view=self.view,
             placed=self.placed,
-            remaining=remaining,
+            remaining=self.remaining,
             context=self.context,
         )
+        on_node: dict[int, int] = {}
+        for name in names:
+            task.task, task.remaining = name, self.remaining
+            m = self._place(task)
+            if m < 0:
+                return False
+            on_node[m] = on_node.get(m, 0) + 1
+            self.remaining -= 1
+            if self.remaining:
+                is_full = group.max_per_node and on_node[m] >= group.max_per_node
+                task.mask[m] = not is_full and self.view.feasible_on(m, demand, group, task.sharing)
+        return True
 
-    def _place(self, task: TaskContext) -> int | None:
-        """Chooses a node and its GPUs, and claims them. A node whose GPUs turn out too slow to share is masked."""
-        while task.mask.any():
+    def _place(self, task: TaskContext) -> int:
+        """Chooses a node and its GPUs, and claims them; -1 if nothing is left. A node whose GPUs turn out too slow to
+        share is masked."""
+        while True:
             scores = self.scorer.scores(task)
             m, probability = self.choose(task, scores)
+            if m < 0:
+                return -1
             gpus = pick_gpus(self.view, m, self.job, task.group, task.demand, self.context.interference)
-            if gpus is None:
-                task.mask[m] = False
-                continue
-            if self.context.is_explaining:
-                self._explain(task, scores, m)
-            self.propensity *= probability
-            self._claim(task, m, gpus)
-            return m
-        return None
+            if gpus is not None:
+                break
+            task.mask[m] = False
+        if self.context.is_explaining:
+            self._explain(task, scores, m)
+        self.propensity *= probability
+        self._claim(task, m, gpus)
+        return m
 
     def _claim(self, task: TaskContext, m: int, gpus: tuple[int, ...]) -> None:
         assignment = Assignment(
-            task=task.task,
-            role=task.group.role,
-            node=NodeId(self.view.node_id(m)),
-            gpu_indices=gpus,
-            demand=task.group.demand,
+            task.task, task.group.role, NodeId(self.view.node_id(m)), gpus, demand=task.group.demand
         )
-        self.view.claim(self.job, assignment)
         self.assignments.append(assignment)
         self.placed.append((task.group, m))
-
-    def _still_fits(self, m: int, group: TaskGroup, demand: FloatArray) -> bool:
-        if group.max_per_node and sum(g is group and n == m for g, n in self.placed) >= group.max_per_node:
-            return False
-        return self.view.feasible_on(m, demand, group, self.job.gpu_sharing)
+        if task.remaining > 1:  # nothing reads the view after the last task
+            self.view.claim(self.job, assignment)
+            self._claimed += 1
 
     def _explain(self, task: TaskContext, scores: FloatArray, chosen: int) -> None:
         masked = np.where(task.mask, scores, -np.inf)
@@ -174,13 +173,21 @@ class _Decoder:
                 )
             )
 
-    def give_back(self) -> None:
-        for assignment in reversed(self.assignments):
-            self.view.unclaim(self.job, assignment)
+
+def _named_groups(job: Job) -> list[tuple[TaskGroup, list[str]]]:
+    """Names count on per role, so that two groups of workers share one numbering."""
+    counts: dict[Role, int] = {}
+    named = []
+    for group in job.groups:
+        first = counts.get(group.role, 0)
+        counts[group.role] = first + group.count
+        stem = _ROLE_NAMES[group.role]
+        named.append((group, [f"{stem}-{i}" for i in range(first, first + group.count)]))
+    return named
 
 
 def _dominant_share(demand: FloatArray | None, largest: FloatArray) -> float:
     """Largest share any resource of `demand` takes of the largest node's."""
     if demand is None:
         return np.inf
-    return float(np.max(demand / np.maximum(largest, 1e-9)))
+    return float((demand / np.maximum(largest, 1e-9)).max())
