@@ -98,7 +98,8 @@ class StateStore(Protocol):
         ...
 
     def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
-        """Batches of later events with the position after each. Ends with StateUnavailableError, or with
+        """Batches of later events with the position after each; an empty batch at least once a second tells that the
+        store is alive. Ends with StateUnavailableError, or with
         StaleSnapshotError when the stream was trimmed past `position` (load again)."""
         ...
 
