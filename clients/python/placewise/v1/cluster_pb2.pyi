@@ -1,4 +1,5 @@
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from placewise.v1 import job_pb2 as _job_pb2
 from google.protobuf.internal import containers as _containers
@@ -305,12 +306,14 @@ class ClusterSettings(_message.Message):
     def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ...) -> None: ...
 
 class UpdateClusterSettingsRequest(_message.Message):
-    __slots__ = ("cluster", "settings")
+    __slots__ = ("cluster", "settings", "update_mask")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     settings: ClusterSettings
-    def __init__(self, cluster: _Optional[str] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ...) -> None: ...
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, cluster: _Optional[str] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class UpdateClusterSettingsResponse(_message.Message):
     __slots__ = ("settings",)
