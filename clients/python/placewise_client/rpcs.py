@@ -82,6 +82,9 @@ class Rpcs:
         cluster_pb2.UpdateClusterSettingsRequest,
         cluster_pb2.UpdateClusterSettingsResponse,
     )
+    list_clusters = Rpc(
+        "ClusterService", "ListClusters", cluster_pb2.ListClustersRequest, cluster_pb2.ListClustersResponse
+    )
     list_bundles = Rpc("BundleService", "ListBundles", bundle_pb2.ListBundlesRequest, bundle_pb2.ListBundlesResponse)
     activate_bundle = Rpc(
         "BundleService", "ActivateBundle", bundle_pb2.ActivateBundleRequest, bundle_pb2.ActivateBundleResponse
@@ -91,6 +94,9 @@ class Rpcs:
     )
     set_shadow = Rpc("BundleService", "SetShadow", bundle_pb2.SetShadowRequest, bundle_pb2.SetShadowResponse)
     get_decision = Rpc("BundleService", "GetDecision", bundle_pb2.GetDecisionRequest, bundle_pb2.GetDecisionResponse)
+    list_decisions = Rpc(
+        "BundleService", "ListDecisions", bundle_pb2.ListDecisionsRequest, bundle_pb2.ListDecisionsResponse
+    )
 
 
 STREAM_PLACE_PATH = "/placewise.v1.DecisionService/StreamPlace"
