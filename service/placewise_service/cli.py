@@ -1,0 +1,86 @@
+"""The command `placewise`: a table of subcommands, each imported only when it is called. Does no work itself.
+
+Other packages add subcommands by an entry point in the group `placewise.commands`: its name is the command's, its value
+a Typer app or a plain function with Typer annotations.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from placewise_service.commands.exits import Exit, run
+
+PLUGIN_GROUP: Final = "placewise.commands"
+
+# name → module with `app` (a Typer app)
+_COMMANDS: Final[Mapping[str, str]] = {
+    name: f"placewise_service.commands.{name}"
+    for name in ("serve", "cluster", "whatif", "log", "doctor", "token", "replay", "bench")
+}
+
+
+class LazyGroup(TyperGroup):
+    """Finds a subcommand in the table or among the plugins, and imports it then."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*_COMMANDS, *sorted(point.name for point in entry_points(group=PLUGIN_GROUP))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _COMMANDS:
+            return _command(cmd_name, importlib.import_module(_COMMANDS[cmd_name]).app)
+        for point in entry_points(group=PLUGIN_GROUP, name=cmd_name):
+            return _command(cmd_name, _loaded(point.name, point.load))
+        return None
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    """A plugin's app; where its dependencies are missing, a command that says so."""
+    try:
+        return load()
+    except ImportError as error:
+        reason = f"{name} needs a part that is not installed ({error.name or error}): pip install 'placewise[training]'"
+        return _unavailable(reason)
+
+
+def _unavailable(reason: str) -> Callable[[], None]:
+    def command() -> None:
+        typer.echo(reason, err=True)
+        raise typer.Exit(Exit.FAILED)
+
+    command.__doc__ = f"(not available: {reason})"
+    return command
+
+
+def _command(name: str, target: Any) -> Any:
+    if isinstance(target, typer.Typer):
+        command = get_command(target)
+    else:
+        wrapper = typer.Typer(add_completion=False)
+        wrapper.command()(target)
+        command = get_command(wrapper)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Where, how and when to run a job: the decision service and its tools.",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Where, how and when to run a job: the decision service and its tools."""
+
+
+def main() -> None:
+    """Entry point: runs the command line and ends the process with one of the documented exit codes."""
+    sys.exit(run(get_command(app)))

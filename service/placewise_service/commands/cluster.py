@@ -1,0 +1,195 @@
+"""`placewise cluster`: apply an inventory, show what the service knows, change settings, forget a cluster."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placewise.v1.cluster_pb2 import (
+    Cluster,
+    ClusterSettings,
+    DeleteClusterRequest,
+    GetClusterRequest,
+    ListClustersRequest,
+    ReportNodesRequest,
+    UpdateClusterSettingsRequest,
+)
+from placewise_client.sync import Client
+from placewise_service.commands.connection import (
+    DEFAULT_TARGET,
+    CaOption,
+    JsonOption,
+    TargetOption,
+    TokenOption,
+    connect,
+    to_dict,
+)
+from placewise_service.commands.console import console, print_json, print_table
+from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.inventory import Inventory, read_inventory
+
+app = typer.Typer(help="Inventory and settings of a cluster.", no_args_is_help=True)
+
+_NODES_PER_REPORT = 2000  # about 1 MiB of nodes with eight GPUs each: well under the service's message limit
+
+ClusterArgument = Annotated[str, typer.Argument(help="Cluster name.")]
+
+
+@app.command()
+def apply(
+    file: Annotated[Path, typer.Argument(help="YAML inventory.", exists=True, dir_okay=False)],
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name; empty: the one in the file.")] = "",
+    is_full: Annotated[bool, typer.Option("--full", help="Remove the nodes that the file does not name.")] = False,
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Insert or update the nodes (and settings) of a YAML inventory."""
+    inventory = read_inventory(file)
+    name = cluster or inventory.cluster
+    if not name:
+        raise CommandError("name the cluster: in the file, or by --cluster", Exit.USAGE)
+    with connect(target, token, tls_ca, timeout_s=60.0) as client:
+        version = send_inventory(client, name, inventory, is_full=is_full)
+    if is_json:
+        print_json({"cluster": name, "nodes": len(inventory.nodes), "snapshot_version": version})
+    else:
+        console.print(f"cluster {name}: {len(inventory.nodes)} nodes applied (version {version})")
+
+
+def send_inventory(client: Client, cluster: str, inventory: Inventory, *, is_full: bool) -> int:
+    """Reports the nodes, and sets the settings if there are any; the snapshot version after it.
+
+    A full report must be one message: in parts, each would remove what the others brought.
+    """
+    nodes = inventory.nodes
+    size = max(1, len(nodes)) if is_full else _NODES_PER_REPORT
+    version = 0
+    for start in range(0, max(1, len(nodes)), size):
+        request = ReportNodesRequest(cluster=cluster, nodes=nodes[start : start + size], full=is_full)
+        version = client.report_nodes(request).snapshot_version
+    if inventory.settings is not None:
+        client.update_cluster_settings(UpdateClusterSettingsRequest(cluster=cluster, settings=inventory.settings))
+    return version
+
+
+@app.command("list")
+def list_(
+    target: TargetOption = DEFAULT_TARGET, token: TokenOption = "", tls_ca: CaOption = None, is_json: JsonOption = False
+) -> None:
+    """Names of the clusters the service knows."""
+    with connect(target, token, tls_ca) as client:
+        names = list(client.list_clusters(ListClustersRequest()).clusters)
+    if is_json:
+        print_json({"clusters": names})
+    else:
+        console.print("\n".join(names) or "no clusters")
+
+
+@app.command()
+def show(
+    cluster: ClusterArgument,
+    is_full: Annotated[bool, typer.Option("--full", help="List every node and job.")] = False,
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """What the service knows: totals, queues, settings; with --full every node and job."""
+    with connect(target, token, tls_ca) as client:
+        answer = client.get_cluster(GetClusterRequest(cluster=cluster, full=is_full))
+    if is_json:
+        print_json(to_dict(answer))
+        return
+    _show_totals(answer)
+    if answer.queues:
+        rows = [(q.queue, q.waiting_jobs, q.backlog_seconds, q.delay_seconds, q.slot, q.v) for q in answer.queues]
+        print_table("queues", ("queue", "waiting", "backlog Q [s]", "delay Z [s]", "slot", "V"), rows)
+    if is_full:
+        _show_details(answer)
+
+
+@app.command()
+def settings(
+    cluster: ClusterArgument,
+    place_policy: Annotated[str | None, typer.Option(help="Default placement policy; empty: the service's.")] = None,
+    admit_policy: Annotated[str | None, typer.Option(help="Default admission policy; empty: the service's.")] = None,
+    exploration_rate: Annotated[float | None, typer.Option(min=0, max=1, help="Share of explored decisions.")] = None,
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Show the settings of a cluster, or change those that are given."""
+    changes = {
+        "place_policy": place_policy,
+        "admit_policy": admit_policy,
+        "exploration_rate": exploration_rate,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    with connect(target, token, tls_ca) as client:
+        current = client.get_cluster(GetClusterRequest(cluster=cluster)).settings
+        if given:
+            wanted = ClusterSettings()
+            wanted.CopyFrom(current)
+            for name, value in given.items():
+                setattr(wanted, name, value)
+            request = UpdateClusterSettingsRequest(cluster=cluster, settings=wanted)
+            current = client.update_cluster_settings(request).settings
+    if is_json:
+        print_json(to_dict(current))
+    else:
+        print_table(f"settings of {cluster}", ("setting", "value"), _settings_rows(current))
+
+
+@app.command()
+def delete(
+    cluster: ClusterArgument,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+) -> None:
+    """Forget a cluster: its nodes, jobs, queues and decision log."""
+    if not is_sure:
+        typer.confirm(f"Forget everything about cluster {cluster}?", abort=True)
+    with connect(target, token, tls_ca) as client:
+        client.delete_cluster(DeleteClusterRequest(cluster=cluster))
+
+
+def _show_totals(cluster: Cluster) -> None:
+    stale = "; the state cannot be refreshed" if cluster.stale else ""
+    console.print(f"cluster {cluster.cluster}, version {cluster.snapshot_version}{stale}")
+    ready = f"{cluster.ready_node_count} of {cluster.node_count} nodes ready"
+    console.print(f"{ready}, {cluster.stale_node_count} with stale telemetry")
+    console.print(f"{cluster.running_jobs} jobs running, {cluster.reserved_jobs} reserved")
+    names = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
+    rows = [(name, getattr(cluster.used, name), getattr(cluster.capacity, name)) for name in names]
+    print_table("resources", ("resource", "used", "capacity"), [row for row in rows if row[2] > 0])
+
+
+def _show_details(cluster: Cluster) -> None:
+    nodes = [
+        (n.id, type(n).State.Name(n.state), n.capacity.cpu_cores, n.capacity.gpus, n.gpus[0].model if n.gpus else "")
+        for n in cluster.nodes
+    ]
+    print_table("nodes", ("node", "state", "CPU cores", "GPUs", "GPU model"), nodes)
+    jobs = [
+        (j.job_id, type(j).State.Name(j.state), len(j.assignments), ", ".join(sorted({a.node for a in j.assignments})))
+        for j in cluster.jobs
+    ]
+    print_table("jobs", ("job", "state", "tasks", "nodes"), jobs)
+
+
+def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = [
+        ("place_policy", settings.place_policy or "(the service's)"),
+        ("admit_policy", settings.admit_policy or "(the service's)"),
+        ("exploration_rate", settings.exploration_rate),
+    ]
+    for queue in settings.queues:
+        slot_s = queue.slot_duration.ToTimedelta().total_seconds()
+        text = f"V={queue.v:g} ε={queue.epsilon_seconds:g} s τ={queue.tau_seconds:g} s slot={slot_s:g} s"
+        rows.append((f"queue {queue.queue}", text))
+    return rows
