@@ -1,0 +1,391 @@
+"""The rules a request must keep before anything is decided. Says what is wrong and where; never repairs.
+
+Field paths are those of the contract (`jobs[0].groups[1].demand.cpu_cores`), since the caller reads them. Whether a
+policy, a node or a cluster exists is for the engine to say: this module looks at nothing but the request.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
+from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
+from placewise_core.errors import InvalidRequestError
+from placewise_core.job import Job, Resources, Subtask, TaskGroup
+
+MAX_ID = 253  # as a DNS name, which host schedulers' ids are
+MAX_TEXT = 512
+# Sums of amounts that are multiples of 2⁻²⁰ (job.quantise) are exact in binary floating point below 2⁵³ ⋅ 2⁻²⁰.
+MAX_AMOUNT = 2.0**32
+MAX_NUMBER = 1e15
+MAX_TIME_S = 253_402_300_799.0  # the end of the year 9999, the last that a Timestamp can hold
+MAX_ENTRIES = 256  # of one map
+_MAX_COUNT = 1_000_000
+
+NO_TELEMETRY = Telemetry()  # of a node that reports none
+
+# A cluster's name stands inside the braces of its Redis keys and in URL paths.
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+_AMOUNTS = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
+_JOB_NUMBERS = (
+    ("total_epochs", "total_epochs"),
+    ("batch_size", "batch_size"),
+    ("dataset_size", "dataset_size"),
+    ("iterations", "iterations"),
+    ("single_gpu_s", "single_gpu_seconds"),
+    ("params_millions", "params_millions"),
+    ("attained_gpu_s", "attained_gpu_seconds"),
+)
+_UTILS = ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util", "cache_util")
+_READINGS = ("tx_gbps", "rx_gbps", "power_watts")
+_TEMPERATURES = ("cpu_celsius", "gpu_celsius", "limit_celsius", "ambient_celsius")
+_COLDEST, _HOTTEST = -100.0, 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one request may hold."""
+
+    jobs: int = 256
+    tasks_per_gang: int = 1024
+    subtasks: int = 1024
+    nodes: int = 10_000
+    gpus_per_node: int = 128
+    events: int = 10_000
+    reserve_ttl_s: float = 3600.0
+
+
+def check_place(command: PlaceCommand, limits: Limits) -> None:
+    """Raises InvalidRequestError where a Place command breaks a rule."""
+    check_cluster(command.cluster)
+    _check_text(command.request_id, "request_id", MAX_ID)
+    _check_text(command.policy, "policy", MAX_ID)
+    if not 0.0 <= command.reserve_ttl_s <= limits.reserve_ttl_s:
+        raise InvalidRequestError(f"must be 0 … {limits.reserve_ttl_s:g} seconds", "reserve_ttl")
+    _check_jobs(command.jobs, limits)
+    if command.scope is Scope.NODE:
+        _check_id(command.node_id, "node_id")
+        for i, job in enumerate(command.jobs):
+            if not job.subtasks:
+                raise InvalidRequestError("a NODE-scope job needs subtasks", f"jobs[{i}].subtasks")
+
+
+def check_partition(command: PartitionCommand, limits: Limits) -> None:
+    """Raises InvalidRequestError where a Partition command breaks a rule."""
+    check_cluster(command.cluster)
+    _check_text(command.request_id, "request_id", MAX_ID)
+    task = command.task
+    _check_id(task.id, "task.id")
+    _check_text(task.kind, "task.kind", MAX_ID)
+    for name in ("serial_scale", "parallel_scale", "overhead_s"):
+        _check_number(getattr(task, name), f"task.{name}")
+    if task.serial_scale + task.parallel_scale <= 0:
+        raise InvalidRequestError("serial_scale and parallel_scale must not both be zero", "task.parallel_scale")
+    _check_resources(task.demand, "task.demand")
+    _check_count(len(command.units), limits.nodes * limits.gpus_per_node, "units")
+    for i, unit in enumerate(command.units):
+        _check_id(unit, f"units[{i}]", MAX_TEXT)
+    _check_unique(command.units, "units")
+
+
+def check_admit(command: AdmitCommand, limits: Limits) -> None:
+    """Raises InvalidRequestError where an AdmitOrWait command breaks a rule."""
+    check_cluster(command.cluster)
+    _check_text(command.queue, "queue", MAX_ID)
+    _check_text(command.policy, "policy", MAX_ID)
+    _check_text(command.request_id, "request_id", MAX_ID)
+    _check_jobs(command.jobs, limits)
+
+
+def check_cluster(name: str) -> None:
+    """Raises InvalidRequestError unless `name` can name a cluster."""
+    if not _CLUSTER_NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"must be 1 … {MAX_ID} letters, digits, '.', '_' or '-', the first a letter or digit", "cluster"
+        )
+
+
+def check_decision_id(decision_id: str) -> None:
+    """Raises InvalidRequestError for what can be no id."""
+    _check_id(decision_id, "decision_id")
+
+
+def check_bundle_name(name: str, may_be_empty: bool = False) -> None:
+    """Raises InvalidRequestError for what can be no bundle's name; no path can."""
+    if (not name and not may_be_empty) or (name and not _CLUSTER_NAME.fullmatch(name)):
+        raise InvalidRequestError("must be letters, digits, '.', '_' or '-'", "name")
+
+
+def check_policy(name: str, known: Collection[str], field: str = "policy") -> None:
+    """Raises InvalidRequestError unless `name` is empty or one of `known`."""
+    if name and name not in known:
+        raise InvalidRequestError(f"unknown policy; one of {', '.join(sorted(known))}", field)
+
+
+def check_settings(settings: ClusterSettings) -> None:
+    """Raises InvalidRequestError where a cluster's settings make no sense."""
+    _check_text(settings.place_policy, "settings.place_policy", MAX_ID)
+    _check_text(settings.admit_policy, "settings.admit_policy", MAX_ID)
+    if not 0.0 <= settings.exploration_rate <= 1.0:
+        raise InvalidRequestError("must be 0 … 1", "settings.exploration_rate")
+    _check_count(len(settings.queues), 1000, "settings.queues")
+    for i, (queue, parameters) in enumerate(settings.queues.items()):
+        _check_text(queue, f"settings.queues[{i}].queue", MAX_ID)
+        _check_queue(parameters, f"settings.queues[{i}]")
+
+
+def check_nodes(cluster: str, nodes: Sequence[Node], limits: Limits) -> None:
+    """Raises InvalidRequestError where a report of nodes breaks a rule."""
+    check_cluster(cluster)
+    _check_count(len(nodes), limits.nodes, "nodes")
+    _check_unique([node.id for node in nodes], "nodes")
+    for i, node in enumerate(nodes):
+        check_node(node, f"nodes[{i}]", limits)
+
+
+def check_node(node: Node, field: str, limits: Limits) -> None:
+    """Raises InvalidRequestError where one node breaks a rule."""
+    _check_id(node.id, f"{field}.id")
+    if "/" in node.id:
+        raise InvalidRequestError("must not contain '/', which separates a node from its units", f"{field}.id")
+    _check_text(node.rack, f"{field}.rack", MAX_ID)
+    _check_resources(node.capacity, f"{field}.capacity")
+    _check_gpus(node, field, limits)
+    for name in ("cpu_ghz", "cache_mib", "gpu_ghz"):
+        _check_number(getattr(node.hardware, name), f"{field}.hardware.{name}")
+    _check_telemetry(node.telemetry, f"{field}.telemetry")
+    _check_labels(node.labels, f"{field}.labels")
+
+
+def check_events(cluster: str, events: Sequence[JobEvent], limits: Limits) -> None:
+    """Raises InvalidRequestError where a report of job events breaks a rule."""
+    check_cluster(cluster)
+    _check_count(len(events), limits.events, "events")
+    for i, event in enumerate(events):
+        _check_event(event, f"events[{i}]", limits)
+
+
+def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
+    if not jobs:
+        raise InvalidRequestError("needs at least one job", "jobs")
+    _check_count(len(jobs), limits.jobs, "jobs")
+    if len(jobs) > 1:
+        _check_unique([job.id for job in jobs], "jobs")
+    for i, job in enumerate(jobs):
+        check_job(job, f"jobs[{i}]", limits)
+
+
+def check_job(job: Job, field: str, limits: Limits) -> None:
+    """Raises InvalidRequestError where one job breaks a rule."""
+    _check_id(job.id, f"{field}.id")
+    _check_text(job.model, f"{field}.model", MAX_ID)
+    _check_text(job.queue, f"{field}.queue", MAX_ID)
+    for name, contract_name in _JOB_NUMBERS:
+        if not 0.0 <= getattr(job, name) <= MAX_NUMBER:  # written so that NaN fails
+            raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", f"{field}.{contract_name}")
+    _check_time(job.submit_time_s, f"{field}.submit_time")
+    if not 1.0 <= job.gpu_sharing.max_slowdown <= MAX_NUMBER:
+        raise InvalidRequestError("must be at least 1 (0 means 2)", f"{field}.gpu_sharing.max_slowdown")
+    for i, group in enumerate(job.groups):
+        _check_group(group, f"{field}.groups[{i}]", limits)
+    _check_count(job.task_count, limits.tasks_per_gang, f"{field}.groups")
+    _check_shape(job, field)
+    if job.subtasks:
+        _check_subtasks(job.subtasks, f"{field}.subtasks", limits)
+
+
+def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:
+    if not 1 <= group.count <= limits.tasks_per_gang:
+        raise InvalidRequestError(f"must be 1 … {limits.tasks_per_gang}", f"{field}.count")
+    if group.max_per_node < 0:
+        raise InvalidRequestError("must not be negative", f"{field}.max_per_node")
+    _check_text(group.gpu_model, f"{field}.gpu_model", MAX_ID)
+    _check_resources(group.demand, f"{field}.demand")
+    gpus = group.demand.gpus
+    if gpus > 1.0 and gpus != int(gpus):
+        raise InvalidRequestError("must be whole, or a fraction of one GPU", f"{field}.demand.gpus")
+    if group.node_selector:
+        _check_labels(group.node_selector, f"{field}.node_selector")
+
+
+def _check_shape(job: Job, field: str) -> None:
+    elastic, shape = job.elastic, job.shape
+    if elastic is not None and not 1 <= elastic.min_gpus <= elastic.max_gpus <= _MAX_COUNT:
+        raise InvalidRequestError("needs 1 ≤ min_gpus ≤ max_gpus", f"{field}.elastic")
+    if shape is not None and (shape.nodes < 1 or shape.gpus_per_node < 1 or shape.gpus > _MAX_COUNT):
+        raise InvalidRequestError("needs at least one node and one GPU on each", f"{field}.shape")
+
+
+def _check_subtasks(subtasks: Sequence[Subtask], field: str, limits: Limits) -> None:
+    _check_count(len(subtasks), limits.subtasks, field)
+    ids = [subtask.id for subtask in subtasks]
+    _check_unique(ids, field)
+    known = set(ids)
+    for i, subtask in enumerate(subtasks):
+        _check_id(subtask.id, f"{field}[{i}].id")
+        _check_text(subtask.kind, f"{field}[{i}].kind", MAX_ID)
+        _check_text(subtask.unit, f"{field}[{i}].unit", MAX_ID)
+        _check_number(subtask.size, f"{field}[{i}].size")
+        _check_map(subtask.profile, f"{field}[{i}].profile", MAX_NUMBER)
+        for before in subtask.after:
+            if before not in known:
+                raise InvalidRequestError("names no subtask of this job", f"{field}[{i}].after")
+
+
+def _check_gpus(node: Node, field: str, limits: Limits) -> None:
+    count = node.capacity.gpus
+    if count != int(count) or count > limits.gpus_per_node:
+        raise InvalidRequestError(f"must be whole, at most {limits.gpus_per_node}", f"{field}.capacity.gpus")
+    if node.gpus and count not in (0, len(node.gpus)):
+        raise InvalidRequestError("differs from the number of gpus listed", f"{field}.capacity.gpus")
+    if not 0 <= node.max_jobs_per_gpu <= _MAX_COUNT:
+        raise InvalidRequestError("must not be negative", f"{field}.max_jobs_per_gpu")
+    _check_count(len(node.gpus), limits.gpus_per_node, f"{field}.gpus")
+    _check_unique([gpu.index for gpu in node.gpus], f"{field}.gpus")
+    for i, gpu in enumerate(node.gpus):
+        at = f"{field}.gpus[{i}]"
+        if not 0 <= gpu.index < limits.gpus_per_node:
+            raise InvalidRequestError(f"must be 0 … {limits.gpus_per_node - 1}", f"{at}.index")
+        _check_text(gpu.model, f"{at}.model", MAX_ID)
+        _check_amount(gpu.memory_gib, f"{at}.memory_gib")
+        _check_reading(gpu.util, 0.0, 1.0, f"{at}.util")
+        _check_reading(gpu.memory_util, 0.0, 1.0, f"{at}.memory_util")
+        _check_reading(gpu.celsius, _COLDEST, _HOTTEST, f"{at}.celsius")
+
+
+def _check_telemetry(telemetry: Telemetry, field: str) -> None:
+    if telemetry is NO_TELEMETRY:
+        return
+    for name in _UTILS:
+        _check_reading(getattr(telemetry, name), 0.0, 1.0, f"{field}.{name}")
+    for name in _READINGS:
+        _check_reading(getattr(telemetry, name), 0.0, MAX_NUMBER, f"{field}.{name}")
+    for name in _TEMPERATURES:
+        _check_reading(getattr(telemetry, name), _COLDEST, _HOTTEST, f"{field}.{name}")
+    _check_time(telemetry.observe_time_s, f"{field}.observe_time")
+
+
+def _check_event(event: JobEvent, field: str, limits: Limits) -> None:
+    _check_id(event.job_id, f"{field}.job_id")
+    _check_time(event.event_time_s, f"{field}.event_time")
+    _check_number(event.speed, f"{field}.speed")
+    _check_number(event.epochs_done, f"{field}.epochs_done")
+    _check_text(event.reservation_id, f"{field}.reservation_id", MAX_ID)
+    _check_text(event.decision_id, f"{field}.decision_id", MAX_ID)
+    _check_text(event.reason, f"{field}.reason", MAX_TEXT)
+    _check_count(len(event.placement), limits.tasks_per_gang, f"{field}.placement")
+    for i, assignment in enumerate(event.placement):
+        _check_assignment(assignment, f"{field}.placement[{i}]", limits)
+    if event.job is not None:
+        check_job(event.job, f"{field}.job", limits)
+        if event.job.id != event.job_id:
+            raise InvalidRequestError("must be the job_id of the event", f"{field}.job.id")
+    _check_share(event, field)
+
+
+def _check_assignment(assignment: Assignment, field: str, limits: Limits) -> None:
+    _check_text(assignment.task, f"{field}.task", MAX_ID)
+    _check_id(assignment.node, f"{field}.node")
+    _check_text(assignment.cpu_unit, f"{field}.cpu_unit", MAX_ID)
+    _check_text(assignment.subtask, f"{field}.subtask", MAX_ID)
+    _check_resources(assignment.demand, f"{field}.demand")
+    _check_unique(assignment.gpu_indices, f"{field}.gpu_indices")
+    for index in assignment.gpu_indices:
+        if not 0 <= index < limits.gpus_per_node:
+            raise InvalidRequestError(f"must be 0 … {limits.gpus_per_node - 1}", f"{field}.gpu_indices")
+
+
+def _check_share(event: JobEvent, field: str) -> None:
+    share = event.share
+    if share is None:
+        if event.kind in (JobEventKind.SHARE_FINISHED, JobEventKind.SHARE_MOVE_REQUESTED):
+            raise InvalidRequestError(f"{event.kind} needs the share", f"{field}.share")
+        return
+    for name in ("task_kind", "node", "unit"):
+        _check_text(getattr(share, name), f"{field}.share.{name}", MAX_ID)
+    _check_number(share.scale, f"{field}.share.scale")
+    _check_number(share.seconds, f"{field}.share.seconds")
+    _check_number(share.overhead_s, f"{field}.share.overhead_seconds")
+    if not _COLDEST <= share.peak_celsius <= _HOTTEST:
+        raise InvalidRequestError(f"must be {_COLDEST:g} … {_HOTTEST:g}", f"{field}.share.peak_celsius")
+
+
+def _check_queue(queue: QueueSettings, field: str) -> None:
+    _check_number(queue.v, f"{field}.v")
+    _check_number(queue.epsilon_s, f"{field}.epsilon_seconds")
+    if not 0.0 < queue.tau_s <= MAX_NUMBER:
+        raise InvalidRequestError("must be positive", f"{field}.tau_seconds")
+    if not 0.001 <= queue.slot_s <= MAX_NUMBER:
+        raise InvalidRequestError("must be at least a millisecond", f"{field}.slot_duration")
+
+
+def _check_resources(resources: Resources, field: str) -> None:
+    for name in _AMOUNTS:
+        if not 0.0 <= getattr(resources, name) <= MAX_AMOUNT:
+            raise InvalidRequestError(f"must be 0 … {MAX_AMOUNT:g}", f"{field}.{name}")
+    if resources.extended:
+        _check_map(resources.extended, f"{field}.extended", MAX_AMOUNT)
+
+
+def _check_map(values: Mapping[str, float], field: str, most: float) -> None:
+    _check_count(len(values), MAX_ENTRIES, field)
+    for name, value in values.items():
+        _check_id(name, field)
+        if not 0.0 <= value <= most:
+            raise InvalidRequestError(f"must be 0 … {most:g}", f"{field}[{name!r}]")
+
+
+def _check_labels(labels: Mapping[str, str], field: str) -> None:
+    _check_count(len(labels), MAX_ENTRIES, field)
+    for name, value in labels.items():
+        _check_id(name, field, MAX_TEXT)
+        _check_text(value, f"{field}[{name!r}]", MAX_TEXT)
+
+
+def _check_id(value: str, field: str, most: int = MAX_ID) -> None:
+    if not value:
+        raise InvalidRequestError("must not be empty", field)
+    _check_text(value, field, most)
+
+
+def _check_text(value: str, field: str, most: int) -> None:
+    if len(value) > most:
+        raise InvalidRequestError(f"must be at most {most} characters", field)
+    if not value.isprintable():
+        raise InvalidRequestError("must be printable", field)
+
+
+def _check_number(value: float, field: str) -> None:
+    if not 0.0 <= value <= MAX_NUMBER:
+        raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", field)
+
+
+def _check_amount(value: float, field: str) -> None:
+    if not 0.0 <= value <= MAX_AMOUNT:
+        raise InvalidRequestError(f"must be 0 … {MAX_AMOUNT:g}", field)
+
+
+def _check_time(value: float, field: str) -> None:
+    if not 0.0 <= value <= MAX_TIME_S:
+        raise InvalidRequestError("must lie between 1970 and 9999", field)
+
+
+def _check_reading(value: float, least: float, most: float, field: str) -> None:
+    """A measured value; NaN stands for one that was not measured."""
+    if not least <= value <= most and not math.isnan(value):
+        raise InvalidRequestError(f"must be {least:g} … {most:g}", field)
+
+
+def _check_count(count: int, most: int, field: str) -> None:
+    if count > most:
+        raise InvalidRequestError(f"at most {most} are allowed, these are {count}", field)
+
+
+def _check_unique(values: Iterable[object], field: str) -> None:
+    seen: set[object] = set()
+    for value in values:
+        if value in seen:
+            raise InvalidRequestError("names the same one twice", field)
+        seen.add(value)

@@ -1,0 +1,246 @@
+"""Domain → contract: the three answers, and decisions of the past. What GetCluster shows is convert_cluster.py."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
+from placewise_core.cluster import Assignment, QueueSettings, QueueState
+from placewise_core.decision import (
+    Admission,
+    AdmitDecision,
+    Blocker,
+    Candidate,
+    DecisionMeta,
+    Excluded,
+    JobDecision,
+    Outcome,
+    PartitionDecision,
+    PlaceDecision,
+    Reason,
+    Share,
+    Verdict,
+)
+from placewise_core.job import Resources, Role
+from placewise_core.validate import MAX_TIME_S
+
+Answer = PlaceDecision | PartitionDecision | AdmitDecision
+
+# Domain and contract spell their values alike; a test walks both.
+# Numbers are typed Any: the stubs have no type for an enum's number that their own constructors accept.
+_OUTCOMES: dict[Outcome, Any] = {outcome: decision_pb2.Outcome.Value(outcome) for outcome in Outcome}
+_REASONS: dict[Reason, Any] = {reason: decision_pb2.Reason.Value(reason) for reason in Reason}
+_VERDICTS: dict[Verdict, Any] = {verdict: decision_pb2.Admission.Verdict.Value(verdict) for verdict in Verdict}
+_ROLES: dict[Role, Any] = {role: job_pb2.TaskGroup.Role.Value(role) for role in Role}
+
+
+def place_response(decision: PlaceDecision, request_id: str = "") -> decision_pb2.PlaceResponse:
+    return decision_pb2.PlaceResponse(
+        decisions=[_job_decision(item) for item in decision.decisions],
+        meta=_meta(decision.meta),
+        request_id=request_id,
+    )
+
+
+def _job_decision(decision: JobDecision) -> decision_pb2.JobDecision:
+    message = decision_pb2.JobDecision(
+        job_id=decision.job_id,
+        outcome=_OUTCOMES[decision.outcome],
+        assignments=assignments(decision.assignments),
+        predicted_speed=decision.predicted_speed,
+        propensity=decision.propensity,
+    )
+    if decision.reservation_id:
+        message.reservation_id = decision.reservation_id
+        set_time(message.reservation_expire_time, decision.expire_time_s)
+    if decision.neighbours:
+        message.neighbours.extend(
+            decision_pb2.Neighbour(job_id=n.job_id, speed_before=n.speed_before, speed_after=n.speed_after)
+            for n in decision.neighbours
+        )
+    if decision.blockers:
+        message.blockers.extend(_blockers(decision.blockers))
+    if decision.candidates:
+        message.candidates.extend(_candidate(candidate) for candidate in decision.candidates)
+    return message
+
+
+def assignments(items: Iterable[Assignment]) -> list[cluster_pb2.Assignment]:
+    """One message per task; tasks of one group ask for the same, so that their demand is built once."""
+    demands: dict[int, job_pb2.Resources] = {}
+    messages = []
+    for item in items:
+        key = id(item.demand)
+        demand = demands.get(key)
+        if demand is None:
+            demand = demands[key] = resources(item.demand)
+        message = cluster_pb2.Assignment()  # filled field by field: two thirds of the time of keyword arguments
+        message.task = item.task
+        message.role = _ROLES[item.role]
+        message.node = item.node
+        message.gpu_indices.extend(item.gpu_indices)
+        message.demand.CopyFrom(demand)
+        if item.cpu_unit:
+            message.cpu_unit = item.cpu_unit
+        if item.subtask:
+            message.subtask = item.subtask
+        messages.append(message)
+    return messages
+
+
+def resources(amounts: Resources) -> job_pb2.Resources:
+    message = job_pb2.Resources(
+        cpu_cores=amounts.cpu_cores,
+        gpus=amounts.gpus,
+        memory_gib=amounts.memory_gib,
+        gpu_memory_gib=amounts.gpu_memory_gib,
+        network_gbps=amounts.network_gbps,
+    )
+    if amounts.extended:
+        message.extended.update(amounts.extended)
+    return message
+
+
+def _blockers(blockers: Iterable[Blocker]) -> list[decision_pb2.Blocker]:
+    return [
+        decision_pb2.Blocker(
+            reason=_REASONS[b.reason], nodes=b.nodes, shortfall=b.shortfall, resource=b.resource, message=b.message
+        )
+        for b in blockers
+    ]
+
+
+def _candidate(candidate: Candidate) -> decision_pb2.Candidate:
+    return decision_pb2.Candidate(
+        task=candidate.task,
+        node=candidate.node,
+        score=candidate.score,
+        terms=[decision_pb2.ScoreTerm(name=name, value=value) for name, value in candidate.terms],
+        chosen=candidate.is_chosen,
+    )
+
+
+def _meta(meta: DecisionMeta) -> decision_pb2.DecisionMeta:
+    message = decision_pb2.DecisionMeta(
+        decision_id=meta.decision_id,
+        policy=meta.policy,
+        bundle=meta.bundle,
+        snapshot_version=meta.snapshot_version,
+        propensity=meta.propensity,
+        decide_ms=meta.decide_ms,
+        stale=meta.is_stale,
+        repeated=meta.is_repeated,
+        explored=meta.is_explored,
+    )
+    if meta.is_fallback:
+        message.fallback = True
+        message.fallback_reason = meta.fallback_reason
+    return message
+
+
+def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionResponse:
+    plan = decision.plan
+    return decision_pb2.PartitionResponse(
+        outcome=_OUTCOMES[plan.outcome],
+        shares=[_share(share) for share in plan.shares],
+        units=len(plan.shares),
+        threshold_scale=plan.threshold_scale,
+        predicted_seconds=plan.predicted_s,
+        excluded=[_excluded(item) for item in plan.excluded],
+        meta=_meta(decision.meta),
+        overhead_s=plan.overhead_s,
+        blockers=_blockers(plan.blockers),
+    )
+
+
+def _share(share: Share) -> decision_pb2.Share:
+    return decision_pb2.Share(
+        node=share.node,
+        unit=share.unit,
+        scale=share.scale,
+        predicted_seconds=share.predicted_s,
+        predicted_peak_celsius=share.predicted_peak_celsius,
+        capability=share.capability,
+    )
+
+
+def _excluded(item: Excluded) -> decision_pb2.Excluded:
+    return decision_pb2.Excluded(node=item.node, unit=item.unit, reason=_REASONS[item.reason], message=item.message)
+
+
+def admit_response(decision: AdmitDecision, settings: QueueSettings) -> decision_pb2.AdmitOrWaitResponse:
+    return decision_pb2.AdmitOrWaitResponse(
+        admissions=[_admission(admission) for admission in decision.plan.admissions],
+        queue=queue_state(decision.plan.queue, settings),
+        meta=_meta(decision.meta),
+    )
+
+
+def _admission(admission: Admission) -> decision_pb2.Admission:
+    message = decision_pb2.Admission(
+        job_id=admission.job_id,
+        verdict=_VERDICTS[admission.verdict],
+        gpus=admission.gpus,
+        nodes=admission.nodes,
+        gpus_per_node=admission.gpus_per_node,
+        rank=admission.rank,
+        slack_seconds=admission.slack_s,
+        profile_model=admission.profile_model,
+        cer=admission.cer,
+    )
+    set_time(message.expected_finish_time, admission.expected_finish_time_s)
+    if admission.drift_plus_penalty:
+        message.drift_plus_penalty.extend(
+            decision_pb2.DriftPlusPenalty(gpus=s.gpus, value=s.value, cost_seconds=s.cost_s)
+            for s in admission.drift_plus_penalty
+        )
+    if admission.blockers:
+        message.blockers.extend(_blockers(admission.blockers))
+    return message
+
+
+def queue_state(state: QueueState, settings: QueueSettings) -> cluster_pb2.QueueState:
+    return cluster_pb2.QueueState(
+        queue=state.queue,
+        backlog_seconds=state.backlog_s,
+        delay_seconds=state.delay_s,
+        slot=state.slot,
+        v=settings.v,
+        epsilon_seconds=settings.epsilon_s,
+        tau_seconds=settings.tau_s,
+        slot_duration=duration(settings.slot_s),
+        waiting_jobs=len(state.waiting),
+    )
+
+
+def past_decision(
+    rpc: str, time_s: float, answer: Answer, settings: QueueSettings, request_id: str = ""
+) -> bundle_pb2.GetDecisionResponse:
+    """A decision as it was answered. `settings` are those of its queue, where it has one."""
+    message = bundle_pb2.GetDecisionResponse(decision_id=answer.meta.decision_id, rpc=rpc)
+    set_time(message.decide_time, time_s)
+    match answer:
+        case PlaceDecision():
+            message.place.CopyFrom(place_response(answer, request_id))
+        case PartitionDecision():
+            message.partition.CopyFrom(partition_response(answer))
+        case AdmitDecision():
+            message.admit_or_wait.CopyFrom(admit_response(answer, settings))
+    return message
+
+
+def set_time(message: Timestamp, time_s: float) -> None:
+    """Fills a timestamp field; 0, and what no timestamp can hold (never, unknown), leave it absent."""
+    if not 0.0 < time_s <= MAX_TIME_S:
+        return
+    whole = math.floor(time_s)
+    message.seconds = whole
+    message.nanos = min(int((time_s - whole) * 1e9), 999_999_999)
+
+
+def duration(span_s: float) -> Duration:
+    whole = math.floor(span_s)
+    return Duration(seconds=whole, nanos=round((span_s - whole) * 1e9))
