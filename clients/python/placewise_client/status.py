@@ -66,7 +66,7 @@ def _add(
 ) -> None:
     proto = descriptor_pb2.FieldDescriptorProto
     label = proto.LABEL_REPEATED if is_repeated else proto.LABEL_OPTIONAL
-    message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
+    message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
 
 
 _MESSAGES = _declare()
