@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.duration_pb2 import Duration
+
 from placewise.v1 import decision_pb2 as pb
 from placewise.v1.job_pb2 import Job, Shape
-
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import (
@@ -241,6 +241,11 @@ def _shaped(gang: _Gang) -> Job:
     job = Job()
     job.CopyFrom(gang.job.job)
     job.shape.CopyFrom(gang.shape)
+    if gang.job.template is not None:
+        group = job.groups.add()
+        group.CopyFrom(gang.job.template)
+        group.count = gang.shape.nodes
+        group.demand.gpus = gang.shape.gpus_per_node
     return job
 
 

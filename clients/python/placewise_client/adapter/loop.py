@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Cluster, GetClusterRequest, Node, RunningJob
 from placewise.v1.job_pb2 import Job
-
 from placewise_client.adapter.book import Book, Entry, News
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.decider import Decider

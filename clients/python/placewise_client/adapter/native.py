@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from placewise.v1.cluster_pb2 import Assignment, Node
-from placewise.v1.job_pb2 import Job
+from placewise.v1.job_pb2 import Job, TaskGroup
 
 
 class Stage(enum.Enum):
@@ -44,6 +44,8 @@ class NativeJob:
     `key` equals `job.id`: the host's own id, unique for the life of the cluster ("4711", "namespace/podgroup/uid").
     A job that the host queues again after it had started (requeue after a node failure) is a new job with a new key
     ("4711.r1"): events are idempotent by job and kind.
+    `template` is the task of an elastic job, one per node: the shape that AdmitOrWait gives fills in count and GPUs. A
+    job with groups of its own needs none.
     `placement` is where it is applied (APPLIED, as far as the host tells) or where it really runs (RUNNING, ENDED).
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
     `are_gpus_exact` is True where the host was told which GPU indices to use; where it is False, the host picks
@@ -54,6 +56,7 @@ class NativeJob:
     key: str
     job: Job
     stage: Stage
+    template: TaskGroup | None = None
     placement: tuple[Assignment, ...] = ()
     is_managed: bool = True
     are_gpus_exact: bool = False

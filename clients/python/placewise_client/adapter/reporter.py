@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
 
+from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import AdapterSettings, End, NativeJob, Placement

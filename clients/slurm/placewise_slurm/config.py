@@ -1,0 +1,154 @@
+"""The bridge's configuration file (TOML). Refuses what it does not know, naming the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placewise_client.adapter.native import AdapterSettings
+from placewise_client.target import Target, Tls
+from placewise_slurm.translate import SiteNames
+from placewise_slurm.versions import VERSIONS
+
+
+class ConfigError(ValueError):
+    """The file cannot be used; the message names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """`[service]`: where Placewise is."""
+
+    address: str = "127.0.0.1:50051"
+    """host:port, or several separated by commas."""
+    token_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+    def target(self) -> Target:
+        paths = (Path(name) if name else None for name in (self.ca_file, self.cert_file, self.key_file))
+        root, chain, key = paths
+        token_path = Path(self.token_file) if self.token_file else None
+        return Target(
+            addresses=tuple(self.address.split(",")),
+            tls=Tls(root, chain, key) if root or chain else None,
+            token=(lambda: token_path.read_text().strip()) if token_path else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConfig:
+    """`[slurm]`: where slurmrestd is and how to talk to it."""
+
+    rest: str = "unix:/run/slurmrestd/slurmrestd.sock"
+    """unix:/path or host:port."""
+    version: str = "v0.0.38"
+    user: str = ""
+    """User of the token, for slurmrestd with rest_auth/jwt."""
+    token_file: str = ""
+    timeout_s: float = 5.0
+
+    def headers(self) -> Mapping[str, str]:
+        if not self.token_file:
+            return {}
+        token = Path(self.token_file).read_text().strip().removeprefix("SLURM_JWT=")
+        return {"X-SLURM-USER-NAME": self.user, "X-SLURM-USER-TOKEN": token}
+
+
+@dataclass(frozen=True, slots=True)
+class HooksConfig:
+    """`[hooks]`: what the scripts inside Slurm do; `placewise-slurm hooks` writes them with these values."""
+
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 6830
+    partitions: tuple[str, ...] = ()
+    """Partitions whose jobs are placed. Others are placed where the job's comment says `placewise`."""
+    hold_without_bridge: bool = False
+    shares_dir: str = "/var/spool/placewise/shares"
+    """Shared with the compute nodes; TaskProlog reads the shares of divisible jobs there. Empty writes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """`[metrics]`: Prometheus endpoint. Port 0 switches it off."""
+
+    host: str = "127.0.0.1"
+    port: int = 9187
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeConfig:
+    """The whole file. `[adapter]` is the skeleton's own settings, `[site]` the names a site uses."""
+
+    adapter: AdapterSettings
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+    hooks: HooksConfig = field(default_factory=HooksConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    site: SiteNames = field(default_factory=SiteNames)
+
+    def check(self) -> None:
+        """Raises ConfigError for what the types do not say."""
+        if self.slurm.version not in VERSIONS:
+            raise ConfigError(f"slurm.version: {self.slurm.version!r} is none of {', '.join(VERSIONS)}")
+        wrong = {name for name in self.site.priorities.values() if name not in ("urgent", "prior", "normal")}
+        if wrong:
+            raise ConfigError(f"site.priorities: {wrong.pop()!r} is none of urgent, prior, normal")
+
+
+_SECTIONS: Mapping[str, type[Any]] = {
+    "adapter": AdapterSettings,
+    "service": ServiceConfig,
+    "slurm": SlurmConfig,
+    "hooks": HooksConfig,
+    "metrics": MetricsConfig,
+    "site": SiteNames,
+}
+
+
+def load(path: Path) -> BridgeConfig:
+    """Reads and checks the file. Raises ConfigError."""
+    try:
+        return parse(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse(raw: Mapping[str, Any]) -> BridgeConfig:
+    for name in raw:
+        if name not in _SECTIONS:
+            raise ConfigError(f"[{name}] is no section; there are {', '.join(_SECTIONS)}")
+    config = BridgeConfig(**{name: _section(name, raw.get(name, {})) for name in _SECTIONS})
+    config.check()
+    return config
+
+
+def _section(name: str, raw: Mapping[str, Any]) -> Any:
+    kind = _SECTIONS[name]
+    fields = {item.name: item for item in dataclasses.fields(kind)}
+    for key, value in raw.items():
+        if key not in fields:
+            raise ConfigError(f"{name}.{key} is not known; there are {', '.join(fields)}")
+        _check_type(f"{name}.{key}", str(fields[key].type), value)
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"[{name}]: {error}") from error
+
+
+def _check_type(key: str, kind: str, value: object) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    wanted = {
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+        "int": is_number and isinstance(value, int),
+        "float": is_number and float(value) >= 0,  # type: ignore[arg-type]
+    }
+    if not wanted.get(kind, True):
+        raise ConfigError(f"{key}: {value!r} is no {kind}")

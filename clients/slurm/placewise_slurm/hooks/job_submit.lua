@@ -1,0 +1,97 @@
+-- Placewise for Slurm: holds a job that asks for Placewise and pokes the bridge with one UDP datagram.
+-- It runs inside slurmctld, which holds its locks meanwhile: nothing here waits for anything.
+-- A job is only ever given priority 0 and an admin comment; every other job passes untouched.
+
+local SETTINGS = {
+  host = "@POKE_HOST@",
+  port = @POKE_PORT@,
+  partitions = { @PARTITIONS@ },
+  -- false (dry run): jobs are only marked, so that the bridge logs what it would do.
+  hold = @HOLD@,
+  -- true: a job submitted while no bridge listens is held until one does; false: it is left to Slurm.
+  hold_without_bridge = @HOLD_WITHOUT_BRIDGE@,
+}
+
+local HELD = "placewise:held"
+local WATCHED = "placewise:watched"
+local NO_VAL = 4294967294
+
+local udp = nil
+
+local function connect()
+  local ok, socket = pcall(require, "socket")
+  if not ok then
+    slurm.log_error("placewise: lua-socket is not installed; jobs are left to Slurm")
+    return nil
+  end
+  local peer = socket.udp()
+  peer:settimeout(0)
+  peer:setpeername(SETTINGS.host, SETTINGS.port)
+  return peer
+end
+
+-- Sends one datagram. On loopback the kernel tells at once whether somebody listens: the refusal is read back without
+-- waiting. Returns false if nobody does.
+local function poke(text)
+  udp = udp or connect()
+  if udp == nil then
+    return false
+  end
+  local sent = udp:send(text)
+  local _, problem = udp:receive()
+  return sent ~= nil and problem ~= "connection refused"
+end
+
+local function default_partition(part_list)
+  for name, part in pairs(part_list) do
+    if part.flag_default ~= nil and part.flag_default ~= 0 then
+      return name
+    end
+  end
+  return nil
+end
+
+local function comment_says(job_desc, word)
+  return job_desc.comment ~= nil and string.find(" " .. job_desc.comment .. " ", "[%s,;]" .. word .. "[%s,;]") ~= nil
+end
+
+local function asks_for_placewise(job_desc, part_list)
+  if comment_says(job_desc, "placewise=off") then
+    return false
+  end
+  if comment_says(job_desc, "placewise") or comment_says(job_desc, "placewise=on") then
+    return true
+  end
+  local partition = job_desc.partition or default_partition(part_list)
+  return partition ~= nil and SETTINGS.partitions[partition] == true
+end
+
+-- Arrays share one record until they start, a job with its own node list has been placed by its user, and a job that
+-- is begun later or held by its user does not wait for us.
+local function can_be_placed(job_desc)
+  return job_desc.array_inx == nil
+    and job_desc.req_nodes == nil
+    and job_desc.priority ~= 0
+    and (job_desc.immediate == nil or job_desc.immediate == 0)
+    and (job_desc.begin_time == nil or job_desc.begin_time == 0 or job_desc.begin_time == NO_VAL)
+end
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  if not asks_for_placewise(job_desc, part_list) or not can_be_placed(job_desc) then
+    return slurm.SUCCESS
+  end
+  local is_heard = poke("submit")
+  if not SETTINGS.hold then
+    job_desc.admin_comment = WATCHED
+  elseif is_heard or SETTINGS.hold_without_bridge then
+    job_desc.priority = 0
+    job_desc.admin_comment = HELD
+  end
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS

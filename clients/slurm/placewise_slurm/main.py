@@ -1,0 +1,128 @@
+"""`placewise-slurm`: runs the bridge, checks its configuration, writes the hooks for Slurm."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from placewise.v1.cluster_pb2 import GetClusterRequest
+from placewise_client.adapter.loop import AdapterLoop
+from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
+from placewise_client.aio import AsyncClient
+from placewise_client.errors import NotFoundError, PlacewiseError
+from placewise_slurm.config import BridgeConfig, load
+from placewise_slurm.hooks import write_hooks
+from placewise_slurm.http import JsonHttp, TransportError
+from placewise_slurm.pokes import PokeListener
+from placewise_slurm.rest import SlurmRest
+from placewise_slurm.scheduler import SlurmScheduler
+from placewise_slurm.shares import ShareWriter
+from placewise_slurm.versions import VERSIONS
+
+log = logging.getLogger("placewise_slurm")
+
+DEFAULT_CONFIG = Path("/etc/placewise/slurm.toml")
+EXIT_CONFIG = 2
+EXIT_UNREACHABLE = 3
+
+
+def _rest(config: BridgeConfig) -> SlurmRest:
+    http = JsonHttp(config.slurm.rest, config.slurm.headers, config.slurm.timeout_s)
+    return SlurmRest(http, VERSIONS[config.slurm.version])
+
+
+async def run_bridge(config: BridgeConfig) -> None:
+    """Bridges until it is cancelled."""
+    metrics = AdapterMetrics()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(AsyncClient(config.service.target()))
+        rest = _rest(config)
+        stack.callback(rest.http.close)
+        pokes = PokeListener()
+        await pokes.open(config.hooks.listen_host, config.hooks.listen_port)
+        stack.callback(pokes.close)
+        native = SlurmScheduler(rest, pokes, config.site)
+        if config.hooks.shares_dir:
+            native.prepare = ShareWriter(client, config.adapter, Path(config.hooks.shares_dir))
+        if config.metrics.port:
+            await stack.enter_async_context(await serve_metrics(metrics, config.metrics.host, config.metrics.port))
+        log.info("bridging cluster %s, dry run: %s", config.adapter.cluster, config.adapter.is_dry_run)
+        await AdapterLoop(native, client, config.adapter, metrics).run()
+
+
+async def _run_until_signal(config: BridgeConfig) -> None:
+    task = asyncio.ensure_future(run_bridge(config))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def check(config: BridgeConfig) -> list[str]:
+    """What is wrong with the surroundings, in words; empty where the bridge could start."""
+    problems = []
+    shares = config.hooks.shares_dir
+    if shares and not Path(shares).is_dir():  # noqa: ASYNC240 - before anything else runs in this loop
+        problems.append(f"hooks.shares_dir: {shares} is no directory")
+    rest = _rest(config)
+    try:
+        print(f"slurmrestd: {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
+    except TransportError as error:
+        problems.append(f"slurmrestd: {error}")
+    finally:
+        rest.http.close()
+    async with AsyncClient(config.service.target()) as client:
+        try:
+            request = GetClusterRequest(cluster=config.adapter.cluster)
+            cluster = await client.get_cluster(request, timeout_s=2.0, retry=None)
+            print(f"placewise: cluster {config.adapter.cluster} has {cluster.node_count} nodes")
+        except NotFoundError:
+            print(f"placewise: reached; cluster {config.adapter.cluster} is new to it")
+        except PlacewiseError as error:
+            problems.append(f"placewise: {error}")
+    return problems
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="placewise-slurm", description=__doc__)
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="TOML file (default: %(default)s)")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="run the bridge in the foreground")
+    commands.add_parser("check", help="check the configuration, slurmrestd and the service")
+    hooks = commands.add_parser("hooks", help="write job_submit.lua and the reporting scripts")
+    hooks.add_argument("--output", type=Path, required=True, help="folder, usually that of slurm.conf")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0: done; 2: the configuration is wrong; 3: something cannot be reached."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=options.log_level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        config = load(options.config)
+        config.service.target().check()
+    except ValueError as error:
+        print(f"placewise-slurm: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    if options.command == "hooks":
+        for path in write_hooks(config, options.output):
+            print(path)
+        return 0
+    if options.command == "check":
+        problems = asyncio.run(check(config))
+        for problem in problems:
+            print(f"placewise-slurm: {problem}", file=sys.stderr)
+        return EXIT_UNREACHABLE if problems else 0
+    asyncio.run(_run_until_signal(config))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

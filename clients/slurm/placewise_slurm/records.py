@@ -1,0 +1,66 @@
+"""One job and one node of Slurm as plain records, whatever REST version they were read with. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HELD_MARK = "placewise:held"
+WATCHED_MARK = "placewise:watched"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """Times are seconds since the epoch, 0 where unset. `state` is the base state or COMPLETING/CONFIGURING."""
+
+    id: int
+    state: str
+    reason: str = ""
+    is_held: bool = False
+    partition: str = ""
+    qos: str = ""
+    user: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 0
+    cpus: int = 1
+    min_cpus_per_node: int = 0
+    memory_per_node_mib: int = 0
+    memory_per_cpu_mib: int = 0
+    tres_per_node: str = ""
+    tres_per_job: str = ""
+    nodes: str = ""
+    required_nodes: str = ""
+    gres_detail: tuple[str, ...] = ()
+    submit_time_s: float = 0.0
+    start_time_s: float = 0.0
+    end_time_s: float = 0.0
+    exit_code: int = 0
+    restarts: int = 0
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def is_marked(self) -> bool:
+        """Held by our submit plugin, whoever else has seen it since."""
+        return self.admin_comment.startswith(HELD_MARK)
+
+    @property
+    def is_watched(self) -> bool:
+        return self.admin_comment.startswith(WATCHED_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """`states` holds the base state and all flags, upper case ("IDLE", "DRAIN")."""
+
+    name: str
+    states: frozenset[str]
+    cpus: int = 0
+    memory_mib: int = 0
+    gres: str = ""
+    features: tuple[str, ...] = ()
+    cpu_load: float = 0.0
+    free_memory_mib: int = 0

@@ -1,0 +1,194 @@
+"""Slurm as a `NativeScheduler`: looks through slurmrestd, changes held jobs with one update each.
+
+What it changes: node list, node count and GPUs per node of a job that the submit hook held, together with its release.
+What it never changes: a job without the hook's mark, a job that is not pending, a job that somebody else released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from placewise_client.adapter.native import (
+    Applied,
+    HostState,
+    HostUnreachableError,
+    NativeJob,
+    Placement,
+    Stage,
+)
+from placewise_slurm import gres
+from placewise_slurm.http import TransportError
+from placewise_slurm.pokes import Hints, PokeListener
+from placewise_slurm.records import SlurmJob
+from placewise_slurm.rest import RefusedError, SlurmRest
+from placewise_slurm.translate import SiteNames, gpus_per_node, key, stage, to_native, to_node
+from placewise_slurm.versions import Update
+
+log = logging.getLogger(__name__)
+
+# The submit hook runs before Slurm has made the job: the first look may come too early by a fraction of a millisecond.
+_EARLY_WAITS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
+# How soon a job that is still leaving its nodes is looked at again.
+_COMPLETING_WAIT_S = 0.05
+
+
+async def _nothing(_job: SlurmJob, _placement: Placement) -> None:
+    """Nothing to prepare."""
+
+
+@dataclass(slots=True)
+class SlurmScheduler:
+    """`prepare` is awaited before a job is released (the bridge writes the shares of a divisible job there)."""
+
+    rest: SlurmRest
+    pokes: PokeListener
+    names: SiteNames = field(default_factory=SiteNames)
+    prepare: Callable[[SlurmJob, Placement], Awaitable[None]] = _nothing
+    _last_id: int = 0
+    _types: tuple[str, ...] = ()
+    _completing: set[int] = field(default_factory=set)
+    _let_go: set[int] = field(default_factory=set)
+    _has_looked: bool = False
+
+    async def wait(self, timeout_s: float) -> bool:
+        return await self.pokes.wait(min(timeout_s, _COMPLETING_WAIT_S) if self._completing else timeout_s)
+
+    async def observe(self, full: bool) -> HostState:
+        hints = self.pokes.take()
+        try:
+            if full or not self._has_looked or hints.is_flood:
+                return await self._look_at_all(full or not self._has_looked)
+            found, is_certain = await self._look_at_hints(hints)
+            return await self._look_at_all(False) if not is_certain else self._state(found)
+        except TransportError as error:
+            raise HostUnreachableError(str(error)) from error
+
+    async def apply(self, job: NativeJob, placement: Placement) -> Applied:
+        return await self._change(job, lambda slurm: self._apply_to(slurm, placement))
+
+    async def release(self, job: NativeJob) -> Applied:
+        return await self._change(job, self._release_it)
+
+    async def withdraw(self, job: NativeJob) -> Applied:
+        """Holds it first: Slurm refuses to hold a job that has started, so this cannot touch one."""
+        return await self._change(job, self._hold_again, is_held=False)
+
+    async def explain(self, job: NativeJob, text: str) -> None:
+        """Slurm shows its own reason (JobHeldUser) and has no free text that leaves the job otherwise untouched."""
+        log.info("job %s: %s", job.key, text)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def _look_at_all(self, is_complete: bool) -> HostState:
+        jobs = await self.rest.jobs()
+        self._last_id = max([self._last_id, *(job.id for job in jobs)])
+        if not is_complete:
+            return self._state(jobs)
+        nodes = await self.rest.nodes()
+        self._types = next((types for node in nodes if (types := gres.index_types(node.gres))), ())
+        self._has_looked = True
+        self._let_go &= {job.id for job in jobs}
+        state = self._state(jobs)
+        return HostState(state.jobs, [to_node(node, self.names) for node in nodes], is_complete=True)
+
+    async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
+        """The jobs the hints are about. False where some could not be found this way."""
+        found: list[SlurmJob] = []
+        for job_id in sorted(hints.job_ids | self._completing):
+            job = await self.rest.job(job_id)
+            if job is None:
+                return found, False
+            found.append(job)
+        for _ in range(hints.submitted):
+            job = await self._next_job()
+            if job is None:
+                # Refused after the hook ran, or numbered out of order: the whole list knows.
+                return found, False
+            found.append(job)
+        return found, True
+
+    async def _next_job(self) -> SlurmJob | None:
+        for wait_s in _EARLY_WAITS_S:
+            await asyncio.sleep(wait_s)
+            job = await self.rest.job(self._last_id + 1)
+            if job is not None:
+                self._last_id += 1
+                return job
+        return None
+
+    def _state(self, jobs: list[SlurmJob]) -> HostState:
+        self._last_id = max([self._last_id, *(job.id for job in jobs)])
+        for job in jobs:
+            (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
+        ordered = sorted((job for job in jobs if job.id not in self._let_go), key=lambda job: job.id)
+        native = (to_native(job, self.names, self._types) for job in ordered)
+        return HostState([job for job in native if job is not None])
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    async def _change(
+        self, job: NativeJob, change: Callable[[SlurmJob], Awaitable[Applied]], *, is_held: bool = True
+    ) -> Applied:
+        """Reads the job again and changes it only if it is still what it was taken for."""
+        try:
+            slurm = await self.rest.job(_job_id(job))
+            if slurm is None or key(slurm) != job.key:
+                return Applied.GONE
+            if slurm.is_watched:
+                self._let_go.add(slurm.id)
+                return Applied.DONE
+            wanted = (Stage.WAITING,) if is_held else (Stage.APPLIED, Stage.WAITING)
+            if stage(slurm) not in wanted:
+                return Applied.GONE
+            return await change(slurm)
+        except TransportError as error:
+            log.warning("job %s: %s", job.key, error)
+            return Applied.UNREACHABLE
+
+    async def _apply_to(self, job: SlurmJob, placement: Placement) -> Applied:
+        await self.prepare(job, placement)
+        return await self._update(job, Update(False, placement.nodes, self._gres(job, placement)))
+
+    async def _release_it(self, job: SlurmJob) -> Applied:
+        # A withdrawn job still has the node list of its last placement; an empty one takes that back.
+        nodes = () if job.required_nodes else None
+        return await self._update(job, Update(False, nodes))
+
+    async def _hold_again(self, job: SlurmJob) -> Applied:
+        return Applied.DONE if job.is_held else await self._update(job, Update(True))
+
+    async def _update(self, job: SlurmJob, change: Update) -> Applied:
+        try:
+            await self.rest.update(job.id, change)
+        except RefusedError as error:
+            log.warning("job %d: Slurm refused %s: %s", job.id, change, error)
+            if not change.is_held:
+                # A refused update may have been done in part: it must not leave the job free to start anywhere.
+                await self._update(job, Update(True))
+            return Applied.REFUSED
+        return Applied.DONE
+
+    def _gres(self, job: SlurmJob, placement: Placement) -> str | None:
+        """GPUs per node to ask for; None where what the job asks for already says it.
+
+        Slurm takes one request for all nodes of a job: exact indices can be asked for where they are the same on every
+        node (always so for one node).
+        """
+        per_node = {node: _indices(placement, node) for node in placement.nodes}
+        indices = next(iter(per_node.values()), ())
+        if self._types and indices and all(other == indices for other in per_node.values()):
+            return gres.typed_gres(self._types, indices)
+        count = len(indices)
+        is_as_asked = bool(job.tres_per_node) and gpus_per_node(job) == count
+        return None if is_as_asked or not count else f"gres:gpu:{count}"
+
+
+def _indices(placement: Placement, node: str) -> tuple[int, ...]:
+    return tuple(sorted(index for task in placement.tasks_on(node) for index in task.gpu_indices))
+
+
+def _job_id(job: NativeJob) -> int:
+    return int(job.key.partition(".")[0])

@@ -1,0 +1,218 @@
+"""From Slurm's words to Placewise's: jobs to gangs with one task per node, nodes to inventory. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from placewise.v1.cluster_pb2 import Assignment, Gpu, Node
+from placewise.v1.job_pb2 import ElasticRange, Job, Resources, TaskGroup
+from placewise_client.adapter.native import End, NativeJob, Stage
+from placewise_slurm import gres, hostlist
+from placewise_slurm.records import SlurmJob, SlurmNode
+
+_LIVE = frozenset(
+    {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"}
+)
+_FINISHED = frozenset({"COMPLETED"})
+_CANCELLED = frozenset({"CANCELLED", "REVOKED"})
+# Requeue states are pending again in a moment.
+_IN_BETWEEN = frozenset({"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+
+_DOWN = frozenset(
+    {"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "ERROR"}
+)
+_DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "RESERVED", "PLANNED_DOWN", "FUTURE"})
+
+_PAIR = re.compile(r"([a-z_]+)=([^\s,;]+)")
+_PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteNames:
+    """What a site calls things. Keys of `priorities` are QOS names, then partition names."""
+
+    priorities: Mapping[str, str] = field(default_factory=dict)
+    gpu_model: str = ""
+    """Model of all GPUs whose gres type does not name one."""
+    network_gbps: float = 0.0
+    gpu_memory_gib: float = 0.0
+
+
+def comment_pairs(comment: str) -> dict[str, str]:
+    """`key=value` words of a job comment: "model=ResNet-50 epochs=90"."""
+    return dict(_PAIR.findall(comment))
+
+
+def stage(job: SlurmJob) -> Stage | None:
+    """None for a job that is none of our business: pending, and never marked by the submit hook."""
+    if job.state in _LIVE:
+        return Stage.RUNNING
+    if job.is_pending or job.state in _IN_BETWEEN:
+        if job.is_watched:
+            return Stage.WAITING
+        if not job.is_marked:
+            return None
+        if job.is_held:
+            return Stage.WAITING
+        return Stage.APPLIED if job.required_nodes else Stage.RELEASED
+    return Stage.ENDED
+
+
+def key(job: SlurmJob) -> str:
+    """A job that Slurm has queued again is a new one for the service."""
+    return f"{job.id}.r{job.restarts}" if job.restarts else str(job.id)
+
+
+def gpus_per_node(job: SlurmJob) -> int:
+    """GPUs of each node. A count for the whole job (`--gpus`) is split evenly, rounded up."""
+    if job.tres_per_node:
+        return gres.gpu_count(job.tres_per_node)
+    return math.ceil(gres.gpu_count(job.tres_per_job) / job.min_nodes)
+
+
+def cpus_per_node(job: SlurmJob) -> int:
+    return max(1, job.min_cpus_per_node, math.ceil(job.cpus / job.min_nodes))
+
+
+def task_group(job: SlurmJob, types: Sequence[str] = ()) -> TaskGroup:
+    """The gang: one task per node, with what Slurm gives the job on each node."""
+    memory_mib = job.memory_per_node_mib or job.memory_per_cpu_mib * cpus_per_node(job)
+    demand = Resources(cpu_cores=cpus_per_node(job), gpus=gpus_per_node(job), memory_gib=memory_mib / 1024)
+    asked = gres.gpu_model(job.tres_per_node or job.tres_per_job)
+    model = asked if asked not in types else ""
+    return TaskGroup(role=TaskGroup.WORKER, count=job.min_nodes, demand=demand, max_per_node=1, gpu_model=model)
+
+
+def is_elastic(job: SlurmJob) -> bool:
+    """A node range (`-N1-4`) with GPUs: the service chooses the size."""
+    return job.max_nodes > job.min_nodes and gpus_per_node(job) > 0
+
+
+def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
+    """The question about this job. What Slurm does not know (model, epochs) comes from the job's comment."""
+    group = task_group(job, types)
+    said = comment_pairs(job.comment)
+    result = Job(
+        id=key(job),
+        model=said.get("model", ""),
+        architecture=Job.ALL_REDUCE if job.min_nodes > 1 or is_elastic(job) else Job.SINGLE,
+        queue=job.partition,
+        priority=_priority(job, names),
+        submit_time=Timestamp(seconds=int(job.submit_time_s)),
+        total_epochs=_float(said, "epochs"),
+        batch_size=int(_float(said, "batch")),
+        dataset_size=int(_float(said, "samples")),
+        iterations=_float(said, "iterations"),
+        single_gpu_seconds=_float(said, "gpu_seconds"),
+    )
+    if is_elastic(job):
+        per_node = int(group.demand.gpus)
+        result.elastic.CopyFrom(ElasticRange(min_gpus=job.min_nodes * per_node, max_gpus=job.max_nodes * per_node))
+    else:
+        result.groups.append(group)
+    return result
+
+
+def _priority(job: SlurmJob, names: SiteNames) -> Job.Priority:
+    named = names.priorities.get(job.qos) or names.priorities.get(job.partition) or "normal"
+    return _PRIORITIES[named]
+
+
+def _float(said: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(said.get(name, 0))
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) and value >= 0 else 0.0
+
+
+def to_native(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> NativeJob | None:
+    """The job as the adapter's skeleton sees it; None where it does not concern Placewise."""
+    now = stage(job)
+    if now is None:
+        return None
+    return NativeJob(
+        key=key(job),
+        job=to_job(job, names, types),
+        stage=now,
+        template=task_group(job, types) if is_elastic(job) else None,
+        placement=placement(job),
+        is_managed=job.is_marked or job.is_watched,
+        are_gpus_exact=bool(job.gres_detail) and _names_indices(job, types),
+        start_time_s=job.start_time_s if now in (Stage.RUNNING, Stage.ENDED) else 0.0,
+        end=_end(job) if now is Stage.ENDED else None,
+        end_time_s=job.end_time_s if now is Stage.ENDED else 0.0,
+        end_reason=f"{job.state}, exit code {job.exit_code}" if now is Stage.ENDED else "",
+    )
+
+
+def _names_indices(job: SlurmJob, types: Sequence[str]) -> bool:
+    asked = {entry.type for entry in gres.gpu_entries(job.tres_per_node)}
+    return bool(types) and bool(asked) and asked <= set(types)
+
+
+def _end(job: SlurmJob) -> End:
+    if job.state in _FINISHED:
+        return End.FINISHED
+    return End.CANCELLED if job.state in _CANCELLED else End.FAILED
+
+
+def placement(job: SlurmJob) -> tuple[Assignment, ...]:
+    """Where the job really is (or was), one task per node, with the GPU indices Slurm shows while it runs."""
+    nodes = hostlist.expand(job.nodes) if job.nodes not in ("", "(null)") else []
+    if not nodes:
+        return ()
+    cpus = math.ceil(job.cpus / len(nodes))
+    memory_mib = job.memory_per_node_mib or job.memory_per_cpu_mib * cpus
+    details = job.gres_detail if len(job.gres_detail) == len(nodes) else ("",) * len(nodes)
+    assignments = []
+    for position, (node, detail) in enumerate(zip(nodes, details, strict=True)):
+        indices = gres.allocated_indices(detail)
+        gpus = len(indices) or gpus_per_node(job)
+        assignments.append(
+            Assignment(
+                task=f"worker-{position}",
+                role=TaskGroup.WORKER,
+                node=node,
+                gpu_indices=indices,
+                demand=Resources(cpu_cores=cpus, gpus=gpus, memory_gib=memory_mib / 1024),
+            )
+        )
+    return tuple(assignments)
+
+
+def to_node(node: SlurmNode, names: SiteNames) -> Node:
+    """Inventory of one node, and the little telemetry that Slurm has."""
+    types = gres.index_types(node.gres)
+    count = gres.gpu_count(node.gres)
+    model = names.gpu_model if types else gres.gpu_model(node.gres) or names.gpu_model
+    result = Node(
+        id=node.name,
+        capacity=Resources(
+            cpu_cores=node.cpus,
+            gpus=count,
+            memory_gib=node.memory_mib / 1024,
+            network_gbps=names.network_gbps,
+            gpu_memory_gib=names.gpu_memory_gib * count,
+        ),
+        gpus=[Gpu(index=index, model=model, memory_gib=names.gpu_memory_gib) for index in range(count)],
+        max_jobs_per_gpu=1,
+        state=_node_state(node),
+        labels={f"feature/{name}": "true" for name in node.features},
+    )
+    if node.cpus:
+        result.telemetry.cpu_util = min(1.0, node.cpu_load / node.cpus)
+    if node.memory_mib:
+        result.telemetry.memory_util = min(1.0, max(0.0, 1.0 - node.free_memory_mib / node.memory_mib))
+    return result
+
+
+def _node_state(node: SlurmNode) -> Node.State:
+    if node.states & _DOWN:
+        return Node.DOWN
+    return Node.DRAINING if node.states & _DRAINING else Node.READY

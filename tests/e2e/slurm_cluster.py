@@ -1,0 +1,252 @@
+"""A real Slurm cluster on one machine, as an ordinary user: controller, node daemons, REST daemon. For tests only.
+
+Nodes are daemons that share the machine, GPUs are device files that stand for GPUs; everything else is Slurm itself.
+The configuration needs no munge, no cgroups and no root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+USER = "placewise-e2e"
+BINARIES = ("slurmctld", "slurmd", "slurmrestd", "sbatch", "scontrol", "squeue")
+
+
+def missing_binaries() -> list[str]:
+    return [name for name in BINARIES if shutil.which(name) is None]
+
+
+def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
+    """`count` consecutive free loopback ports."""
+    for first in range(21000 + os.getpid() % 500 * 20, 60000, 37):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    probe = stack.enter_context(socket.socket(socket.AF_INET, kind))
+                    probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return list(range(first, first + count))
+    raise RuntimeError("no free ports")
+
+
+def system_user() -> str:
+    """The user that the daemons run as: ourselves, or a system user of our own where we are root."""
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(USER).pw_name
+    subprocess.run(["useradd", "--system", "--no-create-home", "--shell", "/bin/bash", USER], check=True)
+    return USER
+
+
+@dataclass
+class SlurmCluster:
+    """`nodes` nodes of `gpus` GPUs. `hooks` maps slurm.conf keys to values (PrologSlurmctld, JobSubmitPlugins, …)."""
+
+    root: Path
+    nodes: int = 16
+    gpus: int = 8
+    cores: int = 16
+    is_typed: bool = False
+    hooks: Mapping[str, str] = field(default_factory=dict)
+    partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",)
+    user: str = field(default_factory=system_user)
+    _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def conf(self) -> Path:
+        return self.root / "slurm.conf"
+
+    @property
+    def rest_socket(self) -> Path:
+        return self.root / "rest.sock"
+
+    @property
+    def names(self) -> list[str]:
+        return [f"n{i}" for i in range(1, self.nodes + 1)]
+
+    def write(self) -> None:
+        for folder in ("state", "log", "jobs", *(f"spool.{name}" for name in self.names)):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        ports = free_ports(self.nodes + 1)
+        self.conf.write_text(self._slurm_conf(ports))
+        (self.root / "gres.conf").write_text(self._gres_conf())
+        self.own()
+
+    def own(self) -> None:
+        """Everything under the root belongs to the cluster's user."""
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", self.user, str(self.root)], check=True)
+            self.root.chmod(0o755)
+
+    def _gres_conf(self) -> str:
+        names = f"n[1-{self.nodes}]"
+        if not self.is_typed:
+            return f"NodeName={names} Name=gpu File=/dev/tty[0-{self.gpus - 1}]\n"
+        return "".join(f"NodeName={names} Name=gpu Type=g{i} File=/dev/tty{i}\n" for i in range(self.gpus))
+
+    def _slurm_conf(self, ports: Sequence[int]) -> str:
+        gres = ",".join(f"gpu:g{i}:1" for i in range(self.gpus)) if self.is_typed else f"gpu:{self.gpus}"
+        settings = {
+            "ClusterName": "pw",
+            "SlurmctldHost": "localhost(127.0.0.1)",
+            "SlurmUser": self.user,
+            "SlurmdUser": self.user,
+            "SlurmctldPort": str(ports[0]),
+            "AuthType": "auth/none",
+            "CredType": "cred/none",
+            "StateSaveLocation": f"{self.root}/state",
+            "SlurmctldPidFile": f"{self.root}/slurmctld.pid",
+            "SlurmctldLogFile": f"{self.root}/log/slurmctld.log",
+            "SlurmdSpoolDir": f"{self.root}/spool.%n",
+            "SlurmdPidFile": f"{self.root}/slurmd.%n.pid",
+            "SlurmdLogFile": f"{self.root}/log/slurmd.%n.log",
+            "ProctrackType": "proctrack/linuxproc",
+            "TaskPlugin": "task/none",
+            "JobAcctGatherType": "jobacct_gather/none",
+            "SwitchType": "switch/none",
+            "MpiDefault": "none",
+            "MailProg": "/bin/true",
+            "ReturnToService": "2",
+            "SchedulerType": "sched/backfill",
+            "SchedulerParameters": "batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,"
+            "default_queue_depth=1000",
+            "SelectType": "select/cons_tres",
+            "SelectTypeParameters": "CR_Core",
+            "PriorityType": "priority/basic",
+            "AccountingStorageType": "accounting_storage/none",
+            "GresTypes": "gpu",
+            "SlurmdParameters": "config_overrides",
+            "SlurmctldParameters": "idle_on_node_suspend",
+            "SlurmctldTimeout": "60",
+            "SlurmdTimeout": "60",
+            "MinJobAge": "300",
+            "MaxJobCount": "20000",
+            **self.hooks,
+        }
+        lines = [f"{key}={value}" for key, value in settings.items()]
+        lines.append(
+            f"NodeName=n[1-{self.nodes}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[-1]}] "
+            f"Sockets=1 CoresPerSocket={self.cores} ThreadsPerCore=1 RealMemory=1024 Gres={gres} State=UNKNOWN"
+        )
+        return "\n".join([*lines, *self.partitions]) + "\n"
+
+    # --- daemons ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.start_controller(clean=True)
+        for name in self.names:
+            self._spawn(f"slurmd-{name}", ["slurmd", "-D", "-f", str(self.conf), "-N", name])
+        self.start_rest()
+        self.wait_for(lambda: self.idle_nodes() == self.nodes, "nodes to become idle", 60)
+
+    def start_controller(self, clean: bool = False) -> None:
+        self._spawn("slurmctld", ["slurmctld", "-D", *(["-c"] if clean else []), "-f", str(self.conf)])
+        self.wait_for(lambda: self.run("scontrol", "ping", check=False).find("is UP") >= 0, "slurmctld", 30)
+
+    def start_rest(self) -> None:
+        self.rest_socket.unlink(missing_ok=True)
+        command = ["slurmrestd", "-f", str(self.conf), "-s", "openapi/v0.0.38", "-a", "rest_auth/local"]
+        self._spawn("slurmrestd", [*command, f"unix:{self.rest_socket}"])
+        self.wait_for(self.rest_socket.exists, "slurmrestd", 20)
+
+    def _spawn(self, name: str, command: Sequence[str]) -> None:
+        log = (self.root / "log" / f"{name}.out").open("ab")
+        as_user = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
+        # Jobs inherit the environment of the daemons' user, not of the test.
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(self.conf)}
+        self._daemons[name] = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=self.root,
+            start_new_session=True,
+            **(as_user if os.geteuid() == 0 else {}),  # type: ignore[arg-type]
+        )
+        log.close()
+
+    def kill(self, name: str, sign: int = signal.SIGKILL) -> None:
+        """Ends one daemon by name ("slurmctld", "slurmrestd", "slurmd-n3") and waits for it."""
+        daemon = self._daemons.pop(name)
+        daemon.send_signal(sign)
+        daemon.wait(timeout=30)
+
+    def stop(self) -> None:
+        with contextlib.suppress(subprocess.SubprocessError):
+            self.run("scancel", "--user", self.user, check=False)
+        for name in [n for n in self._daemons if n != "slurmctld"] + ["slurmctld"]:
+            if name in self._daemons:
+                self.kill(name)
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def run(self, *command: str, check: bool = True, stdin: str | None = None) -> str:
+        """A Slurm command as the cluster's user; returns what it printed."""
+        as_user = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
+        done = subprocess.run(
+            command,
+            check=False,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=self.root / "jobs",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(self.conf)},
+            **(as_user if os.geteuid() == 0 else {}),  # type: ignore[arg-type]
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
+        return done.stdout
+
+    def submit(self, script: str, *options: str) -> int:
+        """sbatch; returns the job id."""
+        text = f"#!/bin/bash\n{script}\n"
+        printed = self.run("sbatch", "--parsable", "-o", "/dev/null", *options, stdin=text)
+        return int(printed.split(";")[0])
+
+    def idle_nodes(self) -> int:
+        return sum(int(n) for n in self.run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False).split())
+
+    def jobs(self) -> dict[int, dict[str, str]]:
+        """Every job the controller knows, as scontrol prints it."""
+        printed = self.run("scontrol", "-o", "-d", "show", "job", check=False)
+        found = {}
+        for line in printed.splitlines():
+            fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
+            if "JobId" in fields:
+                found[int(fields["JobId"])] = fields
+        return found
+
+    def expand(self, nodes: str) -> list[str]:
+        return self.run("scontrol", "show", "hostnames", nodes).split() if nodes not in ("", "(null)") else []
+
+    @staticmethod
+    def wait_for(is_true: object, what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not is_true():  # type: ignore[operator]
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {timeout_s} s for {what}")
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    cluster.write()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
