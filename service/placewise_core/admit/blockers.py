@@ -1,0 +1,69 @@
+"""Why a job is not admitted, in the reason codes every answer uses. Explains; never decides."""
+
+import numpy as np
+
+from placewise_core.admit.pool import Pool, elastic_range
+from placewise_core.cluster import NodeState
+from placewise_core.decision import Blocker, Reason
+from placewise_core.job import Job
+from placewise_core.view import CPU, MEMORY, ClusterView
+
+
+def behind(position: int) -> tuple[Blocker, ...]:
+    """Another job stands before this one."""
+    return (Blocker(Reason.BEHIND_IN_QUEUE, message=f"{position} job(s) stand before it in the queue"),)
+
+
+def no_shape() -> tuple[Blocker, ...]:
+    """Not even the empty cluster could take it."""
+    return (Blocker(Reason.NO_FEASIBLE_SHAPE, message="no shape of this job fits the cluster, even empty"),)
+
+
+def does_not_fit(job: Job, pool: Pool, now_s: float) -> tuple[Blocker, ...]:
+    """What is missing now: first what is short in sum, else fragmentation; then the nodes that were left out."""
+    view = pool.view
+    if view.size == 0:
+        return (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),)
+    missing = _short(job, pool)
+    if not missing:
+        message = "enough is free in sum, but not on nodes that can each take their part"
+        missing = [Blocker(Reason.FRAGMENTED, nodes=int((pool.gpus > 0).sum()), resource="gpus", message=message)]
+    return (*missing, *left_out(view, now_s))
+
+
+def _short(job: Job, pool: Pool) -> list[Blocker]:
+    found = []
+    need = int(np.ceil(job.gpus)) if job.is_rigid else elastic_range(job).min_gpus
+    is_sharing = job.gpu_sharing.allowed or any(g.demand.is_gpu_fraction for g in job.groups)
+    short = need - pool.total_gpus
+    if short > 0 and not is_sharing:
+        found.append(
+            Blocker(Reason.INSUFFICIENT_GPU, int((pool.gpus == 0).sum()), float(short), "gpus", f"{short} GPUs short")
+        )
+    for row, reason, name in (
+        (CPU, Reason.INSUFFICIENT_CPU, "cpu_cores"),
+        (MEMORY, Reason.INSUFFICIENT_MEMORY, "memory_gib"),
+    ):
+        wanted = sum(g.count * (g.demand.cpu_cores if row == CPU else g.demand.memory_gib) for g in job.groups)
+        missing = wanted - float(pool.resources()[row].sum())
+        if job.is_rigid and missing > 0:
+            found.append(Blocker(reason, pool.view.size, missing, name, f"{missing:g} {name} short"))
+    return found
+
+
+def left_out(view: ClusterView, now_s: float) -> list[Blocker]:
+    """Nodes that may not be used now, by reason."""
+    found = []
+    not_ready = int((~view.is_ready).sum())
+    if not_ready:
+        draining = sum(node.state is NodeState.DRAINING for node in view.nodes)
+        for reason, nodes in ((Reason.NODE_DOWN, not_ready - draining), (Reason.NODE_DRAINING, draining)):
+            if nodes:
+                found.append(Blocker(reason, nodes))
+    hot = int((view.is_hot() & view.is_ready).sum())
+    stale = int((view.is_stale(now_s) & view.is_ready).sum())
+    if hot:
+        found.append(Blocker(Reason.THERMAL_LIMIT, hot))
+    if stale:
+        found.append(Blocker(Reason.STALE_TELEMETRY, stale))
+    return found

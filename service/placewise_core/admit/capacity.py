@@ -1,0 +1,57 @@
+"""Capacity: every type of job has a guaranteed part of the GPUs and may not use another type's.
+
+A type is a network (the job's model). The GPUs are split evenly over the types that run or wait. Within a type jobs go
+first in, first out; a type that is at its capacity does not hold up another. A job larger than its type's part may
+start while its type runs nothing else: it could never start otherwise.
+"""
+
+from collections.abc import Sequence
+
+from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
+from placewise_core.admit.pool import Options, at_most, requested_gpus
+from placewise_core.job import Job
+from placewise_core.speed.params import normalised
+from placewise_core.speed.throughput import ThroughputModel
+
+
+class Capacity(GreedyAdmission):
+    """The capacity scheduler, with job types as its queues."""
+
+    name = "capacity"
+    stops_at_first_wait = False
+
+    def __init__(self, throughput: ThroughputModel) -> None:
+        super().__init__(throughput)
+        self._used: dict[str, int] = {}
+        self._blocked: set[str] = set()
+        self._part = 0
+
+    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+        self._used = {}
+        self._blocked = set()
+        for running in state.view.jobs.values():
+            gpus = sum(len(a.gpu_indices) for a in running.assignments)
+            self._used[_type(running.job)] = self._used.get(_type(running.job), 0) + gpus
+        types = set(self._used) | {_type(w.job) for w in waiting}
+        self._part = state.facts.total_gpus // max(1, len(types))
+        return waiting
+
+    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+        kind = _type(waiting.job)
+        used = self._used.get(kind, 0)
+        left = self._part - used
+        if kind in self._blocked:
+            return None
+        wanted = requested_gpus(waiting.job, state.facts.total_gpus)
+        chosen = at_most(options, min(wanted, left))
+        if chosen is None and used == 0:
+            chosen = 0 if options.gpus[0] <= wanted else None
+        if chosen is None:
+            self._blocked.add(kind)
+            return None
+        self._used[kind] = used + int(options.gpus[chosen])
+        return chosen
+
+
+def _type(job: Job) -> str:
+    return normalised(job.model)

@@ -1,0 +1,57 @@
+"""What admission needs to know of the whole platform: N, G, its usual GPU model, its bandwidth. Never of one job."""
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise_core.speed.proteus_cost import Bandwidth
+from placewise_core.view import NETWORK, ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformFacts:
+    """P = ⟨N, G, Comm⟩ of the QoS-aware paper (1): nodes with GPUs, most GPUs on one, and BW of Proteus (5)."""
+
+    nodes: int
+    gpus_per_node: int
+    total_gpus: int
+    gpu_model: str
+    bandwidth: Bandwidth
+
+
+class FactsCache:
+    """The facts of the view last asked about; worked out again when its inventory changed."""
+
+    def __init__(self) -> None:
+        self._of: weakref.ref[object] | None = None
+        self._facts: PlatformFacts | None = None
+
+    def of(self, view: ClusterView) -> PlatformFacts:
+        """Facts of this view. The capacity array is replaced whenever nodes come, go or change their inventory."""
+        if self._facts is None or self._of is None or self._of() is not view.capacity:
+            self._facts = platform_facts(view)
+            self._of = weakref.ref(view.capacity)
+        return self._facts
+
+
+def platform_facts(view: ClusterView) -> PlatformFacts:
+    per_node = view.gpu_exists.sum(axis=1)
+    network = view.capacity[NETWORK]
+    reported = network[network > 0]
+    default = Bandwidth()
+    return PlatformFacts(
+        nodes=max(1, int((per_node > 0).sum())),
+        gpus_per_node=max(1, int(per_node.max(initial=0))),
+        total_gpus=int(per_node.sum()),
+        gpu_model=_usual_gpu_model(view),
+        bandwidth=Bandwidth(default.node_gbps, float(np.median(reported)) if len(reported) else default.network_gbps),
+    )
+
+
+def _usual_gpu_model(view: ClusterView) -> str:
+    counts: dict[str, int] = {}
+    for node in view.nodes:
+        for gpu in node.gpus:
+            counts[gpu.model] = counts.get(gpu.model, 0) + 1
+    return max(counts, key=lambda model: (counts[model], model)) if counts else ""

@@ -1,0 +1,174 @@
+"""What QoS-aware admission and its baselines share: an order, a shape for each job, dispatch until resources end.
+
+These policies keep no queue: they answer from the view alone, so asking twice without a change gives the same answer,
+and the Lyapunov state goes back untouched. Jobs that already hold resources keep what they have.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise_core.admit import blockers
+from placewise_core.admit.facts import FactsCache, PlatformFacts
+from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.pool import Options, Pool
+from placewise_core.cluster import QueueState
+from placewise_core.decision import Admission, AdmitPlan, Blocker, Verdict
+from placewise_core.job import Job, Priority
+from placewise_core.speed.throughput import Match, ThroughputModel
+from placewise_core.view import ClusterView, FloatArray
+
+# Equation (9): expected completion after submission, in multiples of the time on one GPU.
+EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}
+# θ of equation (10), which the paper leaves open: GPUs and nodes weigh the same.
+THETA = 0.5
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One job that waits, with what the throughput model says of it. `position` is its place in the request."""
+
+    job: Job
+    position: int
+    match: Match
+    single_s: float
+    expected_s: float  # e of equation (9), as a point in time
+
+
+@dataclass(slots=True)
+class Round:
+    """One request while it is decided."""
+
+    view: ClusterView
+    facts: PlatformFacts
+    context: AdmitContext
+    throughput: ThroughputModel
+    pool: Pool
+    whole: Pool
+
+    def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
+        """(K,) Lat(t, s) of equation (4)."""
+        nodes, per_node = np.maximum(options.nodes, 1), np.maximum(options.gpus_per_node, 1)
+        if options.takes:  # a rigid job's spread need not be even: what counts is how many GPUs on how many nodes
+            per_node = np.maximum(options.gpus, 1) / nodes
+        return self.throughput.latency_s(waiting.job, waiting.match, nodes, per_node, waiting.single_s)
+
+    def rate(self, waiting: Waiting, options: Options) -> FloatArray:
+        """(K,) PR(t, s) over PR(t, ⟨1, 1⟩)."""
+        nodes, per_node = np.maximum(options.nodes, 1), np.maximum(options.gpus, 1) / np.maximum(options.nodes, 1)
+        return self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
+
+    def cer(self, waiting: Waiting, options: Options) -> FloatArray:
+        """(K,) equations (10) and (11): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
+        n_g = self.facts.nodes * self.facts.gpus_per_node
+        cost = (
+            THETA * np.maximum(options.gpus, 1) / n_g + (1.0 - THETA) * np.maximum(options.nodes, 1) / self.facts.nodes
+        )
+        return np.asarray(self.rate(waiting, options) / cost)
+
+
+class GreedyAdmission(ABC):
+    """Orders the waiting jobs, gives each the shape `choose` wants, until one does not get it."""
+
+    name: str
+    # True: the first job that does not get its resources ends the round. False: later ones may pass it.
+    stops_at_first_wait = True
+
+    def __init__(self, throughput: ThroughputModel) -> None:
+        self._throughput = throughput
+        self._facts = FactsCache()
+
+    @abstractmethod
+    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+        """Index of the shape to start with now, among those that fit (at least one); None to wait."""
+
+    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+        """The order of dispatch; the request's own by default."""
+        return waiting
+
+    def slack_s(self, waiting: Waiting, latency_s: float, state: Round) -> float:
+        """w of equation (16)."""
+        return waiting.expected_s - (latency_s + state.context.now_s)
+
+    def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
+        state = Round(
+            view,
+            self._facts.of(view),
+            context,
+            self._throughput,
+            Pool.free(view, context.now_s),
+            Pool.whole(view),
+        )
+        found: dict[int, Admission] = {}
+        candidates = []
+        for position, job in enumerate(jobs):
+            if job.id in view.jobs:
+                found[position] = _running(job, view, context)
+            elif len(state.whole.options(job)) == 0:
+                found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape())
+            else:
+                candidates.append(self._waiting(job, position, state))
+        for rank, (waiting, admission) in enumerate(self._dispatch(candidates, state), start=1):
+            found[waiting.position] = replace(admission, rank=rank)
+        return AdmitPlan(tuple(found[position] for position in range(len(jobs))), queue)
+
+    def _waiting(self, job: Job, position: int, state: Round) -> Waiting:
+        match = self._throughput.match(job, state.facts.gpu_model)
+        single_s = self._throughput.single_gpu_s(job, match, state.context.settings.tau_s)
+        submitted = job.submit_time_s if job.submit_time_s > 0 else state.context.now_s
+        return Waiting(job, position, match, single_s, submitted + EXPECTED_FACTOR[job.priority] * single_s)
+
+    def _dispatch(self, candidates: Sequence[Waiting], state: Round) -> list[tuple[Waiting, Admission]]:
+        answers: list[tuple[Waiting, Admission]] = []
+        waits = 0
+        for waiting in self.order(candidates, state):
+            if waits and self.stops_at_first_wait:
+                answers.append((waiting, self._wait(waiting, state, blockers.behind(waits))))
+                waits += 1
+                continue
+            options = state.pool.options(waiting.job)
+            chosen = self.choose(waiting, options, state) if len(options) else None
+            if chosen is None:
+                why = blockers.does_not_fit(waiting.job, state.pool, state.context.now_s)
+                answers.append((waiting, self._wait(waiting, state, why)))
+                waits += 1
+                continue
+            state.pool.take(waiting.job, options, chosen)
+            answers.append((waiting, self._start(waiting, options, chosen, state)))
+        return answers
+
+    def _start(self, waiting: Waiting, options: Options, i: int, state: Round) -> Admission:
+        latency_s = float(state.latency_s(waiting, options)[i])
+        return Admission(
+            waiting.job.id,
+            Verdict.ADMIT,
+            gpus=int(options.gpus[i]),
+            nodes=int(options.nodes[i]),
+            gpus_per_node=int(options.gpus_per_node[i]),
+            expected_finish_time_s=state.context.now_s + latency_s,
+            slack_s=self.slack_s(waiting, latency_s, state),
+            profile_model=waiting.match.label,
+            cer=float(state.cer(waiting, options)[i]),
+        )
+
+    def _wait(self, waiting: Waiting, state: Round, why: tuple[Blocker, ...]) -> Admission:
+        slack_s = self.slack_s(waiting, waiting.single_s, state)
+        return Admission(waiting.job.id, Verdict.WAIT, slack_s=slack_s, blockers=why, profile_model=waiting.match.label)
+
+
+def _running(job: Job, view: ClusterView, context: AdmitContext) -> Admission:
+    """The answer for a job that holds resources already: what it holds."""
+    assignments = view.jobs[job.id].assignments
+    per_node: dict[str, int] = {}
+    for assignment in assignments:
+        per_node[assignment.node] = per_node.get(assignment.node, 0) + len(assignment.gpu_indices)
+    return Admission(
+        job.id,
+        Verdict.ADMIT,
+        gpus=sum(per_node.values()),
+        nodes=len(per_node),
+        gpus_per_node=max(per_node.values(), default=0),
+        expected_finish_time_s=context.now_s,
+    )

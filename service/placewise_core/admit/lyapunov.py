@@ -1,0 +1,84 @@
+"""The two queues of Proteus: how Q and Z move from slot to slot, and S(n). Formulas on plain numbers; decides nothing.
+
+Q holds Cost_i(1) of every waiting job, in seconds of one GPU; Z is the delay queue. What arrives in a slot counts from
+the next slot on, and so does what leaves: a state is "as of" its slot, however often it is asked in it.
+
+The slot never goes back: while a clock that was set back runs up to where it was, the queue stands still (the same
+answers, Q and Z untouched). Slots in which nobody asked are made up for in closed form, but for no more than a day's
+growth of Z: a clock that leapt forward by a year must not leave a Z that takes a year of service to work off. Whoever
+changes the slot length of a queue renumbers it (`renumbered`), as slot numbers of two lengths cannot be compared.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.cluster import QueueSettings, QueueState
+
+Array = NDArray[np.float64]
+_MOST_CREDITED_S = 86_400.0
+
+
+def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueState:
+    """The state at `slot`, by equations (7) and (8); `queue` itself where that is not after its own slot."""
+    if queue.slot < 0:
+        return replace(queue, slot=slot)
+    if slot <= queue.slot:
+        return queue
+    served = {job for job, (_, _, at) in queue.admitted.items() if at == queue.slot and job in queue.waiting}
+    served_s = math.fsum(queue.waiting[job] for job in served)
+    waiting = {job: cost for job, cost in queue.waiting.items() if job not in served}
+    backlog_s = next_backlog(queue.backlog_s, served_s, queue.arrivals_s) if waiting else 0.0
+    delay_s = next_delay(queue.backlog_s, queue.delay_s, served_s, settings.epsilon_s)
+    delay_s = _idle_slots(backlog_s, delay_s, slot - queue.slot - 1, settings)
+    return replace(queue, slot=slot, backlog_s=backlog_s, delay_s=delay_s, waiting=waiting, arrivals_s=0.0)
+
+
+def next_backlog(backlog_s: float, served_s: float, arrivals_s: float) -> float:
+    """Equation (7): Q' = max[Q − k·Cost_i(1), 0] + Σ arrivals."""
+    return max(backlog_s - served_s, 0.0) + arrivals_s
+
+
+def next_delay(backlog_s: float, delay_s: float, served_s: float, epsilon_s: float) -> float:
+    """Equation (8): Z' = max[Z + 1{Q>0}(ε − k·Cost_i(1)) − 1{Q=0} Z/2, 0]."""
+    change = epsilon_s - served_s if backlog_s > 0 else -delay_s / 2
+    return max(delay_s + change, 0.0)
+
+
+def _idle_slots(backlog_s: float, delay_s: float, slots: int, settings: QueueSettings) -> float:
+    """Z after slots in which nothing was served and nothing arrived: (8) repeated, in closed form."""
+    if slots <= 0:
+        return delay_s
+    if backlog_s > 0:
+        credited = min(slots, max(1, int(_MOST_CREDITED_S / settings.slot_s)))
+        return delay_s + credited * settings.epsilon_s
+    return math.ldexp(delay_s, -min(slots, 1074))  # 2⁻¹⁰⁷⁴ is the smallest double: more halvings change nothing
+
+
+def renumbered(queue: QueueState, now_s: float, settings: QueueSettings) -> QueueState:
+    """The same queue in the slot numbers of a new slot length: for when settings change, and at no other time."""
+    slot = math.floor(now_s / settings.slot_s)
+    admitted = {job: (nodes, per_node, slot - 1) for job, (nodes, per_node, _) in queue.admitted.items()}
+    waiting = {job: cost for job, cost in queue.waiting.items() if job not in queue.admitted}
+    backlog_s = math.fsum(waiting.values())
+    return replace(
+        queue, slot=slot, decided_slot=slot - 1, admitted=admitted, waiting=waiting, backlog_s=backlog_s, arrivals_s=0.0
+    )
+
+
+def without(queue: QueueState, gone: set[str]) -> QueueState:
+    """The state after jobs left unserved (cancelled, or started by the host's own will): their work leaves Q."""
+    if not gone:
+        return queue
+    waiting = {job: cost for job, cost in queue.waiting.items() if job not in gone}
+    left_s = math.fsum(cost for job, cost in queue.waiting.items() if job in gone)
+    return replace(queue, waiting=waiting, backlog_s=max(queue.backlog_s - left_s, 0.0) if waiting else 0.0)
+
+
+def drift_plus_penalty(cost_s: Array, single_s: float, queue: QueueState, settings: QueueSettings) -> Array:
+    """S(n) of equation (14) for k = 1, (K,): V·C(n) + c² − c·(Z + Q), every time divided by τ; S(0) = 0."""
+    tau = settings.tau_s
+    served = single_s / tau
+    return np.asarray(settings.v * cost_s / tau + served * served - served * (queue.delay_s + queue.backlog_s) / tau)

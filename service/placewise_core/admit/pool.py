@@ -1,0 +1,289 @@
+"""What is free while the jobs of one request are decided one after the other, and the shapes that fit into it.
+
+Works on copies of the view's arrays: the view itself is never touched. Symmetric shapes (nodes × GPUs per node) for
+jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto as few nodes as will take them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise_core.job import Architecture, ElasticRange, Job, Shape, TaskGroup
+from placewise_core.view import GPU_MEMORY, GPUS, BoolArray, ClusterView, FloatArray, IntArray, may_share
+
+# The measured profiles end at 64 GPUs: a job that names no upper bound is not given more on their word.
+DEFAULT_MAX_GPUS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """`count` tasks (or one shape's part) on each of `rows`, each taking `demand` (R,) and `gpus` GPUs."""
+
+    rows: IntArray
+    counts: IntArray
+    demand: FloatArray | None
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Shapes a job could start with now: (K,) nodes and GPUs per node, fewest GPUs first; `gpus` (K,) in all.
+
+    A rigid job has one, with the `takes` that make it up; `gpus_per_node` is then the most on any node.
+    """
+
+    nodes: IntArray
+    gpus_per_node: IntArray
+    gpus: IntArray
+    takes: tuple[Take, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def shape(self, i: int) -> Shape:
+        return Shape(int(self.nodes[i]), int(self.gpus_per_node[i]))
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
+
+
+class Pool:
+    """Free resources per node. `Pool.free` is what a job can have now, `Pool.whole` what it could ever have."""
+
+    def __init__(self, view: ClusterView, usable: BoolArray, gpus: IntArray, free: FloatArray, is_whole: bool) -> None:
+        self.view = view
+        self._usable = usable
+        self._free_source: FloatArray = free
+        self._free: FloatArray | None = None  # copied when first written: most requests never need it
+        self._is_whole = is_whole
+        self.gpus: IntArray = np.where(usable, gpus, 0)
+        self._at_least: IntArray | None = None
+
+    @classmethod
+    def free(cls, view: ClusterView, now_s: float) -> "Pool":
+        """Free GPUs and resources of the nodes that may be used now."""
+        return cls(view, view.usable(now_s), view.free_gpus(), view.free, is_whole=False)
+
+    @classmethod
+    def whole(cls, view: ClusterView) -> "Pool":
+        """Every node, empty and ready: what fits into nothing here fits never."""
+        everything = np.ones(view.size, dtype=np.bool_)
+        return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
+
+    @property
+    def total_gpus(self) -> int:
+        return int(self.gpus.sum())
+
+    def resources(self) -> FloatArray:
+        """(R, M) what is left of each resource; 0 on nodes that may not be used."""
+        return np.where(self._usable, self._current(), 0.0)
+
+    # -- shapes -------------------------------------------------------------------------------------------------
+
+    def options(self, job: Job) -> Options:
+        """Every shape the job may take that fits now. Empty where none does."""
+        if job.is_rigid:
+            return self._rigid(job)
+        if job.architecture is Architecture.PIPELINE and not job.groups and job.elastic is None and job.shape is None:
+            return Options(np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
+        return self._symmetric(job)
+
+    def _symmetric(self, job: Job) -> Options:
+        slots, unit = self._slots(job)
+        at_least = self._nodes_with(slots)
+        wanted = elastic_range(job)
+        nodes, per_node = [], []
+        for g in range(unit, len(at_least), unit):
+            least = -(-wanted.min_gpus // g)
+            most = min(int(at_least[g]), wanted.max_gpus // g)
+            if most >= max(least, 1):
+                d = np.arange(max(least, 1), most + 1)
+                nodes.append(d)
+                per_node.append(np.full(len(d), g))
+        if not nodes:
+            return NO_OPTIONS
+        d, g_all = np.concatenate(nodes), np.concatenate(per_node)
+        if job.shape is not None:
+            keep = (d == job.shape.nodes) & (g_all == job.shape.gpus_per_node)
+            d, g_all = d[keep], g_all[keep]
+        order = np.lexsort((d, d * g_all))
+        return Options(d[order], g_all[order], (d * g_all)[order])
+
+    def _slots(self, job: Job) -> tuple[IntArray, int]:
+        """(M,) GPUs each node can give this job, and the GPUs one task of it takes."""
+        if not job.groups:
+            return self.gpus, 1
+        group = job.groups[0]
+        unit = max(1, int(np.ceil(group.demand.gpus)))
+        return self._task_counts(job, group) * unit, unit
+
+    def _nodes_with(self, slots: IntArray) -> IntArray:
+        """(G + 1,) how many nodes have at least g GPUs."""
+        if slots is self.gpus:
+            if self._at_least is None:
+                self._at_least = _at_least(slots)
+            return self._at_least
+        return _at_least(slots)
+
+    # -- rigid jobs ---------------------------------------------------------------------------------------------
+
+    def _rigid(self, job: Job) -> Options:
+        """The job's own gang: each group packed onto the nodes that take most of it, the largest tasks first."""
+        trial = Pool(self.view, self._usable, self.gpus, self._current(), self._is_whole)
+        takes: list[Take] = []
+        for group in sorted(job.groups, key=lambda g: (-g.demand.gpus, -g.demand.cpu_cores)):
+            take = trial._pack(job, group)
+            if take is None:
+                return NO_OPTIONS
+            trial._apply(take)
+            takes.append(take)
+        per_node = np.zeros(self.view.size, dtype=np.int64)
+        used = np.zeros(self.view.size, dtype=np.bool_)
+        for take in takes:
+            per_node[take.rows] += take.counts * take.gpus
+            used[take.rows] = True
+        gpus = int(np.ceil(job.gpus))
+        on = int((per_node > 0).sum()) or int(used.sum())
+        most = int(per_node.max(initial=0)) if gpus else 0
+        return Options(np.array([on]), np.array([most]), np.array([gpus]), tuple(takes))
+
+    def _pack(self, job: Job, group: TaskGroup) -> Take | None:
+        counts = self._task_counts(job, group)
+        if int(counts.sum()) < group.count:
+            return None
+        order = np.argsort(-counts, kind="stable")
+        filled = np.minimum(np.cumsum(counts[order]), group.count)
+        taken = np.diff(filled, prepend=0)
+        rows = order[taken > 0]
+        demand = self.view.demand_vector(group.demand)
+        return Take(rows, taken[taken > 0], demand, int(np.ceil(group.demand.gpus)))
+
+    def _task_counts(self, job: Job, group: TaskGroup) -> IntArray:
+        """(M,) how many tasks of the group fit each node, next to what was taken before."""
+        demand = self.view.demand_vector(group.demand)
+        if demand is None:
+            return np.zeros(self.view.size, dtype=np.int64)
+        counts = np.full(self.view.size, float(group.count if job.is_rigid else DEFAULT_MAX_GPUS))
+        free = self._current()
+        for row in np.flatnonzero(demand):
+            if row not in (GPUS, GPU_MEMORY):
+                np.minimum(counts, free[row] // demand[row], out=counts)
+        need = int(np.ceil(demand[GPUS]))
+        if need:
+            np.minimum(counts, self._open_gpus(job, group, demand) // need, out=counts)
+        if group.max_per_node:
+            np.minimum(counts, group.max_per_node, out=counts)
+        mask = self._usable & self.view.selected(group) if group.node_selector else self._usable
+        return np.where(mask, np.maximum(counts, 0.0), 0.0).astype(np.int64)
+
+    def _open_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> IntArray:
+        """(M,) GPUs that could take a task of the group: whole free ones, and those it may share."""
+        if not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, job.gpu_sharing):
+            return self.gpus
+        if self._is_whole:
+            return self._existing_gpus(group, demand)
+        empty, shared = self.view.gpu_open(demand, group, job.gpu_sharing)
+        taken = self.view.free_gpus() - self.gpus  # by the jobs admitted before in this request
+        return np.asarray(np.maximum((empty | shared).sum(axis=1) - np.maximum(taken, 0), 0))
+
+    def _existing_gpus(self, group: TaskGroup, demand: FloatArray) -> IntArray:
+        memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
+        fits = self.view.gpu_exists & (self.view.gpu_memory >= memory)
+        if group.gpu_model:
+            fits = fits & (self.view.gpu_model == _model_id(self.view, group.gpu_model))
+        return np.asarray(fits.sum(axis=1))
+
+    # -- taking -------------------------------------------------------------------------------------------------
+
+    def take(self, job: Job, options: Options, i: int) -> None:
+        """Takes option i for the job, so that the next job sees what is left."""
+        if options.takes:
+            for take in options.takes:
+                self._apply(take)
+        elif options.gpus[i] > 0:
+            self.take_shape(job, options.shape(i))
+
+    def take_shape(self, job: Job, shape: Shape) -> None:
+        """Takes a symmetric shape from the nodes where it leaves least behind; as much of it as there is."""
+        slots, unit = self._slots(job)
+        fitting = np.flatnonzero(slots >= shape.gpus_per_node)
+        rows = fitting[np.argsort(slots[fitting], kind="stable")[: shape.nodes]]
+        tasks = np.full(len(rows), shape.gpus_per_node // unit)
+        demand = self.view.demand_vector(job.groups[0].demand) if job.groups else None
+        self._apply(Take(rows, tasks, demand, unit))
+
+    def _apply(self, take: Take) -> None:
+        if take.demand is not None:
+            if self._free is None:
+                self._free = self._free_source.copy()
+            self._free[:, take.rows] -= np.outer(take.demand, take.counts)
+        if take.gpus:
+            self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
+            self._at_least = None
+
+    def _current(self) -> FloatArray:
+        return self._free_source if self._free is None else self._free
+
+
+def elastic_range(job: Job) -> ElasticRange:
+    """GPU counts a job may get: its range, its shape, or anything up to DEFAULT_MAX_GPUS."""
+    if job.shape is not None:
+        return ElasticRange(job.shape.gpus, job.shape.gpus)
+    if job.elastic is not None:
+        return job.elastic
+    return ElasticRange(1, DEFAULT_MAX_GPUS)
+
+
+def consolidated(options: Options) -> Options:
+    """One shape for each GPU count: the one on fewest nodes (K' ≤ K)."""
+    if options.takes or len(options) < 2:
+        return options
+    _, first = np.unique(options.gpus, return_index=True)  # options are sorted by GPUs, then nodes
+    return Options(options.nodes[first], options.gpus_per_node[first], options.gpus[first])
+
+
+def at_most(options: Options, gpus: int) -> int | None:
+    """Index of the most GPUs up to that number, on fewest nodes; None if even the fewest are more."""
+    fitting = np.flatnonzero(options.gpus <= gpus)
+    if len(fitting) == 0:
+        return None
+    return int(np.flatnonzero(options.gpus == options.gpus[fitting[-1]])[0])
+
+
+def requested_gpus(job: Job, platform_gpus: int) -> int:
+    """What the user asked for, as policies without a model of their own need it: the top of an elastic job's range.
+
+    A job that names neither tasks nor a range asks for one GPU.
+    """
+    if job.is_rigid:
+        return int(np.ceil(job.gpus))
+    if job.shape is not None:
+        return job.shape.gpus
+    return min(job.elastic.max_gpus, platform_gpus) if job.elastic is not None else 1
+
+
+def _model_id(view: ClusterView, model: str) -> int:
+    found = ((m, gpu.index) for m, node in enumerate(view.nodes) for gpu in node.gpus if gpu.model == model)
+    where = next(found, None)
+    return -2 if where is None else int(view.gpu_model[where])
+
+
+def _at_least(slots: IntArray) -> IntArray:
+    counts = np.bincount(slots) if len(slots) else np.zeros(1, dtype=np.int64)
+    return np.asarray(counts[::-1].cumsum()[::-1])
+
+
+def promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape]) -> None:
+    """Takes from the pool what was promised to jobs that have not started yet."""
+    for job in jobs:
+        shape = shapes.get(job.id)
+        if shape is None:
+            continue
+        if job.is_rigid:
+            options = pool.options(job)
+            if len(options):
+                pool.take(job, options, 0)
+        elif shape.gpus:
+            pool.take_shape(job, shape)

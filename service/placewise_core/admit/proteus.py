@@ -1,0 +1,203 @@
+"""Proteus (Lyapunov admission): the head of the queue starts with the n of least S(n) < 0, or waits. One per slot.
+
+What is asked more than once in a slot is answered the same and moves nothing. A job is in the queue while the host
+lists it, has not started (holds nothing in the view), and could fit the empty cluster. An admitted job keeps its
+answer, and its GPUs stay promised, until it starts or is no longer listed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise_core.admit import blockers
+from placewise_core.admit.facts import FactsCache
+from placewise_core.admit.lyapunov import advanced, drift_plus_penalty, without
+from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.pool import Options, Pool, consolidated, promised
+from placewise_core.cluster import QueueState
+from placewise_core.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
+from placewise_core.job import Job, Shape
+from placewise_core.speed.proteus_cost import ProteusCost
+from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.view import ClusterView, FloatArray
+
+_EXPLAINED_COUNTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """S(n) and C(n) of every shape the head could start with now."""
+
+    options: Options
+    values: FloatArray
+    costs_s: FloatArray
+
+    @property
+    def best(self) -> int:
+        return int(np.argmin(self.values))  # ties go to the fewest GPUs: options are sorted by them
+
+    def explained(self) -> tuple[DriftPlusPenalty, ...]:
+        nothing = DriftPlusPenalty(0, 0.0, 0.0)
+        rows = zip(self.options.gpus, self.values, self.costs_s, strict=True)
+        return (nothing, *(DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in list(rows)[:_EXPLAINED_COUNTS]))
+
+
+class Proteus:
+    """Equations (1)–(8), (14)–(15) with the corrections of PAPERS.md: slot-exact, scaled by τ, no Comm on one GPU."""
+
+    name = "proteus"
+
+    def __init__(self, throughput: ThroughputModel) -> None:
+        self._throughput = throughput
+        self._facts = FactsCache()
+
+    def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
+        started = {job.id for job in jobs if job.id in view.jobs}
+        state = self._up_to_date(jobs, started, view, queue, context)
+        pool = Pool.free(view, context.now_s)
+        promised(
+            [job for job in jobs if job.id in state.admitted and job.id not in started],
+            pool,
+            {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()},
+        )
+        head = next((job for job in jobs if job.id in state.waiting and job.id not in state.admitted), None)
+        if head is None or head.id in started:
+            return self._answer(jobs, started, view, state, context, {})
+        scores = self._scores(head, pool, state, view, context)
+        if state.decided_slot < state.slot:
+            state = self._decide(head, scores, state)
+        return self._answer(jobs, started, view, state, context, {head.id: (scores, pool)})
+
+    # -- the queue ----------------------------------------------------------------------------------------------
+
+    def _up_to_date(
+        self, jobs: Sequence[Job], started: set[str], view: ClusterView, queue: QueueState, context: AdmitContext
+    ) -> QueueState:
+        """The state at this slot, with who left taken out (once per slot) and who came noted."""
+        state = advanced(queue, max(context.slot, queue.slot), context.settings)
+        if state is not queue:
+            listed = {job.id for job in jobs}
+            state = without(state, {job for job in state.waiting if job not in listed or job in started})
+            kept = {job: answer for job, answer in state.admitted.items() if job in listed}
+            state = replace(state, admitted=kept)
+        arrived = {
+            job.id: self._single_s(job, view, context)
+            for job in jobs
+            if job.id not in state.waiting and job.id not in state.admitted and job.id not in started
+        }
+        arrived = self._servable(jobs, arrived, view)
+        if arrived:
+            came_s = state.arrivals_s + sum(arrived.values())
+            state = replace(state, waiting={**state.waiting, **arrived}, arrivals_s=came_s)
+        return state
+
+    def _servable(self, jobs: Sequence[Job], arrived: dict[str, float], view: ClusterView) -> dict[str, float]:
+        """Without the jobs that no shape of this cluster could ever take: work that cannot be served is no backlog."""
+        if not arrived:
+            return arrived
+        whole = Pool.whole(view)
+        fits = {job.id for job in jobs if job.id in arrived and len(whole.options(job))}
+        return {job: cost for job, cost in arrived.items() if job in fits}
+
+    def _single_s(self, job: Job, view: ClusterView, context: AdmitContext) -> float:
+        match = self._throughput.match(job, self._facts.of(view).gpu_model)
+        return self._throughput.single_gpu_s(job, match, context.settings.tau_s)
+
+    # -- the decision -------------------------------------------------------------------------------------------
+
+    def _scores(self, job: Job, pool: Pool, state: QueueState, view: ClusterView, context: AdmitContext) -> _Scores:
+        """Equation (14) for every n that fits now, each in its most consolidated shape."""
+        facts = self._facts.of(view)
+        match = self._throughput.match(job, facts.gpu_model)
+        cost = ProteusCost(self._throughput, job, match, facts.bandwidth, context.settings.tau_s)
+        options = consolidated(pool.options(job))
+        costs = cost.total_s(np.maximum(options.gpus, 1), options.nodes)
+        return _Scores(options, drift_plus_penalty(costs, cost.single_s, state, context.settings), costs)
+
+    def _decide(self, head: Job, scores: _Scores, state: QueueState) -> QueueState:
+        """Equation (15): the n of least S(n), if that is below S(0) = 0."""
+        state = replace(state, decided_slot=state.slot)
+        if len(scores.options) == 0 or scores.values[scores.best] >= 0:
+            return state
+        shape = scores.options.shape(scores.best)
+        return replace(state, admitted={**state.admitted, head.id: (shape.nodes, shape.gpus_per_node, state.slot)})
+
+    # -- the answer ---------------------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        jobs: Sequence[Job],
+        started: set[str],
+        view: ClusterView,
+        state: QueueState,
+        context: AdmitContext,
+        decided: dict[str, tuple[_Scores, Pool]],
+    ) -> AdmitPlan:
+        admissions = []
+        before = 0
+        for rank, job in enumerate(jobs, start=1):
+            if job.id in started or job.id in state.admitted:
+                admission = self._admitted(job, view, state, context, decided)
+            elif job.id not in state.waiting:
+                admission = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape())
+            else:
+                admission = self._waiting(job, before, state, context, decided)
+                before += 1
+            admissions.append(replace(admission, rank=rank))
+        return AdmitPlan(tuple(admissions), state)
+
+    def _admitted(
+        self,
+        job: Job,
+        view: ClusterView,
+        state: QueueState,
+        context: AdmitContext,
+        decided: dict[str, tuple[_Scores, Pool]],
+    ) -> Admission:
+        nodes, per_node, _ = state.admitted.get(job.id, (0, 0, 0))
+        gpus = int(np.ceil(job.gpus)) if job.is_rigid else nodes * per_node
+        if job.id in view.jobs and job.id not in state.admitted:
+            held = [len(a.gpu_indices) for a in view.jobs[job.id].assignments]
+            nodes, gpus = len({a.node for a in view.jobs[job.id].assignments}), sum(held)
+            per_node = max(held, default=0)
+        facts = self._facts.of(view)
+        match = self._throughput.match(job, facts.gpu_model)
+        cost = ProteusCost(self._throughput, job, match, facts.bandwidth, context.settings.tau_s)
+        seconds = float(cost.total_s(max(gpus, 1), max(nodes, 1)))
+        scores = decided.get(job.id)
+        return Admission(
+            job.id,
+            Verdict.ADMIT,
+            gpus=gpus,
+            nodes=nodes,
+            gpus_per_node=per_node,
+            expected_finish_time_s=context.now_s + seconds,
+            drift_plus_penalty=scores[0].explained() if scores and context.is_explaining else (),
+            profile_model=match.label,
+        )
+
+    def _waiting(
+        self,
+        job: Job,
+        before: int,
+        state: QueueState,
+        context: AdmitContext,
+        decided: dict[str, tuple[_Scores, Pool]],
+    ) -> Admission:
+        if job.id not in decided:
+            return Admission(job.id, Verdict.WAIT, blockers=blockers.behind(before or 1))
+        scores, pool = decided[job.id]
+        explained = scores.explained() if context.is_explaining else ()
+        why = _why_waiting(job, scores, pool, context)
+        return Admission(job.id, Verdict.WAIT, blockers=why, drift_plus_penalty=explained)
+
+
+def _why_waiting(job: Job, scores: _Scores, pool: Pool, context: AdmitContext) -> tuple[Blocker, ...]:
+    if len(scores.options) == 0:
+        return blockers.does_not_fit(job, pool, context.now_s)
+    least = float(scores.values[scores.best])
+    if least < 0:  # it would start, but this slot's decision was made
+        return (Blocker(Reason.SLOT_TAKEN, message="this slot's decision was made; the next slot decides again"),)
+    message = f"starting now costs more than waiting: least S(n) = {least:.4g}"
+    return (Blocker(Reason.DRIFT_PLUS_PENALTY, shortfall=least, message=message),)

@@ -1,0 +1,21 @@
+"""Every admission policy by name. A new policy is one more line here."""
+
+from placewise_core.admit.capacity import Capacity
+from placewise_core.admit.fifo import Fifo
+from placewise_core.admit.min_min import MinMin
+from placewise_core.admit.policy import AdmissionPolicy
+from placewise_core.admit.proteus import Proteus
+from placewise_core.admit.qos import QosAware
+from placewise_core.admit.random_gpus import RandomGpus
+from placewise_core.admit.single_gpu import SingleGpu
+from placewise_core.admit.tetris import TetrisCer, TetrisPerf
+from placewise_core.admit.weighted_fair import WeightedFair
+from placewise_core.speed.throughput import ThroughputModel
+
+_POLICIES = (Proteus, QosAware, Fifo, Capacity, MinMin, WeightedFair, TetrisPerf, TetrisCer, SingleGpu, RandomGpus)
+
+
+def admission_policies(throughput: ThroughputModel) -> dict[str, AdmissionPolicy]:
+    """One instance of each, by name, all with the same throughput model."""
+    policies = [policy(throughput) for policy in _POLICIES]
+    return {policy.name: policy for policy in policies}

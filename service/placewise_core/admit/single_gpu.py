@@ -1,0 +1,14 @@
+"""One GPU each (Proteus' first baseline): jobs in their order, none gets more than it must have."""
+
+from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
+from placewise_core.admit.pool import Options
+
+
+class SingleGpu(GreedyAdmission):
+    """First in, first out on one GPU; a rigid job on its own, an elastic one on the fewest of its range."""
+
+    name = "single-gpu"
+
+    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+        whole = state.whole.options(waiting.job)
+        return 0 if options.gpus[0] == whole.gpus[0] else None

@@ -1,0 +1,49 @@
+"""How many parameters a network has, by name. Knows published sizes only; never guesses one for an unknown name."""
+
+import re
+
+# Millions of parameters. Proteus' Table I, with ResNet-18 and ResNet-50 the right way round (PAPERS.md, Proteus [!]),
+# and further networks with the sizes their authors give.
+PARAMS_MILLIONS = {
+    "alexnet": 61.1,
+    "resnet18": 11.69,
+    "resnet34": 21.8,
+    "resnet50": 25.56,
+    "resnet101": 44.55,
+    "resnet152": 60.19,
+    "resnext50": 25.03,
+    "resnext101": 88.79,
+    "googlenet": 6.6,
+    "densenet121": 7.98,
+    "vgg11": 132.86,
+    "vgg16": 138.36,
+    "vgg19": 143.67,
+    "inceptionv3": 27.16,
+    "mobilenetv2": 3.5,
+    "bert": 110.0,
+    "bertbase": 110.0,
+    "bertlarge": 340.0,
+    "gpt2": 124.0,
+    "deepspeech2": 38.0,
+    "neumf": 31.8,
+    "ncf": 31.8,
+    "transformer": 65.0,
+}
+_ALIASES = {
+    "alex": "alexnet",
+    "imagenet": "resnet50",
+    "inception3": "inceptionv3",
+    "res18": "resnet18",
+    "res50": "resnet50",
+}
+
+
+def normalised(model: str) -> str:
+    """A model's name without case, spaces and punctuation: "ResNet-50" and "resnet_50" are one network."""
+    name = re.sub(r"[^a-z0-9]", "", model.lower())
+    return _ALIASES.get(name, name)
+
+
+def params_millions(model: str, given: float = 0.0) -> float:
+    """What the job says, else the table; 0 if neither knows."""
+    return given if given > 0 else PARAMS_MILLIONS.get(normalised(model), 0.0)

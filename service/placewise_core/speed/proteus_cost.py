@@ -1,0 +1,61 @@
+"""Proteus' cost of a job on n GPUs: equations (1) and (4)–(6). Never decides how many GPUs a job gets.
+
+With the contract's global batch B, a GPU's batch is b = B/n, so that m/(n·b) = m/B steps per epoch: the formulas as
+printed, with α(b) taken from the fitted single-GPU profile instead of a table per network.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placewise_core.job import Job
+from placewise_core.speed.params import params_millions
+from placewise_core.speed.throughput import Match, ThroughputModel, global_batch
+
+Array = NDArray[np.float64]
+_BYTES_PER_PARAMETER = 4.0  # fp32 gradients
+_GIGABIT_BYTES = 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Gbit/s between GPUs of one node, and between nodes (BW of equation (5), which has only one)."""
+
+    node_gbps: float = 96.0  # PCIe 3.0 ×16 as measured, 12 GB/s
+    network_gbps: float = 10.0  # where no node reports its network
+
+
+class ProteusCost:
+    """C(n) = Cost(n) + Comm(n) of one job, in seconds."""
+
+    def __init__(self, model: ThroughputModel, job: Job, match: Match, bandwidth: Bandwidth, default_s: float) -> None:
+        self._form = match.profile.form
+        self._batch = global_batch(job, match)
+        self.single_s = model.single_gpu_s(job, match, default_s)
+        self._step_s = float(self._form.compute_s(self._batch))
+        # em/b at n = 1; where the job gives its time on one GPU, that is the number of steps that take it.
+        self._steps = self.single_s / self._step_s
+        size = params_millions(job.model, job.params_millions) or match.profile.params_millions
+        self._gradient_bytes = size * 1e6 * _BYTES_PER_PARAMETER
+        self._bandwidth = bandwidth
+
+    def alpha(self, local_batch: ArrayLike) -> Array:
+        """α(b) of equation (1): time of a step of batch b over that of a step of batch 1."""
+        return np.asarray(self._form.compute_s(local_batch) / self._form.compute_s(1.0))
+
+    def cost_s(self, gpus: ArrayLike) -> Array:
+        """Cost(n) of equation (4); Cost(1) is the job's time on one GPU."""
+        n = np.asarray(gpus, dtype=np.float64)
+        step = self.alpha(self._batch / n) * float(self._form.compute_s(1.0))
+        return np.asarray(step * self._steps)
+
+    def comm_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Array:
+        """Comm(n) of equation (5); 0 for n = 1, where gradients do not leave the GPU (PAPERS.md, Proteus [!])."""
+        n, d = np.asarray(gpus), np.asarray(nodes)
+        gbps = np.where(d > 1, self._bandwidth.network_gbps, self._bandwidth.node_gbps)
+        return np.asarray(np.where(n > 1, self._steps * self._gradient_bytes / (gbps * _GIGABIT_BYTES), 0.0))
+
+    def total_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Array:
+        """C(n) of equation (6)."""
+        return self.cost_s(gpus) + self.comm_s(gpus, nodes)

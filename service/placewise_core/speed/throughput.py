@@ -1,0 +1,141 @@
+"""Throughput of a data-parallel job by shape: equations (4)–(8) of the QoS-aware paper, on fitted profiles.
+
+A profile belongs to one network on one GPU model. A job whose network was never measured gets the nearest profile,
+and the match says which. Never reads a file: the service and the simulator pass in the parsed `throughput.json`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placewise_core.job import Job
+from placewise_core.speed.forms import OverlapForm, QosForm, ThroughputForm
+from placewise_core.speed.params import normalised, params_millions
+
+Array = NDArray[np.float64]
+FORMS = {"qos": QosForm, "overlap": OverlapForm}
+_GENERIC_PARAMS_MILLIONS = 25.0  # of a job that says nothing at all: about a ResNet-50, the commonest training job
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One network on one GPU model, with its fitted form."""
+
+    model: str
+    gpu_model: str
+    params_millions: float
+    batch_max: float
+    rows: int
+    form: ThroughputForm
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The profile a job is predicted with. `label` is empty where it is the job's own network on its own GPU model."""
+
+    profile: Profile
+    label: str = ""
+
+
+class ThroughputModel:
+    """Profiles with the look-up of the nearest one.
+
+    `data` is the parsed `throughput.json`; `form` picks "qos" or "overlap" ("" = the one that generalised better when
+    the file was fitted). Raises ValueError for a file of another schema or without profiles.
+    """
+
+    def __init__(self, data: Mapping[str, Any], form: str = "") -> None:
+        if data.get("schema") != "placewise.throughput/1" or not data.get("profiles"):
+            raise ValueError("not a placewise.throughput/1 file with at least one profile")
+        self.form_name = form or str(data["form"])
+        self.startup_s = float(data["startup_s"])
+        self.profiles = tuple(_profile(entry, self.form_name) for entry in data["profiles"])
+        self._matches: dict[tuple[str, float, str], Match] = {}
+
+    # -- which profile ------------------------------------------------------------------------------------------
+
+    def match(self, job: Job, gpu_model: str = "") -> Match:
+        """The job's own profile, else one of its family, else the nearest by size; on that GPU model if there is one."""
+        key = (job.model, job.params_millions, gpu_model)
+        found = self._matches.get(key)
+        if found is None:
+            if len(self._matches) > 4096:  # names come from callers: without a bound they would fill the memory
+                self._matches.clear()
+            found = self._matches[key] = self._nearest(*key)
+        return found
+
+    def _nearest(self, model: str, params: float, gpu_model: str) -> Match:
+        size = params_millions(model, params) or _GENERIC_PARAMS_MILLIONS
+
+        def distance(profile: Profile) -> tuple[int, float, bool, int]:
+            by_size = abs(math.log(profile.params_millions / size))
+            return (_unlikeness(model, profile.model), by_size, profile.gpu_model != gpu_model, -profile.rows)
+
+        best = min(self.profiles, key=distance)
+        is_same_gpu = gpu_model in ("", best.gpu_model)
+        if normalised(model) == normalised(best.model):
+            return Match(best, "" if is_same_gpu else f"{best.model}@{best.gpu_model}")
+        return Match(best, best.model if is_same_gpu else f"{best.model}@{best.gpu_model}")
+
+    # -- how fast -----------------------------------------------------------------------------------------------
+
+    def throughput(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
+        """PR(t, s) in samples per second (5), broadcast over the shapes."""
+        return match.profile.form.shape_throughput(global_batch(job, match), nodes, gpus_per_node)
+
+    def speedup(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
+        """PR(t, s) / PR(t, ⟨1, 1⟩)."""
+        return self.throughput(job, match, nodes, gpus_per_node) / self.throughput(job, match, 1, 1)
+
+    def single_gpu_s(self, job: Job, match: Match, default_s: float) -> float:
+        """Lat(t, ⟨1, 1⟩): as the job says, else from its iterations, else `default_s` (nothing is known of its work)."""
+        if job.single_gpu_s > 0:
+            return job.single_gpu_s
+        iterations = job.total_iterations
+        if iterations <= 0:
+            return default_s
+        work = global_batch(job, match) * iterations
+        return float(work / self.throughput(job, match, 1, 1)) + self.startup_s
+
+    def latency_s(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike, default_s: float) -> Array:
+        """Lat(t, s) = work / PR + v (4), calibrated so that Lat(t, ⟨1, 1⟩) is `single_gpu_s`.
+
+        v is at most a tenth of the single-GPU time: a job that takes a minute on one GPU does not start up for half.
+        """
+        single = self.single_gpu_s(job, match, default_s)
+        startup = min(self.startup_s, 0.1 * single)
+        return np.asarray((single - startup) / self.speedup(job, match, nodes, gpus_per_node) + startup)
+
+
+def global_batch(job: Job, match: Match) -> float:
+    """The job's batch, or where it gives none the largest one measured on one GPU."""
+    return float(job.batch_size) if job.batch_size > 0 else match.profile.batch_max
+
+
+def _profile(entry: Mapping[str, Any], form_name: str) -> Profile:
+    form: ThroughputForm = FORMS[form_name].from_dict(entry[form_name])
+    return Profile(
+        model=str(entry["model"]),
+        gpu_model=str(entry["gpu_model"]),
+        params_millions=float(entry["params_millions"]),
+        batch_max=float(entry["batch_max"]),
+        rows=int(entry["rows"]),
+        form=form,
+    )
+
+
+def _unlikeness(model: str, other: str) -> int:
+    """0 for one network, 1 for one family (names equal up to digits), 2 otherwise."""
+    a, b = normalised(model), normalised(other)
+    if a == b:
+        return 0
+    return 1 if a and _family(a) == _family(b) else 2
+
+
+def _family(name: str) -> str:
+    return re.sub(r"\d.*$", "", name)

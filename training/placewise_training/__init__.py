@@ -1,0 +1,1 @@
+"""Everything that learns or judges: simulator, environment, data, models, trainers, experiments. Never serves."""
