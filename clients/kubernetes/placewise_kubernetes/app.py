@@ -1,0 +1,87 @@
+"""Puts the adapter together and runs it: watches, loop, server. One process, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from placewise_client.adapter.loop import AdapterLoop
+from placewise_client.aio import AsyncClient
+from placewise_client.target import Target, Tls
+from placewise_kubernetes.config import KubernetesConfig, ServiceConfig
+from placewise_kubernetes.extender import Extender
+from placewise_kubernetes.host import KubernetesHost
+from placewise_kubernetes.kube import KubeAccess, KubeClient
+from placewise_kubernetes.nodes import NodeReader
+from placewise_kubernetes.server import build_app, server_tls
+from placewise_kubernetes.volcano import VolcanoExtender
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A running adapter."""
+
+    host: KubernetesHost
+    loop: AdapterLoop
+    port: int
+
+
+def service_target(config: ServiceConfig) -> Target:
+    """Address and credentials of the decision service."""
+    tls = None
+    if config.ca_path:
+        chain, key = config.certificate_path, config.key_path
+        tls = Tls(Path(config.ca_path), Path(chain) if chain else None, Path(key) if key else None)
+    token = (lambda: Path(config.token_path).read_text().strip()) if config.token_path else None
+    return Target(config.targets, tls, token)
+
+
+@asynccontextmanager
+async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator[Adapter]:
+    """Runs the adapter for as long as the context is open.
+
+    Raises:
+        ExceptionGroup: a part of it ended by an error; the context's body is cancelled then.
+    """
+    async with AsyncExitStack() as stack:
+        kube = await stack.enter_async_context(KubeClient(access))
+        client = await stack.enter_async_context(AsyncClient(service_target(config.service)))
+        reader = NodeReader(config.rules.gpu_resources, config.tolerated_taints)
+        host = KubernetesHost(kube, config.rules, reader)
+        loop = AdapterLoop(host, client, config.settings)
+        extender = Extender(
+            host,
+            config.fail_open_s,
+            is_open_failing=config.settings.release_after_s <= 0,
+            is_reservation_protected=config.is_reservation_protected,
+        )
+        app = build_app(extender, VolcanoExtender(host, config.enqueue_budget_s), loop.metrics, host.is_synced)
+        port = await _listen(stack, app, config)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        parts = [tasks.create_task(host.run()), tasks.create_task(loop.run())]
+        log.info("listening on %s:%d", config.listen.host, port)
+        try:
+            yield Adapter(host, loop, port)
+        finally:
+            for part in parts:
+                part.cancel()
+            await loop.reporter.flush()
+            await host.writer.drain()
+
+
+async def _listen(stack: AsyncExitStack, app: web.Application, config: KubernetesConfig) -> int:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, config.listen.host, config.listen.port, ssl_context=server_tls(config.listen))
+    await site.start()
+    port: int = runner.addresses[0][1]
+    return port

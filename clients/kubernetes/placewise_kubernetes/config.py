@@ -1,0 +1,157 @@
+"""The adapter's configuration: one YAML file, read once. Never reads the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from placewise_client.adapter.native import AdapterSettings
+from placewise_kubernetes.gang import PRIORITIES, GangRules, Manage
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """The configuration file cannot be used; the message names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """How the decision service is reached."""
+
+    targets: tuple[str, ...] = ("127.0.0.1:50051",)
+    token_path: str = ""
+    """File with the bearer token; read again when it is rotated."""
+    ca_path: str = ""
+    """CA of the service; empty means no TLS."""
+    certificate_path: str = ""
+    key_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where kube-scheduler or Volcano reach the adapter."""
+
+    host: str = "127.0.0.1"
+    port: int = 8443
+    certificate_path: str = ""
+    """Certificate chain; empty means plain HTTP, for loopback only."""
+    key_path: str = ""
+    client_ca_path: str = ""
+    """CA that callers' certificates must come from; empty asks for none."""
+    is_insecure: bool = False
+    """Allows plain HTTP on an address that is not loopback (Volcano knows no TLS: guard the port by network policy)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesConfig:
+    """Everything the adapter can be told."""
+
+    cluster: str
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    rules: GangRules = field(default_factory=GangRules)
+    settings: AdapterSettings = field(default_factory=lambda: AdapterSettings(""))
+    fail_open_s: float = 0.1
+    """A filter call that has no decision after this long lets the gang go to the scheduler's own choice."""
+    enqueue_budget_s: float = 0.03
+    """Longest that Volcano's jobEnqueueable waits for an answer before it says "not yet"; it asks again in a second."""
+    tolerated_taints: tuple[str, ...] = ()
+    """Taint keys that the cluster's jobs tolerate; a node with any other blocking taint takes no gang."""
+    is_reservation_protected: bool = True
+    """Pods that Placewise does not manage are kept off GPUs held for a gang that is being bound."""
+
+
+# A host that asks per pod must not be kept waiting: no decision within the budget frees the gang at once.
+_SETTINGS_DEFAULTS: Mapping[str, Any] = {
+    "decide_budget_s": 0.08,
+    "release_after_s": 0.0,
+    "retry_s": 0.5,
+    "batch": 64,
+}
+
+
+def load_config(path: Path) -> KubernetesConfig:
+    """Reads a configuration file.
+
+    Raises:
+        ConfigError: it is missing, no YAML, or has a key or value that is not known.
+    """
+    try:
+        document = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return parse_config(document)
+
+
+def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
+    """A configuration document, keys as in the dataclasses. Raises ConfigError."""
+    if not isinstance(document, Mapping) or not document.get("cluster"):
+        raise ConfigError("cluster: a name is needed")
+    values = dict(document)
+    adapter = _section(values.pop("adapter", None), "adapter")
+    settings = {**_SETTINGS_DEFAULTS, **adapter, "cluster": document["cluster"]}
+    values["settings"] = _build(AdapterSettings, settings, "adapter")
+    values["service"] = _build(ServiceConfig, _section(values.get("service"), "service"), "service")
+    values["listen"] = _build(ListenConfig, _section(values.get("listen"), "listen"), "listen")
+    values["rules"] = _rules(_section(values.get("rules"), "rules"))
+    config = _build(KubernetesConfig, values, "")
+    _check_listen(config.listen)
+    return config
+
+
+def _rules(values: dict[str, Any]) -> GangRules:
+    rules = _build(GangRules, values, "rules")
+    try:
+        rules = dataclasses.replace(rules, manage=Manage(rules.manage))
+    except ValueError as error:
+        raise ConfigError(f"rules.manage: one of {', '.join(Manage)}") from error
+    for name, word in rules.priority_classes.items():
+        if word not in PRIORITIES:
+            raise ConfigError(f"rules.priority_classes.{name}: one of {', '.join(PRIORITIES)}")
+    return rules
+
+
+def _section(value: Any, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}: a mapping is needed")
+    return dict(value)
+
+
+def _build(kind: type[T], values: Mapping[str, Any], section: str) -> T:
+    """A dataclass from a mapping, with types checked against its defaults' types."""
+    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    prefix = f"{section}." if section else ""
+    for name in values:
+        if name not in fields:
+            raise ConfigError(f"{prefix}{name}: unknown key")
+    checked = {name: _value(fields[name], value, f"{prefix}{name}") for name, value in values.items()}
+    return kind(**checked)
+
+
+def _value(item: dataclasses.Field[Any], value: Any, name: str) -> Any:
+    default = item.default
+    if isinstance(default, tuple):
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{name}: a list is needed")
+        return tuple(value)
+    if isinstance(default, bool) is not isinstance(value, bool) and default is not dataclasses.MISSING:
+        raise ConfigError(f"{name}: true or false is needed" if isinstance(default, bool) else f"{name}: no boolean")
+    if isinstance(default, float) and not isinstance(value, int | float):
+        raise ConfigError(f"{name}: a number is needed")
+    return value
+
+
+def _check_listen(listen: ListenConfig) -> None:
+    is_loopback = listen.host in ("127.0.0.1", "::1", "localhost")
+    if not listen.certificate_path and not is_loopback and not listen.is_insecure:
+        raise ConfigError("listen: an address that others reach needs certificate_path, or is_insecure: true")
+    if bool(listen.certificate_path) != bool(listen.key_path):
+        raise ConfigError("listen: certificate_path and key_path go together")

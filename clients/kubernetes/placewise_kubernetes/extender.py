@@ -1,0 +1,137 @@
+"""kube-scheduler's extender protocol: filter, prioritize, bind. By node names only; it never reads a Node object.
+
+A gang is decided once; each of its pods is answered from that decision, and the same at every repeat. What Placewise
+does not manage passes through, save that GPUs held for a gang in the middle of being bound are kept free.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placewise_kubernetes.bind import Bound, decision_notes
+from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.host import KubernetesHost
+from placewise_kubernetes.objects import Pod, parse_pod
+
+log = logging.getLogger(__name__)
+
+TOP_SCORE = 10
+# A reason is repeated for each node it holds for; beyond this many it tells the user nothing more.
+FAILED_NODES_LIMIT = 200
+DECIDING = "Placewise is deciding"
+
+
+@dataclass(frozen=True, slots=True)
+class Extender:
+    """Answers the extender's calls; each method takes and gives decoded JSON."""
+
+    host: KubernetesHost
+    fail_open_s: float
+    is_open_failing: bool = True
+    is_reservation_protected: bool = True
+
+    async def filter(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The one node the pod's task was given, all nodes for a pod that is let through, none while it waits.
+
+        Raises:
+            ValueError, KeyError: the call is not what an extender gets with nodeCacheCapable.
+        """
+        pod, offered = parse_pod(arguments["Pod"]), _names(arguments)
+        if not self.host.rules.is_managed(pod):
+            return self._filter_foreign(pod, offered)
+        gang = self.host.take(pod)
+        if gang.has_started and gang.plan is None:
+            return _passed(offered)
+        await self._settle(gang)
+        return self._answer(gang, pod, offered)
+
+    async def prioritize(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The top score for the decided node, nothing for the others."""
+        pod, offered = parse_pod(arguments["Pod"]), _names(arguments)
+        gang = self.host.pods.book.gang_of(pod.uid)
+        task = gang.task_of(pod) if gang is not None and not gang.is_released and gang.plan else None
+        if task is None or task.node not in offered:
+            return [{"Host": name, "Score": 0} for name in offered]
+        return [{"Host": name, "Score": TOP_SCORE if name == task.node else 0} for name in offered]
+
+    async def bind(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Creates the Binding, with the decision noted on the pod."""
+        uid, node = arguments["PodUID"], arguments["Node"]
+        pod = Pod(arguments["PodNamespace"], arguments["PodName"], uid)
+        gang = self.host.pods.book.gang_of(uid)
+        task = gang.held.get(uid) if gang is not None else None
+        decision_id = gang.plan.decision_id if gang is not None and gang.plan else ""
+        outcome = await self.host.binder.bind(pod, node, decision_notes(task, decision_id))
+        return {"Error": "" if outcome is Bound.DONE else f"binding to {node}: {outcome.value}"}
+
+    async def _settle(self, gang: Gang) -> None:
+        """Waits for the decision of a complete gang; this holds up the scheduler, so never for longer than allowed.
+
+        An incomplete gang is not waited for: the scheduler has to go on to the pods that complete it.
+        """
+        is_incomplete = gang.facts is not None and gang.plan is None and gang.missing()
+        if is_incomplete or await self.host.settled(gang, self.fail_open_s):
+            return
+        if self.is_open_failing and not gang.missing():
+            log.warning("gang %s: no decision within %.0f ms, left to the scheduler", gang.key, self.fail_open_s * 1e3)
+            self.host.let_go(gang)
+
+    def _answer(self, gang: Gang, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
+        if gang.is_released:
+            return _passed(offered)
+        if gang.plan is None:
+            return self._refuse(gang, pod, offered, gang.text or gang.missing() or DECIDING)
+        task = gang.task_of(pod)
+        if task is None:
+            return _passed(offered)
+        if task.node not in offered:
+            return self._refuse(gang, pod, offered, f"decided node {task.node} is not one the scheduler offers now")
+        return _passed([task.node])
+
+    def _refuse(self, gang: Gang, pod: Pod, offered: Sequence[str], text: str) -> dict[str, Any]:
+        gang.refused[pod.uid] = gang.text or text
+        return _failed(offered, f"Placewise: {text}")
+
+    def _filter_foreign(self, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
+        """A pod that is not ours must not take what was promised to a gang a moment ago."""
+        wanted = sum(pod.requests.get(name, 0.0) for name in self.host.rules.gpu_resources)
+        held = self.host.pods.gpus_held() if wanted and self.is_reservation_protected else {}
+        if not held:
+            return _passed(offered)
+        in_use = self.host.pods.gpus_in_use()
+        nodes = self.host.nodes.nodes
+        free = [
+            name
+            for name in offered
+            if name not in held or name not in nodes or nodes[name].capacity.gpus - in_use.get(name, 0.0) >= wanted
+        ]
+        result = _passed(free)
+        taken = [name for name in offered if name not in free]
+        result["FailedNodes"] = dict.fromkeys(taken[:FAILED_NODES_LIMIT], "Placewise: GPUs are held for a gang")
+        return result
+
+
+def _names(arguments: Mapping[str, Any]) -> list[str]:
+    names = arguments.get("NodeNames")
+    if names is None:
+        raise ValueError("no NodeNames: the extender has to be configured with nodeCacheCapable: true")
+    return list(names)
+
+
+def _passed(names: Sequence[str]) -> dict[str, Any]:
+    return {"Nodes": None, "NodeNames": list(names), "FailedNodes": {}, "Error": ""}
+
+
+def _failed(names: Sequence[str], text: str) -> dict[str, Any]:
+    """No node, and no use in looking for pods to evict: newer schedulers read the second map, older ones the first."""
+    reasons = dict.fromkeys(names[:FAILED_NODES_LIMIT], text)
+    return {
+        "Nodes": None,
+        "NodeNames": [],
+        "FailedNodes": reasons,
+        "FailedAndUnresolvableNodes": reasons,
+        "Error": "",
+    }

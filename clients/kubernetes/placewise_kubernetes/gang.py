@@ -1,0 +1,262 @@
+"""Which gang a pod belongs to, and what the gang asks for. Pure: reads pods and what is known of their group."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from placewise.v1.cluster_pb2 import Assignment
+from placewise.v1.job_pb2 import Job, TaskGroup
+from placewise_kubernetes import names
+from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.quantity import resources_from
+
+PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
+DEFAULT_ROLE = "worker"
+ARCHITECTURES = {
+    "single": Job.SINGLE,
+    "ps": Job.PARAMETER_SERVER,
+    "parameter-server": Job.PARAMETER_SERVER,
+    "all-reduce": Job.ALL_REDUCE,
+    "pipeline": Job.PIPELINE,
+}
+PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
+
+
+class Source(enum.Enum):
+    """What made these pods a gang."""
+
+    LABEL = "label"
+    POD_GROUP = "pod-group"
+    VOLCANO = "volcano"
+    BATCH_JOB = "batch-job"
+    SINGLE = "single"
+
+
+class Manage(enum.StrEnum):
+    """Which pods Placewise decides for."""
+
+    LABELLED = "labelled"
+    """Only those that carry the job label."""
+    GROUPS = "groups"
+    """Those, and every pod of a PodGroup."""
+    GPU = "gpu"
+    """Those, and every pod that asks for a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangRef:
+    """Name of a gang."""
+
+    source: Source
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What a group object (PodGroup, batch Job) says; empty where there is none."""
+
+    uid: str = ""
+    roles: Mapping[str, int] = field(default_factory=dict)
+    queue: str = ""
+    priority_class: str = ""
+    created_s: float = 0.0
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRules:
+    """How pods are read; from the configuration."""
+
+    manage: Manage = Manage.GROUPS
+    gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
+    own_scheduler: str = "placewise"
+    default_queue: str = "default"
+    priority_classes: Mapping[str, str] = field(default_factory=dict)
+
+    def is_managed(self, pod: Pod) -> bool:
+        """Whether Placewise decides for this pod."""
+        if pod.scheduler == self.own_scheduler:
+            return True
+        if pod.setting(names.IGNORE).lower() == "true":
+            return False
+        if names.JOB in pod.labels:
+            return True
+        if self.manage is not Manage.LABELLED and _pod_group(pod) is not None:
+            return True
+        return self.manage is Manage.GPU and any(pod.requests.get(name) for name in self.gpu_resources)
+
+    def reference(self, pod: Pod) -> GangRef:
+        """The gang of a pod; a pod without one is a gang of its own."""
+        if names.JOB in pod.labels:
+            return GangRef(Source.LABEL, pod.namespace, pod.labels[names.JOB])
+        return _pod_group(pod) or single(pod)
+
+    def group_object(self, pod: Pod) -> GangRef | None:
+        """The object that has to be read for the gang's size; None where the pod says it, or is alone."""
+        if pod.setting(names.GANG):
+            return None
+        if names.JOB not in pod.labels:
+            return _pod_group(pod)
+        if pod.owner is not None and pod.owner.kind == "Job":
+            return GangRef(Source.BATCH_JOB, pod.namespace, pod.owner.name)
+        return None
+
+    def queue(self, pod: Pod | None, facts: GroupFacts) -> str:
+        """Queue of a gang: the pod's own word, the group's, the configured default."""
+        own = pod.setting(names.QUEUE) if pod else ""
+        return own or facts.annotations.get(names.QUEUE) or facts.queue or self.default_queue
+
+    def priority(self, pod: Pod | None, facts: GroupFacts) -> Job.Priority:
+        """Service class: the pod's own word, else what the configuration makes of its priority class."""
+        word = (pod.setting(names.PRIORITY) if pod else "") or facts.annotations.get(names.PRIORITY, "")
+        if not word:
+            priority_class = (pod.priority_class if pod else "") or facts.priority_class
+            word = self.priority_classes.get(priority_class, "")
+        return PRIORITIES.get(word.lower(), Job.PRIORITY_UNSPECIFIED)
+
+
+def single(pod: Pod) -> GangRef:
+    """A gang of this pod alone."""
+    return GangRef(Source.SINGLE, pod.namespace, pod.name)
+
+
+def role_of(pod: Pod) -> str:
+    """The pod's role within its gang."""
+    return pod.setting(names.ROLE) or pod.setting(names.VOLCANO_TASK) or DEFAULT_ROLE
+
+
+def parse_roles(text: str) -> dict[str, int]:
+    """ "4" or "worker=4,ps=1" as counts by role.
+
+    Raises:
+        ValueError: it is neither, or a count is below one.
+    """
+    roles = {}
+    for part in text.split(","):
+        role, _, count = part.rpartition("=")
+        roles[role.strip() or DEFAULT_ROLE] = int(count)
+    if min(roles.values()) < 1:
+        raise ValueError(f"a gang needs at least one pod of each role: {text!r}")
+    return roles
+
+
+def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -> dict[str, int]:
+    """How many pods of each role the gang has.
+
+    The annotation wins over the group object. Where neither says anything, the pods that are there are the gang.
+    """
+    pods = list(pods)
+    if reference.source is Source.SINGLE:
+        return {role_of(pod): 1 for pod in pods}
+    for text in (*(pod.setting(names.GANG) for pod in pods), facts.annotations.get(names.GANG, "")):
+        if text:
+            try:
+                return parse_roles(text)
+            except ValueError:
+                continue
+    if facts.roles:
+        return _spread(facts.roles, pods)
+    counts: dict[str, int] = {}
+    for pod in pods:
+        counts[role_of(pod)] = counts.get(role_of(pod), 0) + 1
+    return counts
+
+
+def _spread(roles: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:
+    """A group that only says a total speaks of the one role its pods have."""
+    seen = {role_of(pod) for pod in pods}
+    if set(roles) == {DEFAULT_ROLE} and len(seen) == 1:
+        return {seen.pop(): roles[DEFAULT_ROLE]}
+    return dict(roles)
+
+
+def build_job(
+    key: str, roles: Mapping[str, int], examples: Mapping[str, Pod], facts: GroupFacts, rules: GangRules
+) -> Job:
+    """The Job to ask about. `examples` has one pod of every role; its groups come in the order of `roles`."""
+    lead = next(iter(examples.values()))
+    job = Job(
+        id=key,
+        model=lead.setting(names.MODEL),
+        groups=[_group(role, count, examples[role], rules) for role, count in roles.items()],
+        total_epochs=_float(lead, names.EPOCHS),
+        batch_size=int(_float(lead, names.BATCH_SIZE)),
+        dataset_size=int(_float(lead, names.DATASET_SIZE)),
+        single_gpu_seconds=_float(lead, names.SINGLE_GPU_SECONDS),
+        priority=rules.priority(lead, facts),
+        queue=rules.queue(lead, facts),
+    )
+    job.architecture = _architecture(lead, job)
+    created_s = facts.created_s or min(pod.created_s for pod in examples.values())
+    if created_s:
+        job.submit_time.CopyFrom(Timestamp(seconds=int(created_s)))
+    return job
+
+
+def _group(role: str, count: int, pod: Pod, rules: GangRules) -> TaskGroup:
+    return TaskGroup(
+        role=proto_role(role),
+        count=count,
+        demand=resources_from(pod.requests, rules.gpu_resources),
+        max_per_node=int(_float(pod, names.MAX_PER_NODE)),
+        gpu_model=pod.setting(names.GPU_MODEL),
+        node_selector=dict(pod.node_selector),
+    )
+
+
+def proto_role(role: str) -> TaskGroup.Role:
+    """A pod's role in the contract's terms."""
+    return TaskGroup.PARAMETER_SERVER if role.lower() in PARAMETER_SERVER_ROLES else TaskGroup.WORKER
+
+
+def tasks_by_role(job: Job, roles: Iterable[str], assignments: Sequence[Assignment]) -> dict[str, list[Assignment]]:
+    """Cuts a decision into the roles of the gang, in the order of the job's groups.
+
+    Two roles may be one role to the contract (a launcher and its workers): their tasks differ in what they hold.
+    """
+    left = list(assignments)
+    result: dict[str, list[Assignment]] = {}
+    for role, group in zip(roles, job.groups, strict=True):
+        exact = [task for task in left if task.role == group.role and _is_same_demand(task, group)]
+        chosen = (exact or [task for task in left if task.role == group.role] or left)[: group.count]
+        result[role] = chosen
+        left = [task for task in left if not any(task is taken for taken in chosen)]
+    return result
+
+
+def _is_same_demand(task: Assignment, group: TaskGroup) -> bool:
+    return not task.HasField("demand") or (
+        abs(task.demand.gpus - group.demand.gpus) < 1e-6 and abs(task.demand.cpu_cores - group.demand.cpu_cores) < 1e-3
+    )
+
+
+def _architecture(pod: Pod, job: Job) -> Job.Architecture:
+    """What the annotation says; else parameter servers show themselves, and several workers reduce together."""
+    word = pod.setting(names.ARCHITECTURE).lower()
+    if word in ARCHITECTURES:
+        return ARCHITECTURES[word]
+    if any(group.role == TaskGroup.PARAMETER_SERVER for group in job.groups):
+        return Job.PARAMETER_SERVER
+    return Job.ALL_REDUCE if sum(group.count for group in job.groups) > 1 else Job.SINGLE
+
+
+def _pod_group(pod: Pod) -> GangRef | None:
+    if names.VOLCANO_GROUP in pod.annotations:
+        return GangRef(Source.VOLCANO, pod.namespace, pod.annotations[names.VOLCANO_GROUP])
+    for label in names.POD_GROUP_LABELS:
+        if label in pod.labels:
+            return GangRef(Source.POD_GROUP, pod.namespace, pod.labels[label])
+    return None
+
+
+def _float(pod: Pod, name: str) -> float:
+    """A number from an annotation; what cannot be read counts as not given."""
+    try:
+        return float(pod.setting(name) or 0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,360 @@
+"""Every gang the adapter knows: its pods, what was decided, which pod has which task. Never talks to anybody.
+
+A gang is decided once; each pod is handed one of its tasks, and the same one again however often it asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from placewise.v1.cluster_pb2 import Assignment
+from placewise.v1.job_pb2 import Job
+from placewise_client.adapter.native import End, NativeJob, Placement, Stage
+from placewise_kubernetes import names
+from placewise_kubernetes.gang import (
+    GangRef,
+    GangRules,
+    GroupFacts,
+    build_job,
+    declared_roles,
+    proto_role,
+    role_of,
+    single,
+    tasks_by_role,
+)
+from placewise_kubernetes.objects import Pod
+
+UID_LENGTH = 8
+
+
+@dataclass(slots=True, eq=False)
+class Gang:
+    """One gang.
+
+    `group` is the object that tells its size, which has to be read before it can be decided. `templates` stand in for
+    pods that do not exist yet (a Volcano PodGroup comes before its pods). `refused` is what each pod was last told.
+    """
+
+    ref: GangRef
+    key: str
+    is_own: bool
+    group: GangRef | None = None
+    facts: GroupFacts | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    templates: dict[str, Pod] = field(default_factory=dict)
+    plan: Placement | None = None
+    tasks: dict[str, list[Assignment]] = field(default_factory=dict)
+    held: dict[str, Assignment] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    text: str = ""
+    is_released: bool = False
+    has_started: bool = False
+    job: Job | None = None
+    job_roles: tuple[str, ...] = ()
+    asked_at_s: float = 0.0
+
+    def live(self) -> list[Pod]:
+        """Pods that have or need a node, in the order they were made."""
+        return [pod for pod in self.pods.values() if not pod.is_over and not pod.is_deleting]
+
+    def waiting(self) -> list[Pod]:
+        """Pods that need a node."""
+        return [pod for pod in self.pods.values() if pod.is_waiting]
+
+    def roles(self) -> dict[str, int]:
+        """Pods per role, as far as is known."""
+        pods = list(self.pods.values()) or list(self.templates.values())
+        return declared_roles(self.ref, pods, self.facts or GroupFacts())
+
+    def size(self) -> int:
+        """Pods of the whole gang."""
+        return sum(self.roles().values())
+
+    def missing(self) -> str:
+        """What has to be known or made before the gang can be decided; empty where nothing is missing."""
+        if self.facts is None:
+            return "size of the gang is being read"
+        if not self.live() and not self.templates:
+            return "no pod of the gang needs a node"
+        if any(pod.is_gated for pod in self.waiting()):
+            return "pods have scheduling gates"
+        counts = _count_roles(self.live())
+        for role, wanted in self.roles().items():
+            have = counts.get(role, 0)
+            if self.is_own and have < wanted:
+                return f"{have} of {wanted} {role} pods of the gang exist"
+            if have == 0 and role not in self.templates:
+                return f"no {role} pod of the gang exists yet"
+        return ""
+
+    def has_room_for(self, pod: Pod) -> bool:
+        """Whether the pod is one of the gang's own, rather than one too many (which becomes a gang by itself)."""
+        if pod.uid in self.pods or self.facts is None:
+            return True
+        if self.plan is not None:
+            return any(not self._is_taken(task) for task in self._tasks_for(pod))
+        if self.has_started:
+            return False
+        declared = declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
+        return _count_roles(self.live()).get(role_of(pod), 0) < declared.get(role_of(pod), 0)
+
+    def build(self, rules: GangRules) -> Job:
+        """The job to ask about; made again only while the gang is undecided."""
+        if self.job is None or (self.plan is None and not self.has_started):
+            examples = dict(self.templates)
+            for pod in reversed(list(self.pods.values())):
+                examples[role_of(pod)] = pod
+            roles = {role: count for role, count in self.roles().items() if role in examples}
+            self.job_roles = tuple(roles)
+            self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
+        return self.job
+
+    def decide(self, placement: Placement) -> None:
+        """Takes a decision. Pods that are bound already take the tasks of their nodes first."""
+        self.plan = placement
+        self.held.clear()
+        self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}
+        for pod in self.live():
+            if pod.node:
+                self.task_of(pod)
+
+    def undecide(self) -> None:
+        """Drops the decision."""
+        self.plan = None
+        self.tasks = {}
+        self.held.clear()
+
+    def task_of(self, pod: Pod) -> Assignment | None:
+        """The pod's task, the same at every call; None where the decision has none for it."""
+        if pod.uid in self.held:
+            return self.held[pod.uid]
+        free = [task for task in self._tasks_for(pod) if not self._is_taken(task)]
+        if pod.node:
+            free = [task for task in free if task.node == pod.node]
+        if not free:
+            return None
+        self.held[pod.uid] = free[0]
+        return free[0]
+
+    def placement(self) -> tuple[Assignment, ...]:
+        """Where the pods really are."""
+        return tuple(self._real(pod) for pod in self.pods.values() if pod.node)
+
+    def planned(self) -> Iterator[Assignment]:
+        """Tasks whose pod is not bound yet: what is held free for them."""
+        if self.plan is None or self.is_released or self.has_started:
+            return
+        bound = [self.held.get(pod.uid) for pod in self.pods.values() if pod.node and not pod.is_ended]
+        for task in self.plan.assignments:
+            if not any(task is taken for taken in bound):
+                yield task
+
+    def _facts(self) -> GroupFacts:
+        return self.facts or GroupFacts()
+
+    def _tasks_for(self, pod: Pod) -> list[Assignment]:
+        """Tasks of the pod's role; of any role, where the pod calls its role by a name the group did not know."""
+        role = role_of(pod)
+        return self.tasks[role] if role in self.tasks else [task for tasks in self.tasks.values() for task in tasks]
+
+    def _is_taken(self, task: Assignment) -> bool:
+        for uid, held in self.held.items():
+            pod = self.pods.get(uid)
+            if held is task and pod is not None and not pod.is_over and not pod.is_deleting:
+                return True
+        return False
+
+    def _real(self, pod: Pod) -> Assignment:
+        task = self.task_of(pod) if self.plan else None
+        real = Assignment(task=pod.name, role=proto_role(role_of(pod)), node=pod.node)
+        if task is not None and task.node == pod.node:
+            real.CopyFrom(task)
+        elif self.job is not None:
+            group = next((group for group in self.job.groups if group.role == real.role), self.job.groups[0])
+            real.demand.CopyFrom(group.demand)
+        return real
+
+
+def _count_roles(pods: Iterable[Pod]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for pod in pods:
+        counts[role_of(pod)] = counts.get(role_of(pod), 0) + 1
+    return counts
+
+
+def stage_of(gang: Gang) -> Stage | None:
+    """How far a gang is; None while it cannot be decided."""
+    pods = gang.pods.values()
+    if pods and all(pod.is_over for pod in pods):
+        return Stage.ENDED
+    if gang.has_started:
+        return Stage.RUNNING
+    if gang.is_released:
+        return Stage.RELEASED
+    if gang.plan is not None:
+        return Stage.APPLIED
+    return None if gang.missing() else Stage.WAITING
+
+
+def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
+    """The gang as the skeleton wants it."""
+    pods = list(gang.pods.values())
+    end, reason = _end_of(pods) if stage is Stage.ENDED else (None, "")
+    starts = [pod.started_s for pod in pods if pod.started_s]
+    return NativeJob(
+        key=gang.key,
+        job=gang.build(rules) if pods or gang.templates else (gang.job or Job(id=gang.key)),
+        stage=stage,
+        placement=gang.placement(),
+        start_time_s=max(starts, default=0.0),
+        end=end,
+        end_time_s=max((pod.ended_s for pod in pods), default=0.0),
+        end_reason=reason,
+    )
+
+
+def _end_of(pods: Iterable[Pod]) -> tuple[End, str]:
+    pods = list(pods)
+    for pod in pods:
+        if pod.phase == "Failed":
+            return End.FAILED, pod.reason or f"{pod.path} failed"
+    if pods and all(pod.phase == "Succeeded" for pod in pods):
+        return End.FINISHED, ""
+    return End.CANCELLED, "pods deleted"
+
+
+class GangBook:
+    """All gangs, found by pod or by name; notes which ones have news.
+
+    `active` are those that still need something: a node for a pod, or the size of the gang.
+    """
+
+    def __init__(self, rules: GangRules) -> None:
+        self.rules = rules
+        self.gangs: dict[str, Gang] = {}
+        self.active: dict[str, Gang] = {}
+        self._current: dict[GangRef, Gang] = {}
+        self._by_pod: dict[str, Gang] = {}
+        self._dirty: dict[str, Gang] = {}
+
+    def gang_of(self, pod_uid: str) -> Gang | None:
+        """The gang a pod was put into."""
+        return self._by_pod.get(pod_uid)
+
+    def find(self, reference: GangRef) -> Gang | None:
+        """The gang that goes by this name now."""
+        return self._current.get(reference)
+
+    def put(self, pod: Pod) -> Gang:
+        """Adds or updates a pod."""
+        gang = self._by_pod.get(pod.uid)
+        if gang is None:
+            gang = self._gang_for(pod)
+            self._by_pod[pod.uid] = gang
+        before = gang.pods.get(pod.uid)
+        gang.pods[pod.uid] = pod
+        gang.is_released |= pod.annotations.get(names.RELEASED) == "true" and not gang.has_started
+        if before != pod:
+            self.touch(gang)
+        return gang
+
+    def put_into(self, gang: Gang, pod: Pod) -> None:
+        """Adds a pod to a gang it is known to belong to; one that is known already stays as it is."""
+        if pod.uid not in self._by_pod:
+            self._by_pod[pod.uid] = gang
+            gang.pods[pod.uid] = pod
+            self.touch(gang)
+
+    def drop(self, pod_uid: str) -> Gang | None:
+        """Removes a pod that is gone from the API."""
+        gang = self._by_pod.pop(pod_uid, None)
+        if gang is None:
+            return None
+        gone = gang.pods.pop(pod_uid)
+        gang.refused.pop(pod_uid, None)
+        # The last one stays as it ended (or was deleted), so that the end of the gang can be told.
+        if not gang.pods:
+            gang.pods[pod_uid] = dataclasses.replace(gone, is_gone=True)
+            gang.templates.clear()
+            if self._current.get(gang.ref) is gang:
+                del self._current[gang.ref]
+        self.touch(gang)
+        return gang
+
+    def open(self, reference: GangRef, uid: str, *, is_own: bool = False, group: GangRef | None = None) -> Gang:
+        """The gang of this name, made where there is none (or only one that has ended)."""
+        gang = self._current.get(reference)
+        if gang is None or stage_of(gang) is Stage.ENDED:
+            key = f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}"
+            gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
+            self.gangs[key] = self._current[reference] = gang
+        return gang
+
+    def remove(self, gang: Gang) -> None:
+        """Drops a gang that is over, or never had pods; a complete look shows that it is gone."""
+        self.gangs.pop(gang.key, None)
+        self.active.pop(gang.key, None)
+        if self._current.get(gang.ref) is gang:
+            del self._current[gang.ref]
+
+    def touch(self, gang: Gang) -> None:
+        """Notes that the gang has news."""
+        if not gang.has_started and gang.facts is not None and _is_all_bound(gang):
+            gang.has_started = True
+        self._dirty[gang.key] = gang
+        if gang.facts is None or gang.waiting() or (gang.templates and not gang.pods):
+            self.active[gang.key] = gang
+        else:
+            self.active.pop(gang.key, None)
+
+    def inform(self, gang: Gang, facts: GroupFacts) -> None:
+        """Takes in what the group object says; pods beyond the size it gives become gangs of their own."""
+        gang.facts = facts
+        pods = list(gang.pods.values())
+        gang.pods.clear()
+        for pod in pods:
+            home = gang if gang.has_room_for(pod) else self.open(single(pod), pod.uid, is_own=gang.is_own)
+            self._by_pod[pod.uid] = home
+            home.pods[pod.uid] = pod
+            self.touch(home)
+        self.touch(gang)
+
+    def news(self, *, full: bool) -> list[NativeJob]:
+        """Gangs with news since the last call, or all; in the order they came."""
+        chosen = list(self.gangs.values()) if full else list(self._dirty.values())
+        self._dirty.clear()
+        jobs = []
+        for gang in chosen:
+            stage = stage_of(gang)
+            if stage is not None:
+                jobs.append(native_job(gang, stage, self.rules))
+            if stage is Stage.ENDED and not any(uid in self._by_pod for uid in gang.pods):
+                self.remove(gang)
+        return jobs
+
+    def has_news(self) -> bool:
+        return bool(self._dirty)
+
+    def _gang_for(self, pod: Pod) -> Gang:
+        reference = self.rules.reference(pod)
+        is_own = pod.scheduler == self.rules.own_scheduler
+        gang = self.open(reference, pod.uid, is_own=is_own, group=self.rules.group_object(pod))
+        if gang.has_room_for(pod):
+            return gang
+        return self.open(single(pod), pod.uid, is_own=gang.is_own)
+
+
+def _is_all_bound(gang: Gang) -> bool:
+    bound = sum(1 for pod in gang.pods.values() if pod.node)
+    return bound > 0 and bound >= gang.size()
+
+
+def planned_gpus(gangs: Iterable[Gang]) -> dict[str, float]:
+    """GPUs held free per node for pods that are not bound yet."""
+    held: dict[str, float] = {}
+    for gang in gangs:
+        for task in gang.planned():
+            held[task.node] = held.get(task.node, 0.0) + (task.demand.gpus or len(task.gpu_indices))
+    return held

@@ -1,0 +1,290 @@
+"""Kubernetes as the adapter skeleton sees it: gangs of pods, placed by answering a scheduler or by binding.
+
+Gangs of a scheduler that asks (kube-scheduler, Volcano) are applied by remembering the plan, which `extender` and
+`volcano` hand out pod by pod; gangs of our own scheduler name are bound here. It never touches a pod that has a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement
+from placewise_kubernetes import names
+from placewise_kubernetes.bind import Binder, Bound, decision_notes
+from placewise_kubernetes.fit import first_fit
+from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.groups import read_group
+from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
+from placewise_kubernetes.mirror import NodeMirror, PodMirror
+from placewise_kubernetes.nodes import NodeReader
+from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.wake import PodWriter
+from placewise_kubernetes.watch import Reflector
+
+log = logging.getLogger(__name__)
+
+NODES_PATH = "/api/v1/nodes"
+PODS_PATH = "/api/v1/pods"
+SYNC_LIMIT_S = 5.0
+GROUP_RETRY_S = 1.0
+# A PodGroup that was asked about, and neither asked about again nor given pods for this long, is taken for deleted.
+GROUP_FORGOTTEN_S = 300.0
+RELEASED_NOTE = {names.RELEASED: "true"}
+
+
+class KubernetesHost:
+    """The native layer: implements `placewise_client.adapter.native.NativeScheduler`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        rules: GangRules,
+        reader: NodeReader,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rules = rules
+        self.pods = PodMirror(rules, self.poke)
+        self.nodes = NodeMirror(reader, self.poke)
+        self.writer = PodWriter(client)
+        self.binder = Binder(client)
+        self._client = client
+        self._clock = clock
+        self._news = asyncio.Event()
+        self._settled: dict[str, asyncio.Event] = {}
+        self._reflectors = (
+            Reflector(client, NODES_PATH, self.nodes),
+            Reflector(client, PODS_PATH, self.pods),
+        )
+        self._reading: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Watches nodes and pods until it is cancelled."""
+        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+
+    def is_synced(self) -> bool:
+        """Whether nodes and pods have been listed at least once."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    # --- NativeScheduler ----------------------------------------------------------------------------------------------
+
+    async def wait(self, timeout_s: float) -> bool:
+        """See NativeScheduler."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def observe(self, full: bool) -> HostState:
+        """See NativeScheduler."""
+        await self._wait_synced()
+        self._news.clear()
+        self._forget_groups()
+        self._read_groups()
+        await self._bind_late()
+        return HostState(self.pods.news(full=full), self.nodes.take(full=full), is_complete=full)
+
+    async def apply(self, job: NativeJob, placement: Placement) -> Applied:
+        """See NativeScheduler."""
+        gang = self.pods.book.gangs.get(job.key)
+        if gang is None or gang.is_released or gang.has_started:
+            return Applied.GONE
+        if gang.plan is None:
+            gang.build(self.rules)
+            gang.decide(placement)
+        if gang.is_own:
+            return await self._bind_gang(gang)
+        self._settle(gang)
+        self._wake_refused(gang)
+        return Applied.DONE
+
+    async def release(self, job: NativeJob) -> Applied:
+        """See NativeScheduler."""
+        gang = self.pods.book.gangs.get(job.key)
+        if gang is None or gang.has_started:
+            return Applied.GONE
+        self.let_go(gang)
+        return Applied.DONE
+
+    async def withdraw(self, job: NativeJob) -> Applied:
+        """See NativeScheduler. A gang of which some pods are bound cannot be taken back: the others are let go."""
+        gang = self.pods.book.gangs.get(job.key)
+        if gang is None or gang.has_started:
+            return Applied.GONE
+        if any(pod.node for pod in gang.live()):
+            log.warning("gang %s is bound in part; its other pods are left to the scheduler", gang.key)
+            self.let_go(gang)
+            return Applied.REFUSED
+        gang.undecide()
+        return Applied.DONE
+
+    async def explain(self, job: NativeJob, text: str) -> None:
+        """See NativeScheduler."""
+        gang = self.pods.book.gangs.get(job.key)
+        if gang is None:
+            return
+        gang.text = text
+        self._settle(gang)
+        if gang.is_own:
+            self.writer.explain(gang.waiting(), text)
+            return
+        stale = [pod for pod in gang.waiting() if gang.refused.get(pod.uid, text) != text]
+        self.writer.wake(stale)
+
+    # --- what the extender and Volcano ask ----------------------------------------------------------------------------
+
+    def poke(self) -> None:
+        """Something changed: the loop looks at once."""
+        self._news.set()
+
+    def take(self, pod: Pod) -> Gang:
+        """Takes in a pod that the scheduler shows, possibly before the watch does. Only for managed pods."""
+        known = self.pods.book.gang_of(pod.uid)
+        if known is not None:
+            return known
+        gang = self.pods.book.put(pod)
+        self.poke()
+        return gang
+
+    async def settled(self, gang: Gang, timeout_s: float) -> bool:
+        """Waits until the gang has a plan, a reason to wait or its freedom. False where it has none in time."""
+        if gang.plan is not None or gang.is_released or gang.text:
+            return True
+        event = self._settled.setdefault(gang.key, asyncio.Event())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def let_go(self, gang: Gang) -> None:
+        """Leaves a gang to the scheduler's own choice, and notes that on its pods for a later life of the adapter."""
+        gang.is_released = True
+        gang.undecide()
+        self.pods.book.touch(gang)
+        self._settle(gang)
+        if gang.is_own:
+            self.poke()
+        else:
+            self.writer.wake(gang.waiting(), RELEASED_NOTE)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _wait_synced(self) -> None:
+        try:
+            async with asyncio.timeout(SYNC_LIMIT_S):
+                for reflector in self._reflectors:
+                    await reflector.synced.wait()
+        except TimeoutError as error:
+            raise HostUnreachableError("nodes and pods have not been listed yet") from error
+
+    def _settle(self, gang: Gang) -> None:
+        event = self._settled.pop(gang.key, None)
+        if event is not None:
+            event.set()
+
+    def _wake_refused(self, gang: Gang) -> None:
+        """Pods that the scheduler has put aside would be looked at again only after a minute."""
+        self.writer.wake(pod for pod in gang.waiting() if pod.uid in gang.refused)
+        gang.refused.clear()
+
+    async def _bind_gang(self, gang: Gang) -> Applied:
+        if gang.missing():
+            gang.undecide()
+            return Applied.GONE
+        if any(gang.task_of(pod) is None for pod in gang.waiting()):
+            gang.undecide()
+            return Applied.REFUSED
+        return await self._bind_planned(gang)
+
+    async def _bind_planned(self, gang: Gang) -> Applied:
+        decision_id = gang.plan.decision_id if gang.plan else ""
+        tasks = [(pod, task) for pod in gang.waiting() if (task := gang.task_of(pod)) is not None]
+        return await self._bind(
+            [(pod, task.node, decision_notes(task, decision_id)) for pod, task in tasks], decision_id
+        )
+
+    async def _bind(self, wanted: list[tuple[Pod, str, dict[str, str]]], decision_id: str) -> Applied:
+        outcomes = await self.binder.bind_all(wanted)
+        for (pod, node, _), outcome in zip(wanted, outcomes, strict=True):
+            if outcome is Bound.DONE:
+                self._note_bound(pod, node, decision_id)
+        return _worst(outcomes)
+
+    async def _bind_late(self) -> None:
+        """Pods of our own scheduler name that the loop will not bring up again.
+
+        Pods that replace others of a decided gang take their tasks; gangs that got no decision fit whole where there is
+        room, or wait on.
+        """
+        for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
+            if gang.is_released and (gang.has_started or not gang.missing()):
+                await self._bind_by_fit(gang)
+            elif gang.plan is not None and any(pod.node for pod in gang.pods.values()):
+                await self._bind_planned(gang)
+
+    async def _bind_by_fit(self, gang: Gang) -> None:
+        nodes = list(self.nodes.nodes.values())
+        chosen = first_fit(gang.waiting(), nodes, self._in_use(), self.rules.gpu_resources)
+        if chosen:
+            await self._bind([(pod, chosen[pod.uid], {}) for pod in gang.waiting()], "")
+
+    def _in_use(self) -> dict[str, dict[str, float]]:
+        """What pods use, with GPUs that are held for decided gangs."""
+        used = self.pods.used()
+        for node, gpus in self.pods.gpus_in_use().items():
+            amounts = used.setdefault(node, {})
+            for name in self.rules.gpu_resources:
+                amounts.pop(name, None)
+            amounts[self.rules.gpu_resources[0]] = gpus
+        return used
+
+    def _note_bound(self, pod: Pod, node: str, decision_id: str) -> None:
+        """Notes the binding before the watch shows it, so that nobody binds the pod again meanwhile."""
+        current = self.pods.book.gang_of(pod.uid)
+        if current is not None and not current.pods[pod.uid].node:
+            self.pods.put(dataclasses.replace(current.pods[pod.uid], node=node))
+            self.poke()
+        self.writer.scheduled(pod, node, decision_id)
+
+    def _read_groups(self) -> None:
+        for gang in self.pods.book.active.values():
+            if gang.facts is None and gang.key not in self._reading:
+                task = self._reading[gang.key] = asyncio.create_task(self._read_group(gang))
+                task.add_done_callback(partial(self._has_read, gang.key))
+
+    def _has_read(self, key: str, _: asyncio.Task[None]) -> None:
+        self._reading.pop(key, None)
+
+    async def _read_group(self, gang: Gang) -> None:
+        while gang.facts is None and gang.group is not None:
+            try:
+                facts = await read_group(self._client, gang.group)
+            except KubeUnreachableError as error:
+                log.warning("group of %s: %s", gang.key, error)
+                await asyncio.sleep(GROUP_RETRY_S)
+            else:
+                self.pods.book.inform(gang, facts)
+                self.poke()
+
+    def _forget_groups(self) -> None:
+        for gang in list(self.pods.book.active.values()):
+            if gang.templates and not gang.pods and self._clock() - gang.asked_at_s > GROUP_FORGOTTEN_S:
+                self.pods.book.remove(gang)
+
+
+def _worst(outcomes: list[Bound]) -> Applied:
+    """The gang as a whole: what one pod lacks the gang lacks."""
+    if Bound.UNREACHABLE in outcomes:
+        return Applied.UNREACHABLE
+    if Bound.REFUSED in outcomes:
+        return Applied.REFUSED
+    return Applied.GONE if Bound.GONE in outcomes else Applied.DONE

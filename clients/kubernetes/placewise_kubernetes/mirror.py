@@ -1,0 +1,177 @@
+"""What the adapter has seen of the cluster: nodes, pods, and what is free. Fed by watches; never talks to the API."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from placewise.v1.cluster_pb2 import Assignment, Node
+from placewise.v1.job_pb2 import Job, TaskGroup
+from placewise_client.adapter.native import End, NativeJob, Stage
+from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
+from placewise_kubernetes.gangs import UID_LENGTH, GangBook, planned_gpus
+from placewise_kubernetes.nodes import NodeReader
+from placewise_kubernetes.objects import Pod, parse_pod
+
+log = logging.getLogger(__name__)
+
+
+class NodeMirror:
+    """Nodes by name; notes whether they changed since they were last taken."""
+
+    def __init__(self, reader: NodeReader, notify: Callable[[], None]) -> None:
+        self._reader = reader
+        self._notify = notify
+        self._has_changed = True
+        self.nodes: dict[str, Node] = {}
+
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
+        self.nodes.clear()
+        for item in items:
+            self._put(item)
+        self._changed()
+
+    def change(self, item: Mapping[str, Any]) -> None:
+        if self._put(item):
+            self._changed()
+
+    def remove(self, item: Mapping[str, Any]) -> None:
+        self.nodes.pop(item["metadata"]["name"], None)
+        self._changed()
+
+    def take(self, *, full: bool) -> list[Node] | None:
+        """All nodes; None where none has changed since the last call and `full` is not asked."""
+        if not self._has_changed and not full:
+            return None
+        self._has_changed = False
+        return list(self.nodes.values())
+
+    def _put(self, item: Mapping[str, Any]) -> bool:
+        """Whether the node says anything new (a heartbeat does not)."""
+        try:
+            node = self._reader.read(item)
+        except (ValueError, KeyError) as error:
+            log.warning("node that cannot be read is left out: %s", error)
+            return False
+        is_new = self.nodes.get(node.id) != node
+        self.nodes[node.id] = node
+        return is_new
+
+    def _changed(self) -> None:
+        self._has_changed = True
+        self._notify()
+
+
+class PodMirror:
+    """Pods: those of gangs go to the book, the others only count as what they use."""
+
+    def __init__(self, rules: GangRules, notify: Callable[[], None]) -> None:
+        self._rules = rules
+        self._notify = notify
+        self.book = GangBook(rules)
+        self.others: dict[str, Pod] = {}
+        self._other_news: dict[str, Pod] = {}
+
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
+        pods = [pod for item in items if (pod := _parsed(item)) is not None]
+        seen = {pod.uid for pod in pods}
+        known = set(self.others) | {uid for gang in self.book.gangs.values() for uid in gang.pods}
+        for uid in known - seen:
+            self._drop(uid)
+        # The first of a gang names it, so the order must be the same after a restart.
+        for pod in sorted(pods, key=lambda pod: (pod.created_s, pod.namespace, pod.name)):
+            self.put(pod)
+        self._notify()
+
+    def change(self, item: Mapping[str, Any]) -> None:
+        pod = _parsed(item)
+        if pod is not None:
+            self.put(pod)
+            self._notify_if_news()
+
+    def remove(self, item: Mapping[str, Any]) -> None:
+        self._drop(item["metadata"]["uid"])
+        self._notify_if_news()
+
+    def put(self, pod: Pod) -> None:
+        """Takes in a pod as it is now."""
+        if self.book.gang_of(pod.uid) is not None or self._rules.is_managed(pod):
+            self.book.put(pod)
+        elif pod.node and self.others.get(pod.uid) != pod:
+            self.others[pod.uid] = self._other_news[pod.uid] = pod
+
+    def news(self, *, full: bool) -> list[NativeJob]:
+        """Gangs and other pods with news since the last call, or all."""
+        others = {**self.others, **self._other_news} if full else dict(self._other_news)
+        self._other_news.clear()
+        return [*(self._foreign(pod) for pod in others.values()), *self.book.news(full=full)]
+
+    def used(self) -> dict[str, dict[str, float]]:
+        """Requests of the pods on each node that have not ended, by resource name."""
+        used: dict[str, dict[str, float]] = {}
+        pods = [pod for gang in self.book.gangs.values() for pod in gang.pods.values()]
+        for pod in (*pods, *self.others.values()):
+            if pod.node and not pod.is_over:
+                amounts = used.setdefault(pod.node, {})
+                for name, amount in pod.requests.items():
+                    amounts[name] = amounts.get(name, 0.0) + amount
+        return used
+
+    def gpus_held(self) -> dict[str, float]:
+        """GPUs per node that are held free for pods of decided gangs."""
+        return planned_gpus(self.book.active.values())
+
+    def gpus_in_use(self) -> dict[str, float]:
+        """GPUs per node that pods hold or that are held free for decided gangs."""
+        held = self.gpus_held()
+        for node, amounts in self.used().items():
+            held[node] = held.get(node, 0.0) + sum(amounts.get(name, 0.0) for name in self._rules.gpu_resources)
+        return held
+
+    def _drop(self, uid: str) -> None:
+        other = self.others.pop(uid, None)
+        if other is not None and not other.is_ended:
+            self._other_news[uid] = _ended(other)
+        self.book.drop(uid)
+
+    def _notify_if_news(self) -> None:
+        if self._other_news or self.book.has_news():
+            self._notify()
+
+    def _foreign(self, pod: Pod) -> NativeJob:
+        """A pod that Placewise does not decide for: what it uses has to be known all the same."""
+        key = f"{pod.path}/{pod.uid[:UID_LENGTH]}"
+        job = _foreign_job(key, pod, self._rules)
+        task = Assignment(task=pod.name, role=TaskGroup.WORKER, node=pod.node, demand=job.groups[0].demand)
+        end = None
+        if pod.is_over:
+            end = {"Succeeded": End.FINISHED, "Failed": End.FAILED}.get(pod.phase, End.CANCELLED)
+        return NativeJob(
+            key=key,
+            job=job,
+            stage=Stage.ENDED if pod.is_over else Stage.RUNNING,
+            placement=(task,),
+            is_managed=False,
+            start_time_s=pod.started_s,
+            end=end,
+            end_time_s=pod.ended_s,
+            end_reason=pod.reason,
+        )
+
+
+def _foreign_job(key: str, pod: Pod, rules: GangRules) -> Job:
+    return build_job(key, {role_of(pod): 1}, {role_of(pod): pod}, GroupFacts(), rules)
+
+
+def _ended(pod: Pod) -> Pod:
+    return dataclasses.replace(pod, is_gone=True)
+
+
+def _parsed(item: Mapping[str, Any]) -> Pod | None:
+    try:
+        return parse_pod(item)
+    except (ValueError, KeyError) as error:
+        log.warning("pod that cannot be read is left out: %s", error)
+        return None

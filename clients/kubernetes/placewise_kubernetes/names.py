@@ -1,0 +1,39 @@
+"""Every label, annotation and well-known name the adapter reads or writes, in one place. No behaviour."""
+
+from __future__ import annotations
+
+DOMAIN = "placewise.dev"
+
+# Read from pods (a label or an annotation; a label wins).
+JOB = f"{DOMAIN}/job"
+GANG = f"{DOMAIN}/gang"
+ROLE = f"{DOMAIN}/role"
+QUEUE = f"{DOMAIN}/queue"
+PRIORITY = f"{DOMAIN}/priority"
+MODEL = f"{DOMAIN}/model"
+ARCHITECTURE = f"{DOMAIN}/architecture"
+EPOCHS = f"{DOMAIN}/epochs"
+BATCH_SIZE = f"{DOMAIN}/batch-size"
+DATASET_SIZE = f"{DOMAIN}/dataset-size"
+SINGLE_GPU_SECONDS = f"{DOMAIN}/single-gpu-seconds"
+GPU_MODEL = f"{DOMAIN}/gpu-model"
+MAX_PER_NODE = f"{DOMAIN}/max-per-node"
+IGNORE = f"{DOMAIN}/ignore"
+
+# Written to pods.
+WAKE = f"{DOMAIN}/wake"
+RELEASED = f"{DOMAIN}/released"
+DECISION = f"{DOMAIN}/decision"
+GPU_INDICES = f"{DOMAIN}/gpu-indices"
+
+# Read from nodes.
+RACK = f"{DOMAIN}/rack"
+MAX_JOBS_PER_GPU = f"{DOMAIN}/max-jobs-per-gpu"
+
+# Gangs of other projects.
+POD_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+VOLCANO_TASK = "volcano.sh/task-spec"
+BATCH_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
+
+MANAGER = "placewise"

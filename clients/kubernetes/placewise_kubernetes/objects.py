@@ -1,0 +1,119 @@
+"""Pods as the adapter needs them, parsed once from the API's JSON. Never talks to the API."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from placewise_kubernetes.quantity import pod_requests
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The controller that made a pod."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod. `requests` are base units by resource name; times are seconds since the epoch, 0 where unknown."""
+
+    namespace: str
+    name: str
+    uid: str
+    scheduler: str = "default-scheduler"
+    node: str = ""
+    phase: str = "Pending"
+    reason: str = ""
+    created_s: float = 0.0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    is_deleting: bool = False
+    is_gone: bool = False
+    is_gated: bool = False
+    priority_class: str = ""
+    owner: Owner | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_ended(self) -> bool:
+        """Terminal: its resources are free again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_over(self) -> bool:
+        """Terminal, or no longer there."""
+        return self.is_ended or self.is_gone
+
+    @property
+    def is_waiting(self) -> bool:
+        """It still needs a node."""
+        return not self.node and not self.is_over and not self.is_deleting
+
+    def setting(self, name: str, default: str = "") -> str:
+        """A label or annotation of this name; the label wins."""
+        return self.labels.get(name) or self.annotations.get(name) or default
+
+
+def parse_pod(document: Mapping[str, Any]) -> Pod:
+    """A v1.Pod.
+
+    Raises:
+        ValueError, KeyError: it is none.
+    """
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
+    phase = status.get("phase") or "Pending"
+    return Pod(
+        namespace=metadata.get("namespace") or "default",
+        name=metadata["name"],
+        uid=metadata["uid"],
+        scheduler=spec.get("schedulerName") or "default-scheduler",
+        node=spec.get("nodeName") or "",
+        phase=phase,
+        reason=status.get("reason") or "",
+        created_s=parse_time(metadata.get("creationTimestamp")),
+        started_s=parse_time(status.get("startTime")),
+        ended_s=_ended_s(status) if phase in ("Succeeded", "Failed") else 0.0,
+        is_deleting=bool(metadata.get("deletionTimestamp")),
+        is_gated=bool(spec.get("schedulingGates")),
+        priority_class=spec.get("priorityClassName") or "",
+        owner=_owner(metadata),
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        node_selector=spec.get("nodeSelector") or {},
+        requests=pod_requests(spec),
+    )
+
+
+def parse_time(text: str | None) -> float:
+    """Seconds since the epoch of an RFC 3339 time; 0 for none."""
+    return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _owner(metadata: Mapping[str, Any]) -> Owner | None:
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return Owner(reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
+    return None
+
+
+def _ended_s(status: Mapping[str, Any]) -> float:
+    """When the last container ended."""
+    times = [
+        parse_time(((container.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+        for container in status.get("containerStatuses") or ()
+    ]
+    return max(times, default=0.0)

@@ -1,0 +1,111 @@
+"""Kubernetes quantities ("500m", "64Gi", "1e3") as floats, and pod requests as Resources. Never rounds up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from placewise.v1.job_pb2 import Resources
+
+GIB = 2.0**30
+# Suffixes of the API's quantity format: decimal SI, and binary.
+_SCALE = {
+    "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+    "Pi": 2.0**50,
+    "Ei": 2.0**60,
+}
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
+# Amounts that every node has in some form and that no placement policy weighs.
+_NOT_EXTENDED = ("cpu", "memory", "pods", "ephemeral-storage", "storage")
+
+
+def parse_quantity(text: object) -> float:
+    """The number a quantity stands for, in its base unit (cores, bytes, pieces).
+
+    Raises:
+        ValueError: the text is no quantity.
+    """
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None or match.group(2) not in _SCALE:
+        raise ValueError(f"no quantity: {text!r}")
+    return float(match.group(1)) * _SCALE[match.group(2)]
+
+
+def resources_from(amounts: Mapping[str, Any], gpu_resources: Iterable[str]) -> Resources:
+    """A resource list (requests, capacity, minResources) as Resources.
+
+    Raises:
+        ValueError: an amount is no quantity.
+    """
+    gpu_names = frozenset(gpu_resources)
+    result = Resources(
+        cpu_cores=parse_quantity(amounts.get("cpu", 0)),
+        memory_gib=parse_quantity(amounts.get("memory", 0)) / GIB,
+    )
+    for name, amount in amounts.items():
+        if name in gpu_names:
+            result.gpus += parse_quantity(amount)
+        elif name not in _NOT_EXTENDED and not name.startswith("hugepages-"):
+            result.extended[name] = parse_quantity(amount)
+    return result
+
+
+def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:
+    """What a pod holds, by resource name, by the API's own rule.
+
+    The larger of (sum over containers) and (largest initialisation container, with the sidecars started before it),
+    plus the overhead of its runtime class.
+    """
+    total: dict[str, float] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _container_requests(container))
+    sidecars: dict[str, float] = {}
+    peak: dict[str, float] = {}
+    for container in spec.get("initContainers") or ():
+        requests = _container_requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, requests)
+            _add(sidecars, requests)
+            _raise_to(peak, sidecars)
+        else:
+            _raise_to(peak, _sum(sidecars, requests))
+    _raise_to(total, peak)
+    _add(total, {name: parse_quantity(amount) for name, amount in (spec.get("overhead") or {}).items()})
+    return total
+
+
+def _container_requests(container: Mapping[str, Any]) -> dict[str, float]:
+    """Requests, where a limit without a request counts as one."""
+    resources = container.get("resources") or {}
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: parse_quantity(amount) for name, amount in amounts.items()}
+
+
+def _add(total: dict[str, float], amounts: Mapping[str, float]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0.0) + amount
+
+
+def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    result = dict(first)
+    _add(result, second)
+    return result
+
+
+def _raise_to(total: dict[str, float], floor: Mapping[str, float]) -> None:
+    for name, amount in floor.items():
+        total[name] = max(total.get(name, 0.0), amount)

@@ -1,0 +1,103 @@
+"""The HTTP(S) face of the adapter: extender and Volcano calls, health, metrics. Never decides anything itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from placewise_client.adapter.metrics import AdapterMetrics, Histogram
+from placewise_kubernetes.config import ListenConfig
+from placewise_kubernetes.extender import Extender
+from placewise_kubernetes.volcano import VolcanoExtender
+
+log = logging.getLogger(__name__)
+
+# A pod is some KiB; Volcano sends a NodeInfo with all its tasks for each candidate node.
+BODY_LIMIT_BYTES = 64 * 2**20
+
+Answer = Callable[[Mapping[str, Any]], Awaitable[Any]]
+
+
+def build_app(
+    extender: Extender, volcano: VolcanoExtender, metrics: AdapterMetrics, is_ready: Callable[[], bool]
+) -> web.Application:
+    """Routes: /filter /prioritize /bind, /volcano/jobEnqueueable /volcano/prioritize, /healthz /readyz /metrics."""
+    app = web.Application(client_max_size=BODY_LIMIT_BYTES)
+    calls: dict[str, Answer] = {
+        "/filter": extender.filter,
+        "/prioritize": extender.prioritize,
+        "/bind": extender.bind,
+        "/volcano/jobEnqueueable": volcano.job_enqueueable,
+        "/volcano/prioritize": volcano.prioritize,
+    }
+    histograms = [_histogram(path) for path in calls]
+    for (path, answer), histogram in zip(calls.items(), histograms, strict=True):
+        app.router.add_post(path, _handler(answer, histogram))
+    app.router.add_get("/healthz", _text("ok\n"))
+    app.router.add_get("/readyz", _readiness(is_ready))
+    app.router.add_get("/metrics", _metrics(metrics, histograms))
+    return app
+
+
+def server_tls(listen: ListenConfig) -> ssl.SSLContext | None:
+    """TLS settings of the listener; None for plain HTTP."""
+    if not listen.certificate_path:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(listen.certificate_path, listen.key_path)
+    if listen.client_ca_path:
+        context.load_verify_locations(listen.client_ca_path)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _handler(answer: Answer, histogram: Histogram) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        started_s = time.monotonic()
+        try:
+            result = await answer(json.loads(await request.read()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # A caller that is ignorable goes on without us; the text is for whoever reads the scheduler's log.
+            log.warning("%s: %r", request.path, error)
+            return web.json_response({"Error": f"bad request: {error!r}"}, status=400)
+        histogram.observe(time.monotonic() - started_s)
+        return web.Response(body=json.dumps(result).encode(), content_type="application/json")
+
+    return handle
+
+
+def _histogram(path: str) -> Histogram:
+    name = path.strip("/").replace("/", "_").lower()
+    return Histogram(f"placewise_kubernetes_{name}_seconds", f"Time to answer {path}")
+
+
+def _text(text: str, status: int = 200) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(text=text, status=status)
+
+    return handle
+
+
+def _readiness(is_ready: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(_: web.Request) -> web.Response:
+        ready = is_ready()
+        return web.Response(
+            text="ok\n" if ready else "nodes and pods are not listed yet\n", status=200 if ready else 503
+        )
+
+    return handle
+
+
+def _metrics(metrics: AdapterMetrics, histograms: list[Histogram]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(_: web.Request) -> web.Response:
+        own = "\n".join(line for histogram in histograms for line in histogram.lines())
+        return web.Response(text=f"{metrics.text()}{own}\n")
+
+    return handle

@@ -1,0 +1,101 @@
+"""Writes what users and the scheduler see on pods: annotations that wake them, events and conditions that say why.
+
+Best effort: a pod that is gone or an API that is away is logged and left; the scheduler's own retry comes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+from placewise_kubernetes import names
+from placewise_kubernetes.kube import STRATEGIC_MERGE_PATCH, KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.objects import Pod
+
+log = logging.getLogger(__name__)
+
+# Patches under way at once: a gang of hundreds must not take every connection.
+_AT_ONCE = 16
+_EVENT_TEXT_LIMIT = 1000
+
+
+class PodWriter:
+    """Writes to pods in the background, in no order; `drain` waits for what is under way."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._count = 0
+
+    def wake(self, pods: Iterable[Pod], annotations: Mapping[str, str] | None = None) -> None:
+        """Changes an annotation, upon which the scheduler looks at the pod again at once."""
+        for pod in pods:
+            self._count += 1
+            body = {"metadata": {"annotations": {names.WAKE: str(self._count), **(annotations or {})}}}
+            self._start(self._patch(pod, "", body))
+
+    def explain(self, pods: Iterable[Pod], text: str) -> None:
+        """An event and a condition, as the default scheduler leaves them on a pod it cannot place."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": text[:_EVENT_TEXT_LIMIT],
+        }
+        for pod in pods:
+            self._start(self._patch(pod, "/status", {"status": {"conditions": [condition]}}))
+            self._start(self._event(pod, "Warning", "FailedScheduling", text))
+
+    def scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
+        """The event that says where the pod went."""
+        text = f"Successfully assigned {pod.path} to {node} (decision {decision_id})"
+        self._start(self._event(pod, "Normal", "Scheduled", text))
+
+    async def drain(self) -> None:
+        """Waits for everything that is under way."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _patch(self, pod: Pod, subresource: str, body: Mapping[str, Any]) -> None:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
+        await self._quietly(self._client.patch(path, body, STRATEGIC_MERGE_PATCH), f"patch of {pod.path}")
+
+    async def _event(self, pod: Pod, kind: str, reason: str, text: str) -> None:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": text[:_EVENT_TEXT_LIMIT],
+            "source": {"component": names.MANAGER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        path = f"/api/v1/namespaces/{pod.namespace}/events"
+        await self._quietly(self._client.create(path, body), f"event on {pod.path}")
+
+    async def _quietly(self, call: Coroutine[Any, Any, Any], what: str) -> None:
+        async with self._gate:
+            try:
+                await call
+            except (KubeError, KubeUnreachableError) as error:
+                log.info("%s: %s", what, error)

@@ -1,0 +1,86 @@
+"""Keeps a mirror of one resource: list, then watch, for ever. Never writes.
+
+After a break it resumes from the last version seen; where the apiserver has forgotten that one it lists again, and the
+sink learns of everything that went missing meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from placewise_kubernetes.kube import GONE, KubeClient, KubeError, KubeUnreachableError
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+
+class Sink(Protocol):
+    """Who is told. Methods are called from one coroutine and must not block or raise."""
+
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Everything there is; what is not named is gone."""
+
+    def change(self, item: Mapping[str, Any]) -> None:
+        """Added or modified."""
+
+    def remove(self, item: Mapping[str, Any]) -> None:
+        """Deleted."""
+
+
+class Reflector:
+    """Lists and watches `path` into `sink` until it is cancelled."""
+
+    def __init__(self, client: KubeClient, path: str, sink: Sink) -> None:
+        self._client = client
+        self._path = path
+        self._sink = sink
+        self._version = ""
+        self._pause_s = FIRST_PAUSE_S
+        self.synced = asyncio.Event()
+        self.is_broken = False
+
+    async def run(self) -> None:
+        """Never returns; survives every error of the API."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except KubeError as error:
+                # 410: the version is too old. Any other refusal may have come with a version that is of no use either.
+                self._version = ""
+                if error.status != GONE:
+                    await self._rest(error)
+            except KubeUnreachableError as error:
+                await self._rest(error)
+
+    async def _list(self) -> None:
+        items, version = await self._client.list_all(self._path)
+        self._sink.replace(items)
+        self._version = version
+        self._recovered()
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        async for kind, item in self._client.watch(self._path, self._version):
+            self._recovered()
+            self._version = item["metadata"]["resourceVersion"]
+            if kind == "DELETED":
+                self._sink.remove(item)
+            elif kind != "BOOKMARK":
+                self._sink.change(item)
+
+    def _recovered(self) -> None:
+        self.is_broken = False
+        self._pause_s = FIRST_PAUSE_S
+
+    async def _rest(self, error: Exception) -> None:
+        self.is_broken = True
+        log.warning("watch of %s: %s; again in %.1f s", self._path, error, self._pause_s)
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
