@@ -6,7 +6,7 @@ and the Lyapunov state goes back untouched. Jobs that already hold resources kee
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,18 +47,22 @@ class Round:
     throughput: ThroughputModel
     pool: Pool
     whole: Pool
+    _rates: dict[tuple[int, int, int], tuple[Options, FloatArray]] = field(default_factory=dict)
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4)."""
-        nodes, per_node = np.maximum(options.nodes, 1), np.maximum(options.gpus_per_node, 1)
-        if options.takes:  # a rigid job's spread need not be even: what counts is how many GPUs on how many nodes
-            per_node = np.maximum(options.gpus, 1) / nodes
-        return self.throughput.latency_s(waiting.job, waiting.match, nodes, per_node, waiting.single_s)
+        return self.throughput.latency_at(waiting.single_s, self.rate(waiting, options))
 
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
-        """(K,) PR(t, s) over PR(t, ⟨1, 1⟩)."""
-        nodes, per_node = np.maximum(options.nodes, 1), np.maximum(options.gpus, 1) / np.maximum(options.nodes, 1)
-        return self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
+        """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""
+        key = (id(options), id(waiting.match.profile), waiting.job.batch_size)
+        found = self._rates.get(key)
+        if found is None:
+            nodes = np.maximum(options.nodes, 1)
+            per_node = np.maximum(options.gpus, 1) / nodes
+            rates = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
+            found = self._rates[key] = (options, rates)  # held on to, so that no other gets its id
+        return found[1]
 
     def cer(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) equations (10) and (11): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""

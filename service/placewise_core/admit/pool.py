@@ -60,6 +60,7 @@ class Pool:
         self._is_whole = is_whole
         self.gpus: IntArray = np.where(usable, gpus, 0)
         self._at_least: IntArray | None = None
+        self._shapes: dict[tuple[int, int, Shape | None], Options] = {}
 
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
@@ -91,25 +92,15 @@ class Pool:
         return self._symmetric(job)
 
     def _symmetric(self, job: Job) -> Options:
-        slots, unit = self._slots(job)
-        at_least = self._nodes_with(slots)
         wanted = elastic_range(job)
-        nodes, per_node = [], []
-        for g in range(unit, len(at_least), unit):
-            least = -(-wanted.min_gpus // g)
-            most = min(int(at_least[g]), wanted.max_gpus // g)
-            if most >= max(least, 1):
-                d = np.arange(max(least, 1), most + 1)
-                nodes.append(d)
-                per_node.append(np.full(len(d), g))
-        if not nodes:
-            return NO_OPTIONS
-        d, g_all = np.concatenate(nodes), np.concatenate(per_node)
-        if job.shape is not None:
-            keep = (d == job.shape.nodes) & (g_all == job.shape.gpus_per_node)
-            d, g_all = d[keep], g_all[keep]
-        order = np.lexsort((d, d * g_all))
-        return Options(d[order], g_all[order], (d * g_all)[order])
+        if job.groups:
+            slots, unit = self._slots(job)
+            return _shapes(_at_least(slots), unit, wanted, job.shape)
+        key = (wanted.min_gpus, wanted.max_gpus, job.shape)
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = _shapes(self._nodes_with(), 1, wanted, job.shape)
+        return found
 
     def _slots(self, job: Job) -> tuple[IntArray, int]:
         """(M,) GPUs each node can give this job, and the GPUs one task of it takes."""
@@ -119,13 +110,11 @@ class Pool:
         unit = max(1, int(np.ceil(group.demand.gpus)))
         return self._task_counts(job, group) * unit, unit
 
-    def _nodes_with(self, slots: IntArray) -> IntArray:
-        """(G + 1,) how many nodes have at least g GPUs."""
-        if slots is self.gpus:
-            if self._at_least is None:
-                self._at_least = _at_least(slots)
-            return self._at_least
-        return _at_least(slots)
+    def _nodes_with(self) -> IntArray:
+        """(G + 1,) how many nodes have at least g GPUs free."""
+        if self._at_least is None:
+            self._at_least = _at_least(self.gpus)
+        return self._at_least
 
     # -- rigid jobs ---------------------------------------------------------------------------------------------
 
@@ -222,9 +211,26 @@ class Pool:
         if take.gpus:
             self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
             self._at_least = None
+            self._shapes.clear()
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free
+
+
+def _shapes(at_least: IntArray, unit: int, wanted: ElasticRange, fixed: Shape | None) -> Options:
+    """Every (nodes, GPUs per node) with GPUs per node a multiple of `unit`, sorted by GPUs, then nodes."""
+    nodes, per_node = [], []
+    for g in range(unit, len(at_least), unit):
+        least = max(-(-wanted.min_gpus // g), 1)
+        most = min(int(at_least[g]), wanted.max_gpus // g)
+        if most >= least and (fixed is None or fixed.gpus_per_node == g):
+            nodes.append(np.arange(least, most + 1))
+            per_node.append(np.full(most + 1 - least, g))
+    if not nodes:
+        return NO_OPTIONS
+    d, g_all = np.concatenate(nodes), np.concatenate(per_node)
+    order = np.lexsort((d, d * g_all))
+    return Options(d[order], g_all[order], (d * g_all)[order])
 
 
 def elastic_range(job: Job) -> ElasticRange:

@@ -17,7 +17,7 @@ from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool, consolidated, promised
 from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
-from placewise_core.job import Job, Shape
+from placewise_core.job import Job, JobId, Shape
 from placewise_core.speed.proteus_cost import ProteusCost
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view import ClusterView, FloatArray
@@ -72,7 +72,7 @@ class Proteus:
     # -- the queue ----------------------------------------------------------------------------------------------
 
     def _up_to_date(
-        self, jobs: Sequence[Job], started: set[str], view: ClusterView, queue: QueueState, context: AdmitContext
+        self, jobs: Sequence[Job], started: set[JobId], view: ClusterView, queue: QueueState, context: AdmitContext
     ) -> QueueState:
         """The state at this slot, with who left taken out (once per slot) and who came noted."""
         state = advanced(queue, max(context.slot, queue.slot), context.settings)
@@ -81,7 +81,7 @@ class Proteus:
             state = without(state, {job for job in state.waiting if job not in listed or job in started})
             kept = {job: answer for job, answer in state.admitted.items() if job in listed}
             state = replace(state, admitted=kept)
-        arrived = {
+        arrived: dict[str, float] = {
             job.id: self._single_s(job, view, context)
             for job in jobs
             if job.id not in state.waiting and job.id not in state.admitted and job.id not in started
@@ -128,7 +128,7 @@ class Proteus:
     def _answer(
         self,
         jobs: Sequence[Job],
-        started: set[str],
+        started: set[JobId],
         view: ClusterView,
         state: QueueState,
         context: AdmitContext,

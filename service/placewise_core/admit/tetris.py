@@ -1,4 +1,4 @@
-"""Tetris with a throughput model: jobs by alignment of demand and free resources, each in its fastest (or cheapest) shape.
+"""Tetris with a throughput model: jobs by alignment with what is free, each in its fastest (or cheapest) shape.
 
 Order, as Tetris defines it: alignment a = Σ over the nodes taken of (GPUs asked there / G)·(GPUs free there / G), plus
 (ā/p̄)·(−p) with p the work that remains, so that short jobs go first among equals. A job that does not fit is passed.

@@ -28,7 +28,7 @@ class ThroughputForm(Protocol):
 def path_shares(gpus_per_node: ArrayLike) -> tuple[float, float]:
     """Shares of a GPU's peers that are on other nodes, and on its own: the two path lengths of QoS (8).
 
-    For d nodes of g GPUs: (d − 1)·g/(dg − 1) and (g − 1)/(dg − 1); for uneven nodes the mean over all GPUs. (0, 0) alone.
+    For d nodes of g GPUs: (d − 1)·g/(dg − 1) and (g − 1)/(dg − 1); for uneven nodes the mean over GPUs; (0, 0) alone.
     """
     g = np.asarray(gpus_per_node, dtype=np.float64)
     n = g.sum()

@@ -6,7 +6,7 @@ and the match says which. Never reads a file: the service and the simulator pass
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,11 @@ from placewise_core.speed.forms import OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
-FORMS = {"qos": QosForm, "overlap": OverlapForm}
+FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
+    "qos": QosForm.from_dict,
+    "overlap": OverlapForm.from_dict,
+}
+_REMEMBERED = 4096  # names and batches come from callers: without a bound they would fill the memory
 _GENERIC_PARAMS_MILLIONS = 25.0  # of a job that says nothing at all: about a ResNet-50, the commonest training job
 
 
@@ -56,15 +60,16 @@ class ThroughputModel:
         self.startup_s = float(data["startup_s"])
         self.profiles = tuple(_profile(entry, self.form_name) for entry in data["profiles"])
         self._matches: dict[tuple[str, float, str], Match] = {}
+        self._single: dict[tuple[str, str, float], float] = {}
 
     # -- which profile ------------------------------------------------------------------------------------------
 
     def match(self, job: Job, gpu_model: str = "") -> Match:
-        """The job's own profile, else one of its family, else the nearest by size; on that GPU model if there is one."""
+        """The job's own profile, else one of its family, else the nearest by size; that GPU model's if there is one."""
         key = (job.model, job.params_millions, gpu_model)
         found = self._matches.get(key)
         if found is None:
-            if len(self._matches) > 4096:  # names come from callers: without a bound they would fill the memory
+            if len(self._matches) > _REMEMBERED:
                 self._matches.clear()
             found = self._matches[key] = self._nearest(*key)
         return found
@@ -90,26 +95,40 @@ class ThroughputModel:
 
     def speedup(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
         """PR(t, s) / PR(t, ⟨1, 1⟩)."""
-        return self.throughput(job, match, nodes, gpus_per_node) / self.throughput(job, match, 1, 1)
+        return self.throughput(job, match, nodes, gpus_per_node) / self._alone(match, global_batch(job, match))
+
+    def _alone(self, match: Match, batch: float) -> float:
+        """PR(t, ⟨1, 1⟩), remembered: it is asked for at every shape of every job."""
+        key = (match.profile.model, match.profile.gpu_model, batch)
+        found = self._single.get(key)
+        if found is None:
+            if len(self._single) > _REMEMBERED:
+                self._single.clear()
+            found = self._single[key] = float(match.profile.form.shape_throughput(batch, 1, 1))
+        return found
 
     def single_gpu_s(self, job: Job, match: Match, default_s: float) -> float:
-        """Lat(t, ⟨1, 1⟩): as the job says, else from its iterations, else `default_s` (nothing is known of its work)."""
+        """Lat(t, ⟨1, 1⟩): as the job says, else from its iterations, else `default_s`: nothing is known of its work."""
         if job.single_gpu_s > 0:
             return job.single_gpu_s
         iterations = job.total_iterations
         if iterations <= 0:
             return default_s
         work = global_batch(job, match) * iterations
-        return float(work / self.throughput(job, match, 1, 1)) + self.startup_s
+        return work / self._alone(match, global_batch(job, match)) + self.startup_s
 
     def latency_s(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike, default_s: float) -> Array:
-        """Lat(t, s) = work / PR + v (4), calibrated so that Lat(t, ⟨1, 1⟩) is `single_gpu_s`.
+        """Lat(t, s) = work / PR + v (4), calibrated so that Lat(t, ⟨1, 1⟩) is `single_gpu_s`."""
+        single = self.single_gpu_s(job, match, default_s)
+        return self.latency_at(single, self.speedup(job, match, nodes, gpus_per_node))
+
+    def latency_at(self, single_s: float, speedup: ArrayLike) -> Array:
+        """(4) for a speedup that is known already.
 
         v is at most a tenth of the single-GPU time: a job that takes a minute on one GPU does not start up for half.
         """
-        single = self.single_gpu_s(job, match, default_s)
-        startup = min(self.startup_s, 0.1 * single)
-        return np.asarray((single - startup) / self.speedup(job, match, nodes, gpus_per_node) + startup)
+        startup = min(self.startup_s, 0.1 * single_s)
+        return np.asarray((single_s - startup) / np.asarray(speedup) + startup)
 
 
 def global_batch(job: Job, match: Match) -> float:
@@ -118,7 +137,7 @@ def global_batch(job: Job, match: Match) -> float:
 
 
 def _profile(entry: Mapping[str, Any], form_name: str) -> Profile:
-    form: ThroughputForm = FORMS[form_name].from_dict(entry[form_name])
+    form: ThroughputForm = FORMS[form_name](entry[form_name])
     return Profile(
         model=str(entry["model"]),
         gpu_model=str(entry["gpu_model"]),
