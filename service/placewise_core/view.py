@@ -5,8 +5,9 @@ One thread owns a view. Policies claim on it task by task and give everything ba
 copied; the engine then *assumes* an accepted gang at once, and gives it back if the store refuses it.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,8 @@ class ClusterView:
         self.subtask_profiles: dict[str, dict[str, float]] = {k: dict(v) for k, v in records.subtask_profiles.items()}
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
         self._stamp = 0
+        self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
+        self.telemetry_stamp = 0  # grows with every telemetry report
         self._rebuild(records.nodes)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -164,6 +167,11 @@ class ClusterView:
 
     def tasks_on(self, m: int) -> int:
         return int(self.task_count[m])
+
+    def tasks_at(self, m: int) -> Iterator[tuple[str, Resources]]:
+        """Model and demand of every task on node m."""
+        for tasks in self._jobs_on[m].values():
+            yield from tasks
 
     def is_on(self, job_id: JobId, m: int) -> bool:
         """True if the job holds something on node m."""
@@ -286,8 +294,7 @@ class ClusterView:
         for g in assignment.gpu_indices:
             if g < self.gpu_exists.shape[1]:
                 self._set_tenants(m, g, (*self.tenants(m, g), _tenant(job, assignment)))
-        held = self._jobs_on[m]
-        held[job.id] = held.get(job.id, 0) + 1
+        self._jobs_on[m].setdefault(job.id, []).append((job.model, assignment.demand))
         self.task_count[m] += 1
 
     def unclaim(self, job: Job, assignment: Assignment) -> None:
@@ -301,10 +308,10 @@ class ClusterView:
         self._touch(m)
         for g in assignment.gpu_indices:
             self._drop_tenant(m, g, job.id)
-        held = self._jobs_on[m]
-        held[job.id] -= 1
-        if held[job.id] == 0:
-            del held[job.id]
+        tasks = self._jobs_on[m][job.id]
+        tasks.remove((job.model, assignment.demand))
+        if not tasks:
+            del self._jobs_on[m][job.id]
         self.task_count[m] -= 1
 
     def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
@@ -405,6 +412,7 @@ class ClusterView:
     # -- building -----------------------------------------------------------------------------------------------
 
     def _rebuild(self, nodes: Sequence[Node]) -> None:
+        self.layout_stamp += 1
         self.nodes: list[Node] = list(nodes)
         self.index: dict[str, int] = {node.id: m for m, node in enumerate(self.nodes)}
         extended = sorted({name for node in nodes for name in node.capacity.extended})
@@ -414,6 +422,7 @@ class ClusterView:
         g = max((gpu.index + 1 for node in nodes for gpu in node.gpus), default=0)
         self.capacity: FloatArray = np.zeros((r, m))
         self.telemetry: FloatArray = np.full((len(TELEMETRY_COLUMNS), m), np.nan)
+        self.hardware: FloatArray = np.zeros((3, m))  # rows: CPU GHz, cache MiB, GPU GHz; 0 where unknown
         self.observe_time_s: FloatArray = np.zeros(m)
         self._has_telemetry = False
         self._is_hot: BoolArray = np.zeros(m, dtype=np.bool_)
@@ -424,6 +433,7 @@ class ClusterView:
         self.gpu_model: IntArray = np.full((m, g), -1, dtype=np.int64)
         self.gpu_memory: FloatArray = np.zeros((m, g))
         self.max_jobs_per_gpu: IntArray = np.ones(m, dtype=np.int64)
+        self.cpu_ghz: FloatArray = np.zeros(m)
         self._gpu_model_ids: dict[str, int] = {}
         for i, node in enumerate(self.nodes):
             self._write_inventory(i, node)
@@ -442,8 +452,10 @@ class ClusterView:
             self.gpu_model[m, gpu.index] = self._gpu_model_ids.setdefault(gpu.model, len(self._gpu_model_ids))
 
     def _write_node(self, m: int, node: Node) -> None:
+        self.telemetry_stamp += 1
         self.nodes[m] = node
         self.is_ready[m] = node.state is NodeState.READY
+        self.cpu_ghz[m] = node.hardware.cpu_ghz
         self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
         row = telemetry_row(node.telemetry)
         self.telemetry[:, m] = row
@@ -466,16 +478,16 @@ class ClusterView:
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
         self._blocked_gpus: IntArray = np.where(self.gpu_exists, 0, 1)  # tenants; 1 where there is no GPU
         self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
-        self._jobs_on: list[dict[JobId, int]] = [{} for _ in range(self.size)]
+        self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [{} for _ in range(self.size)]
         for running in self.jobs.values():
             for assignment in running.assignments:
                 self.claim(running.job, assignment)
 
     def _reset_load(self) -> None:
         """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""
-        rows = [CPU, MEMORY, NETWORK, GPUS]
-        capacity = self.capacity[rows]
-        weights = np.where(capacity > 0, 1.0 / np.where(capacity > 0, capacity, 1.0), 0.0)
+        is_there = self.capacity > 0
+        self.inverse_capacity: FloatArray = np.where(is_there, 1.0 / np.where(is_there, self.capacity, 1.0), 0.0)
+        weights = self.inverse_capacity[[CPU, MEMORY, NETWORK, GPUS]]
         # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
         base = self.free[CPU] * weights[0] + self.free[MEMORY] * weights[1] + self.free[NETWORK] * weights[2]
         base = base + self.free[GPUS] * weights[3]
@@ -488,10 +500,18 @@ class ClusterView:
         self.node_stamp: IntArray = np.full(self.size, self._stamp, dtype=np.int64)
 
     def emptied(self) -> "ClusterView":
-        """The same nodes with no job on them, all ready and cool: what could fit, however long one waited."""
-        ready = tuple(replace(node, state=NodeState.READY, telemetry=Telemetry()) for node in self.nodes)
-        records = ClusterRecords(cluster=self.cluster, version=self.version, epoch=self.epoch, nodes=ready)
-        return ClusterView(records, self.stale_after_s)
+        """The same nodes with no job on them, all ready and cool: what could fit, however long one waited.
+
+        Shares inventory with this view: for asking, not for applying events to.
+        """
+        other = copy.copy(self)
+        other.jobs = {}
+        other.is_ready = np.ones(self.size, dtype=np.bool_)
+        other.observe_time_s = np.zeros(self.size)
+        other._is_hot = np.zeros(self.size, dtype=np.bool_)
+        other._has_telemetry = False
+        other._reset_usage()
+        return other
 
 
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
