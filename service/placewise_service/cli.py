@@ -6,7 +6,7 @@ a Typer app or a plain function with Typer annotations.
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -81,6 +81,11 @@ def _root() -> None:
     """Where, how and when to run a job: the decision service and its tools."""
 
 
+def invoke(args: Sequence[str] | None = None) -> int:
+    """Runs one command line (None: the process's own); its exit code."""
+    return run(get_command(app), args)
+
+
 def main() -> None:
     """Entry point: runs the command line and ends the process with one of the documented exit codes."""
-    sys.exit(run(get_command(app)))
+    sys.exit(invoke())

@@ -3,7 +3,7 @@
 import enum
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from placewise_core.errors import (
@@ -42,10 +42,10 @@ class BadInputError(CommandError):
         super().__init__(f"{place}: {message}", Exit.BAD_INPUT)
 
 
-def run(command: Callable[..., Any]) -> int:
+def run(command: Callable[..., Any], args: Sequence[str] | None = None) -> int:
     """Runs a click command; its exit code. Errors a user can act on are one line; defects keep their trace."""
     try:
-        result = command(standalone_mode=False)
+        result = command(None if args is None else list(args), standalone_mode=False)
     except Exception as error:
         return _report(error)
     except KeyboardInterrupt:

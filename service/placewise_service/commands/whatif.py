@@ -37,7 +37,7 @@ app = typer.Typer(help="Where would this job go, and why not?")
 _CANDIDATES_SHOWN = 8
 
 
-@app.callback(invoke_without_command=True)
+@app.command()
 def whatif(
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Cluster to ask about.")],
     job: Annotated[Path | None, typer.Option("--job", help="Job as YAML or JSON (proto3 JSON of Job).")] = None,
@@ -62,7 +62,9 @@ def whatif(
         asked = read_job(job)
     else:
         demand = Resources(cpu_cores=cpu_cores, gpus=gpus, memory_gib=memory_gib)
-        group = TaskGroup(TaskGroup.WORKER, workers, demand, max_per_node, gpu_model)
+        group = TaskGroup(
+            role=TaskGroup.WORKER, count=workers, demand=demand, max_per_node=max_per_node, gpu_model=gpu_model
+        )
         asked = Job(id="whatif", model=model, groups=[group], architecture=_architecture(workers))
         asked.gpu_sharing.CopyFrom(GpuSharing(allowed=max_slowdown > 0, max_slowdown=max_slowdown))
     with connect(target, token, tls_ca) as client:

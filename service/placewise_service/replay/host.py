@@ -1,0 +1,271 @@
+"""The scheduler of a replay: asks AdmitOrWait and Place, starts what is placed, and reports what happens to it.
+
+Time is the trace's: the clock jumps from event to event, as fast as the service answers. Run times are those of the
+trace whatever the placement, so a replay shows queueing, fragmentation, utilisation and decision latency; what
+interference does to run times is the simulator's to say.
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from placewise.v1.cluster_pb2 import (
+    ClusterSettings,
+    DeleteClusterRequest,
+    JobEvent,
+    Node,
+    QueueSettings,
+    ReportJobEventsRequest,
+    ReportNodesRequest,
+    UpdateClusterSettingsRequest,
+)
+from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest
+from placewise.v1.job_pb2 import Job, Resources, Shape, TaskGroup
+from placewise_client.aio import AsyncClient
+from placewise_service.replay.trace import TraceJob
+
+# Orders what happens at one instant: what ends frees room before what arrives asks for it.
+_FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)
+_JOBS_PER_QUESTION = 256  # the service's limit
+_TICK_S = 60.0  # trace time between questions while nothing happens and jobs wait (policies that wait on purpose)
+_IDLE_TICKS = 2000  # so many in vain, and the rest will never start
+_RESERVE_TTL_S = 120  # wall time; a placed job is confirmed by the next report, milliseconds later
+_CORES_PER_GPU = 4.0
+_MEMORY_GIB_PER_GPU = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: which policies, on which cluster. `base_time_s` is the epoch time of trace second 0."""
+
+    cluster: str
+    place_policy: str
+    admit_policy: str
+    nodes: int
+    gpus_per_node: int
+    base_time_s: float
+
+
+@dataclass(slots=True)
+class Run:
+    """What one replay saw. Per started job: submit, start and finish in trace seconds. Latencies in milliseconds."""
+
+    plan: Plan
+    submit_s: list[float] = field(default_factory=list)
+    start_s: list[float] = field(default_factory=list)
+    finish_s: list[float] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+    busy_gpus: list[tuple[float, int]] = field(default_factory=list)
+    place_ms: list[float] = field(default_factory=list)
+    admit_ms: list[float] = field(default_factory=list)
+    report_ms: list[float] = field(default_factory=list)
+    decide_ms: list[float] = field(default_factory=list)
+    never_fits: list[str] = field(default_factory=list)
+    never_admitted: list[str] = field(default_factory=list)
+    place_waits: int = 0
+    fallbacks: int = 0
+    wall_s: float = 0.0
+
+
+class Host:
+    """One replay of a trace through one cluster of the service. Use once."""
+
+    def __init__(self, client: AsyncClient, plan: Plan, jobs: Sequence[TraceJob]) -> None:
+        self._client = client
+        self._plan = plan
+        self._run = Run(plan)
+        self._order = count()
+        self._heap: list[tuple[float, int, int, TraceJob | None]] = []
+        self._waiting: dict[str, dict[str, TraceJob]] = {job.queue: {} for job in jobs}
+        self._asked_anew: set[str] = set()
+        self._reports: list[JobEvent] = []
+        self._busy = 0
+        self._idle_ticks = 0
+        for job in jobs:
+            self._push(job.submit_s, _ARRIVE, job)
+
+    async def run(self, on_finished: Callable[[int], None]) -> Run:
+        """Sets the cluster up and runs the trace to its end; `on_finished(n)` hears of jobs that are done with.
+
+        Raises the client's PlacewiseError when the service fails for good.
+        """
+        began_s = time.perf_counter()
+        await self._set_up()
+        while self._heap:
+            now_s = self._heap[0][0]
+            done = 0
+            while self._heap and self._heap[0][0] == now_s:
+                _, kind, _, job = heapq.heappop(self._heap)
+                done += self._take(kind, job, now_s)
+            await self._report()
+            done += await self._schedule(now_s)
+            await self._report()
+            self._keep_ticking(now_s)
+            if done:
+                on_finished(done)
+        self._run.never_admitted = [job.id for queue in self._waiting.values() for job in queue.values()]
+        self._run.wall_s = time.perf_counter() - began_s
+        return self._run
+
+    async def clean_up(self) -> None:
+        """Forgets the cluster of this run."""
+        await self._client.delete_cluster(DeleteClusterRequest(cluster=self._plan.cluster))
+
+    async def _set_up(self) -> None:
+        plan = self._plan
+        gpus = plan.gpus_per_node
+        capacity = Resources(
+            cpu_cores=_CORES_PER_GPU * gpus, gpus=gpus, memory_gib=_MEMORY_GIB_PER_GPU * gpus, network_gbps=100
+        )
+        nodes = [Node(id=f"node-{index:04d}", capacity=capacity, state=Node.READY) for index in range(plan.nodes)]
+        await self._client.report_nodes(ReportNodesRequest(cluster=plan.cluster, nodes=nodes, full=True))
+        # The service's slots are wall time and a replay runs far faster: every question is a slot of its own.
+        slot = Duration(nanos=1_000_000)
+        parameters = QueueSettings(v=1, epsilon_seconds=60, tau_seconds=3600, slot_duration=slot)
+        settings = ClusterSettings()
+        for name in self._waiting:
+            settings.queues.add().MergeFrom(parameters)
+            settings.queues[-1].queue = name
+        request = UpdateClusterSettingsRequest(cluster=plan.cluster, settings=settings)
+        await self._client.update_cluster_settings(request)
+
+    def _push(self, time_s: float, kind: int, job: TraceJob | None) -> None:
+        heapq.heappush(self._heap, (time_s, kind, next(self._order), job))
+
+    def _take(self, kind: int, job: TraceJob | None, now_s: float) -> int:
+        """One event of the trace's clock; 1 if it ended a job."""
+        if kind == _TICK or job is None:
+            self._asked_anew.update(self._waiting)
+            return 0
+        if kind == _ARRIVE:
+            self._waiting[job.queue][job.id] = job
+            self._asked_anew.add(job.queue)
+            self._note(JobEvent.SUBMITTED, job, now_s, job=self._message(job))
+            return 0
+        if kind == _PROGRESS:
+            self._note(JobEvent.PROGRESS, job, now_s, speed=1.0 / job.duration_s, epochs_done=0.5)
+            return 0
+        self._note(JobEvent.FINISHED, job, now_s, speed=1.0 / job.duration_s, epochs_done=1.0)
+        self._asked_anew.update(self._waiting)
+        self._change_busy(now_s, -job.gpus)
+        return 1
+
+    async def _schedule(self, now_s: float) -> int:
+        """Asks for every queue where something changed, the longest-waiting head first; how many can never run."""
+        heads = [(next(iter(self._waiting[q].values())).submit_s, q) for q in self._asked_anew if self._waiting[q]]
+        self._asked_anew.clear()
+        rejected = 0
+        for _, queue in sorted(heads):
+            for admission in await self._admitted(queue):
+                rejected += await self._place(self._waiting[queue][admission.job_id], admission, now_s)
+        return rejected
+
+    async def _admitted(self, queue: str) -> Iterable[Admission]:
+        jobs = list(self._waiting[queue].values())[:_JOBS_PER_QUESTION]
+        request = AdmitOrWaitRequest(
+            cluster=self._plan.cluster,
+            queue=queue,
+            jobs=[self._message(job) for job in jobs],
+            policy=self._plan.admit_policy,
+        )
+        began_s = time.perf_counter()
+        answer = await self._client.admit_or_wait(request)
+        self._run.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
+        admitted = [admission for admission in answer.admissions if admission.verdict == Admission.ADMIT]
+        return sorted(admitted, key=lambda admission: admission.rank)
+
+    async def _place(self, job: TraceJob, admission: Admission, now_s: float) -> int:
+        """Places and starts one admitted job; 1 if it can never run here."""
+        request = PlaceRequest(
+            cluster=self._plan.cluster,
+            jobs=[self._message(job, admission)],
+            policy=self._plan.place_policy,
+            reserve_ttl=Duration(seconds=_RESERVE_TTL_S),
+        )
+        began_s = time.perf_counter()
+        answer = await self._client.place(request)
+        self._run.place_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self._run.decide_ms.append(answer.meta.decide_ms)
+        self._run.fallbacks += answer.meta.fallback
+        decision = answer.decisions[0]
+        if decision.outcome == Outcome.PLACED:
+            self._start(job, decision, answer.meta.decision_id, now_s)
+        elif decision.outcome == Outcome.NO_FIT:
+            del self._waiting[job.queue][job.id]
+            self._run.never_fits.append(job.id)
+            self._note(JobEvent.CANCELLED, job, now_s, reason="does not fit the cluster")
+            return 1
+        else:
+            self._run.place_waits += 1
+        return 0
+
+    def _start(self, job: TraceJob, decision: JobDecision, decision_id: str, now_s: float) -> None:
+        del self._waiting[job.queue][job.id]
+        self._idle_ticks = 0
+        self._note(JobEvent.STARTED, job, now_s, reservation_id=decision.reservation_id, decision_id=decision_id)
+        self._run.submit_s.append(job.submit_s)
+        self._run.start_s.append(now_s)
+        self._run.finish_s.append(now_s + job.duration_s)
+        self._run.gpus.append(job.gpus)
+        self._change_busy(now_s, job.gpus)
+        self._push(now_s + job.duration_s / 2, _PROGRESS, job)
+        self._push(now_s + job.duration_s, _FINISH, job)
+
+    def _keep_ticking(self, now_s: float) -> None:
+        """A policy may wait though nothing more will happen: ask it again later, but not for ever."""
+        if not self._heap and any(self._waiting.values()) and self._idle_ticks < _IDLE_TICKS:
+            self._idle_ticks += 1
+            self._push(now_s + _TICK_S, _TICK, None)
+
+    def _change_busy(self, now_s: float, gpus: int) -> None:
+        self._busy += gpus
+        self._run.busy_gpus.append((now_s, self._busy))
+
+    def _note(self, kind: JobEvent.Kind, subject: TraceJob, now_s: float, /, **fields: Any) -> None:
+        event = JobEvent(job_id=subject.id, kind=kind, event_time=self._timestamp(now_s), **fields)
+        self._reports.append(event)
+
+    async def _report(self) -> None:
+        if self._reports:
+            request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports)
+            began_s = time.perf_counter()
+            await self._client.report_job_events(request)
+            self._run.report_ms.append((time.perf_counter() - began_s) * 1000.0)
+            self._reports = []
+
+    def _timestamp(self, trace_s: float) -> Timestamp:
+        stamp = Timestamp()
+        stamp.FromNanoseconds(round((self._plan.base_time_s + trace_s) * 1e9))
+        return stamp
+
+    def _message(self, job: TraceJob, admission: Admission | None = None) -> Job:
+        groups = gang(job.gpus, self._plan.gpus_per_node)
+        message = Job(
+            id=job.id,
+            groups=groups,
+            architecture=Job.SINGLE if job.gpus <= self._plan.gpus_per_node else Job.ALL_REDUCE,
+            total_epochs=1.0,
+            queue=job.queue,
+            submit_time=self._timestamp(job.submit_s),
+            single_gpu_seconds=job.duration_s * job.gpus,
+        )
+        if admission is not None and admission.gpus:
+            message.shape.CopyFrom(Shape(nodes=admission.nodes, gpus_per_node=admission.gpus_per_node))
+        return message
+
+
+def gang(gpus: int, gpus_per_node: int) -> list[TaskGroup]:
+    """Whole nodes first, then one task with the rest: Philly's jobs wanted their GPUs as close together as possible."""
+    whole, rest = divmod(gpus, gpus_per_node)
+    sizes = [(whole, gpus_per_node), (1 if rest else 0, rest)]
+    return [TaskGroup(role=TaskGroup.WORKER, count=tasks, demand=_demand(size)) for tasks, size in sizes if tasks]
+
+
+def _demand(gpus: int) -> Resources:
+    return Resources(cpu_cores=_CORES_PER_GPU * gpus, gpus=gpus, memory_gib=_MEMORY_GIB_PER_GPU * gpus)

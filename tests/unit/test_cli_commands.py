@@ -1,0 +1,167 @@
+"""The command line against a small service: what is printed, what is sent, and the exit codes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.oracle import Oracle, OracleServer
+
+from placewise.v1.cluster_pb2 import (
+    DeleteClusterRequest,
+    DeleteClusterResponse,
+    JobEvent,
+    ListClustersRequest,
+    ListClustersResponse,
+    Node,
+    UpdateClusterSettingsRequest,
+    UpdateClusterSettingsResponse,
+)
+from placewise.v1.job_pb2 import Resources
+from placewise_client.errors import InvalidRequestError
+from placewise_service.cli import invoke
+
+
+class Service(Oracle):
+    """The oracle, with the settings and names of clusters."""
+
+    def update_cluster_settings(self, request: UpdateClusterSettingsRequest) -> UpdateClusterSettingsResponse:
+        return UpdateClusterSettingsResponse(settings=request.settings)
+
+    def delete_cluster(self, request: DeleteClusterRequest) -> DeleteClusterResponse:
+        return DeleteClusterResponse()
+
+    def list_clusters(self, request: ListClustersRequest) -> ListClustersResponse:
+        return ListClustersResponse(clusters=["lab"])
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[OracleServer]:
+    server = await OracleServer(Service()).start()
+    server.oracle.nodes["n1"] = Node(id="n1", capacity=Resources(cpu_cores=8, gpus=4, memory_gib=64), state=Node.READY)
+    yield server
+    await server.stop()
+
+
+async def call(*args: object) -> int:
+    """One command line, in a thread: the commands are blocking, the service lives on this loop."""
+    return await asyncio.to_thread(invoke, [str(arg) for arg in args])
+
+
+async def test_apply_sends_every_node_of_the_inventory(
+    service: OracleServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "cluster: lab\nnodes:\n- ids: g[08-11]\n  capacity: {gpus: 2, cpuCores: 4}\n  gpu: {model: T4, memoryGib: 16}\n"
+        "- {id: cpu, capacity: {cpu_cores: 64}}\n"
+    )
+    assert await call("cluster", "apply", file, "--target", service.target, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"cluster": "lab", "nodes": 5, "snapshot_version": 0}
+    sent = service.oracle.nodes
+    assert sorted(sent) == ["cpu", "g08", "g09", "g10", "g11", "n1"]
+    assert [(gpu.index, gpu.model) for gpu in sent["g09"].gpus] == [(0, "T4"), (1, "T4")]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("nodes:\n- {id: a\n", "c.yaml:3:1"),
+        ("nodes: []\nnode: 1\n", "c.yaml:2:1: unknown key 'node'"),
+        ("nodes:\n- {id: a}\n- {id: a}\n", "c.yaml:3:3: node 'a' is listed twice"),
+        ("nodes:\n- {id: a, gpuz: 3}\n", "c.yaml:2:3"),
+        ("nodes:\n- {ids: 'g[9-1]'}\n", "c.yaml:2:3: ids 'g[9-1]' is not of the form"),
+        ("nodes:\n- {capacity: {gpus: 1}}\n", "c.yaml:2:3: a node needs either id or ids"),
+        ("nodes: 3\n", "c.yaml:1:1: the key nodes must hold a list"),
+        ("- 3\n", "c.yaml:1:1: expected a mapping"),
+    ],
+)
+async def test_a_malformed_inventory_is_named_and_not_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, where: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    assert await call("cluster", "apply", file, "-c", "lab", "--target", "127.0.0.1:1") == 6
+    assert where in capsys.readouterr().err
+
+
+async def test_show_prints_totals_and_json(service: OracleServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await call("cluster", "show", "lab", "--full", "--target", service.target) == 0
+    assert "n1" in capsys.readouterr().out
+    assert await call("cluster", "show", "lab", "--json", "--target", service.target) == 0
+    assert json.loads(capsys.readouterr().out)["nodeCount"] == 1
+
+
+async def test_whatif_answers_and_says_why_not(service: OracleServer, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("whatif", "-c", "lab", "--target", service.target)
+    assert await call(*ask, "--gpus", 2, "--workers", 2) == 0
+    assert "PLACED" in capsys.readouterr().out
+    assert await call(*ask, "--gpus", 8) == 5
+    assert "INSUFFICIENT_GPU" in capsys.readouterr().out
+    service.oracle.waits.add("*")
+    assert await call(*ask, "--gpus", 1, "--queue", "q", "--json") == 5
+    assert json.loads(capsys.readouterr().out)["admit_or_wait"]["admissions"][0]["verdict"] == "WAIT"
+    assert all(request.dry_run and request.explain for _, request in service.oracle.calls)
+    assert service.oracle.held == {}
+
+
+async def test_whatif_takes_a_job_from_a_file(service: OracleServer, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("id: j\ngroups: [{role: WORKER, count: 1, demand: {gpus: 1}}]\n")
+    assert await call("whatif", "-c", "lab", "--job", file, "--target", service.target) == 0
+    file.write_text("id: j\nqueue: [\n")
+    assert await call("whatif", "-c", "lab", "--job", file, "--target", service.target) == 6
+
+
+async def test_a_service_that_is_away_or_refuses_has_its_exit_code(
+    service: OracleServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.oracle.fail_always = InvalidRequestError("no such policy", reason="INVALID_REQUEST")
+    assert await call("whatif", "-c", "lab", "--target", service.target) == 4
+    assert "no such policy" in capsys.readouterr().err
+    await service.stop()
+    assert await call("cluster", "list", "--target", service.target) == 3
+
+
+async def test_bad_usage_is_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await call("whatif") == 2
+    assert await call("no-such-command") == 2
+    assert await call("cluster", "list", "--target", "nonsense") == 2
+
+
+async def test_replay_compares_policies_and_leaves_a_plot(
+    service: OracleServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.csv"
+    # Two 4-GPU jobs on one 4-GPU node: the second waits for the first; the third never fits.
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,100,4\nb,10,50,4\nc,20,5,40\n")
+    plot = tmp_path / "p.png"
+    options = ("--nodes", 1, "--gpus-per-node", 4, "--plot", plot, "--target", service.target, "--keep", "--json")
+    assert await call("replay", "--trace", trace, "--policy", "tetris", *options) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (run,) = answer["policies"]
+    assert (run["jobs_started"], run["never_fits"], run["never_admitted"]) == (2, 1, 0)
+    assert run["avg_jct_s"] == (100 + 140) / 2
+    assert run["avg_queue_s"] == 90 / 2
+    assert run["makespan_s"] == 150
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    kinds = [(event.job_id, JobEvent.Kind.Name(event.kind)) for event in service.oracle.events]
+    assert kinds == [
+        ("a", "SUBMITTED"), ("a", "STARTED"), ("b", "SUBMITTED"), ("c", "SUBMITTED"), ("c", "CANCELLED"),
+        ("a", "PROGRESS"), ("a", "FINISHED"), ("b", "STARTED"), ("b", "PROGRESS"), ("b", "FINISHED"),
+    ]  # fmt: skip
+    times = {event.kind: event.event_time.ToNanoseconds() for event in service.oracle.events if event.job_id == "b"}
+    assert times[JobEvent.STARTED] - times[JobEvent.SUBMITTED] == 90 * 10**9
+
+
+async def test_replay_gives_up_on_a_policy_that_waits_for_ever(
+    service: OracleServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.oracle.waits.add("*")
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,100,1\n")
+    options = ("--nodes", 1, "--plot", tmp_path / "p.png", "--target", service.target, "--keep", "--json")
+    assert await call("replay", "--trace", trace, "--policy", "x", *options) == 0
+    (run,) = json.loads(capsys.readouterr().out)["policies"]
+    assert (run["jobs_started"], run["never_admitted"]) == (0, 1)
