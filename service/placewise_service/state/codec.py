@@ -1,0 +1,157 @@
+"""Bytes of what is stored: msgpack of the domain types, by field name. Never does I/O.
+
+Types are written as maps of field names, so that replicas of neighbouring versions read each other: a field that is
+missing gets its default, one that is unknown is passed over. What Lua adds up (Hold, Capacity) is written as arrays.
+NaN (telemetry nobody measured) is kept. Large bodies are compressed: a report of many nodes repeats itself.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
+from placewise_core.events import (
+    Change,
+    ClusterDeleted,
+    Event,
+    JobsChanged,
+    JobsEnded,
+    NodesReported,
+    OverheadLearned,
+    QueueAdvanced,
+    SettingsChanged,
+    SubtaskProfiled,
+)
+from placewise_core.job import JobId, NodeId
+from placewise_service.state.holdings import Capacity, Hold
+
+_COMPRESS_FROM_BYTES = 4096
+_COMPRESSED: Final = b"z"
+_PLAIN: Final = b"p"
+
+_encoder = msgspec.msgpack.Encoder()
+_node = msgspec.msgpack.Decoder(Node)
+_nodes = msgspec.msgpack.Decoder(tuple[Node, ...])
+_job = msgspec.msgpack.Decoder(RunningJob)
+_jobs = msgspec.msgpack.Decoder(tuple[RunningJob, ...])
+_queue = msgspec.msgpack.Decoder(QueueState)
+_settings = msgspec.msgpack.Decoder(ClusterSettings)
+_overhead = msgspec.msgpack.Decoder(tuple[str, int, float])
+_metrics = msgspec.msgpack.Decoder(dict[str, float])
+_names = msgspec.msgpack.Decoder(tuple[str, ...])
+_progress = msgspec.msgpack.Decoder(tuple[float, float, float])
+_lives = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
+
+encode = _encoder.encode
+decode_node = _node.decode
+decode_queue = _queue.decode
+decode_settings = _settings.decode
+decode_metrics = _metrics.decode
+
+
+def encode_holds(holds: Sequence[Hold]) -> bytes:
+    return _encoder.encode(holds)
+
+
+def encode_capacity(capacity: Capacity) -> bytes:
+    return _encoder.encode(capacity)
+
+
+def array_of(items: Sequence[bytes]) -> bytes:
+    """The msgpack array of things that are msgpack already."""
+    return b"\xdd" + len(items).to_bytes(4, "big") + b"".join(items)
+
+
+def pack_body(data: bytes) -> bytes:
+    """An event body with a leading letter: z = zlib, p = as it is. CPU-heavy from 100 kB on: call it off the loop."""
+    return _COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else _PLAIN + data
+
+
+def unpack_body(body: bytes) -> bytes:
+    """The inverse of pack_body. Raises msgspec.DecodeError."""
+    try:
+        return zlib.decompress(memoryview(body)[1:]) if body[:1] == _COMPRESSED else body[1:]
+    except zlib.error as error:
+        raise msgspec.DecodeError("a compressed event body is damaged") from error
+
+
+def decode_overhead(data: bytes) -> OverheadLearned:
+    """Overheads are arrays, as Lua computes their means."""
+    return OverheadLearned(*_overhead.decode(data))
+
+
+def with_life(job: RunningJob, expire_s: float, start_s: float, speed: float, epochs: float) -> RunningJob:
+    """The job as it lives in the store: what changes while it runs is kept beside its record."""
+    return replace(
+        job,
+        state=RunState.RESERVED if expire_s > 0 else RunState.RUNNING,
+        expire_time_s=expire_s,
+        start_time_s=start_s,
+        speed=speed,
+        epochs_done=epochs,
+    )
+
+
+def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> RunningJob:
+    """A job from its record, its expiry (0 = confirmed) and its progress."""
+    start_s, speed, epochs = _progress.decode(progress) if progress else (0.0, 0.0, 0.0)
+    return with_life(_job.decode(record), expire_s, start_s, speed, epochs)
+
+
+def _decode_jobs(body: bytes, args: bytes) -> Change:
+    jobs = _jobs.decode(body)
+    return JobsChanged(tuple(with_life(job, *life) for job, life in zip(jobs, _lives.decode(args), strict=True)))
+
+
+def _decode_ended(body: bytes, is_expiry: bool) -> Change:
+    return JobsEnded(tuple(JobId(name) for name in _names.decode(body)), is_expiry)
+
+
+def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
+    """What an event says. Raises msgspec.DecodeError for bytes that no script wrote."""
+    match kind:
+        case b"jobs":
+            return _decode_jobs(body, args)
+        case b"ended":
+            return _decode_ended(body, is_expiry=False)
+        case b"expired":
+            return _decode_ended(body, is_expiry=True)
+        case b"nodes":
+            removed = tuple(NodeId(name) for name in _names.decode(args)) if args else ()
+            return NodesReported(_nodes.decode(unpack_body(body)), removed)
+        case b"queue":
+            return QueueAdvanced(_queue.decode(body))
+        case b"settings":
+            return SettingsChanged(_settings.decode(body))
+        case b"overhead":
+            return decode_overhead(body)
+        case b"profile":
+            return SubtaskProfiled(args.decode(), _metrics.decode(body))
+        case b"deleted":
+            return ClusterDeleted()
+        case _:
+            raise msgspec.DecodeError(f"an event of unknown kind {kind!r}")
+
+
+def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
+    """An entry of the event stream. Raises msgspec.DecodeError."""
+    try:
+        change = decode_change(fields[b"kind"], fields[b"body"], fields[b"args"])
+        return Event(int(entry_id.split(b"-")[0]), fields[b"life"].decode(), change)
+    except (KeyError, ValueError) as error:
+        raise msgspec.DecodeError("an entry of the event stream has another form") from error
+
+
+_envelope = msgspec.msgpack.Decoder(tuple[int, str, str, msgspec.Raw])
+
+
+def is_decision(record: bytes, decision_id: str) -> bool:
+    """True for a log entry (schema, "decision", id, body) with this id."""
+    try:
+        _, kind, record_id, _ = _envelope.decode(record)
+    except msgspec.MsgspecError:
+        return False
+    return kind == "decision" and record_id == decision_id

@@ -1,0 +1,94 @@
+"""Errors of the store beyond those in core, and the words for what Redis says. No message holds an address or a secret.
+
+StateUnavailableError (core)
+└── CorruptStateError     14 / 503   the state is there but cannot be read
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+from redis import exceptions as redis_errors
+
+from placewise_core.errors import NotFoundError, StateUnavailableError
+
+
+class CorruptStateError(StateUnavailableError):
+    """What is stored was not written by this store, by another version of it, or only in part.
+
+    A kind of unavailability, so that replicas keep answering from their last view while an operator looks.
+    """
+
+    reason = "STATE_CORRUPT"
+
+
+def no_such_cluster(cluster: str) -> NotFoundError:
+    """The error of a mutation that does not create clusters."""
+    return NotFoundError(f"no cluster {cluster!r}: report its nodes first", {"cluster": cluster})
+
+
+# The most specific class first. Redis' own text is never passed on: it may hold addresses, user names or data.
+_MEANINGS: tuple[tuple[type[Exception], str], ...] = (
+    (redis_errors.AuthenticationError, "the state store refused the credentials"),
+    (redis_errors.AuthorizationError, "the state store refused the credentials"),
+    (redis_errors.NoPermissionError, "the state store's user may not do this"),
+    (redis_errors.BusyLoadingError, "the state store is still loading its data"),
+    (redis_errors.MaxConnectionsError, "too many connections to the state store"),
+    (redis_errors.ReadOnlyError, "the state store's server is a replica that cannot write"),
+    (redis_errors.OutOfMemoryError, "the state store is out of memory"),
+    (redis_errors.TimeoutError, "the state store did not answer in time"),
+    (redis_errors.ConnectionError, "the state store cannot be reached"),
+    (redis_errors.ClusterError, "the state store's cluster is down"),
+    (redis_errors.RedisClusterException, "the state store's cluster is down"),
+    (TimeoutError, "the state store did not answer in time"),
+    (OSError, "the state store cannot be reached"),
+)
+_CORRUPT = {
+    "WRONGTYPE": "a key holds another type of data",
+    "PWSCHEMA": "it was written with another schema",
+    "PWTORN": "some of its records are missing",
+}
+_SCRIPT_FAILED = "a record has another form than expected"
+# Prefixes of error replies that a server gives while it is not able to serve.
+_UNAVAILABLE_REPLIES = (
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MISCONF",
+    "NOREPLICAS",
+    "UNBLOCKED",
+    "BUSY",
+)
+
+
+def meaning(error: Exception, cluster: str = "") -> StateUnavailableError:
+    """The error to raise for what redis-py, the operating system or the decoder raised."""
+    if isinstance(error, msgspec.MsgspecError):
+        return _corrupt(cluster, _SCRIPT_FAILED)
+    for kind, message in _MEANINGS:
+        if isinstance(error, kind):
+            return StateUnavailableError(message)
+    return _of_reply(str(error), cluster)
+
+
+def _of_reply(text: str, cluster: str) -> StateUnavailableError:
+    for prefix, why in _CORRUPT.items():
+        if prefix in text:
+            return _corrupt(cluster, why)
+    if "script" in text.lower() and not text.startswith(_UNAVAILABLE_REPLIES):
+        return _corrupt(cluster, _SCRIPT_FAILED)
+    return StateUnavailableError("the state store refused the command")
+
+
+def _corrupt(cluster: str, why: str) -> CorruptStateError:
+    return CorruptStateError(f"the state of cluster {cluster!r} cannot be read: {why}", {"cluster": cluster})
+
+
+@contextmanager
+def redis_meant(cluster: str = "") -> Iterator[None]:
+    """Turns every exception of the layers below into StateUnavailableError."""
+    try:
+        yield
+    except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError, msgspec.MsgspecError) as error:
+        raise meaning(error, cluster) from None

@@ -1,0 +1,96 @@
+"""What a job holds on nodes, in the amounts that the store adds up. Pure; view.py claims the same amounts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placewise_core.cluster import Assignment, Node, NodeState, RunningJob
+from placewise_core.job import Job, NodeId, quantise
+
+
+class Hold(NamedTuple):
+    """One task's share of a node, in the order that shared/holdings.lua reads. Amounts are quantised."""
+
+    node: NodeId
+    cpu_cores: float
+    memory_gib: float
+    gpu_memory_gib: float
+    network_gbps: float
+    extended: dict[str, float]
+    gpus: tuple[int, ...]
+    gpu_fraction: float
+    gpu_memory_each_gib: float
+    is_sharing: int
+
+
+class Capacity(NamedTuple):
+    """What a node offers, in the order that reserve.lua reads."""
+
+    is_ready: int
+    max_jobs_per_gpu: int
+    cpu_cores: float
+    memory_gib: float
+    gpu_memory_gib: float
+    network_gbps: float
+    extended: dict[str, float]
+    gpu_memory_by_index_gib: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A task on one GPU."""
+
+    job_id: str
+    fraction: float
+    memory_gib: float
+    is_sharing: bool
+
+
+def hold_of(job: Job, assignment: Assignment) -> Hold:
+    """What one assignment takes."""
+    demand = assignment.demand
+    gpus = assignment.gpu_indices
+    is_fraction = demand.is_gpu_fraction
+    return Hold(
+        node=assignment.node,
+        cpu_cores=quantise(demand.cpu_cores),
+        memory_gib=quantise(demand.memory_gib),
+        gpu_memory_gib=quantise(demand.gpu_memory_gib),
+        network_gbps=quantise(demand.network_gbps),
+        extended={name: amount for name, raw in demand.extended.items() if (amount := quantise(raw)) > 0},
+        gpus=gpus,
+        gpu_fraction=quantise(demand.gpus) if is_fraction else 1.0,
+        gpu_memory_each_gib=quantise(demand.gpu_memory_gib / max(1, len(gpus))),
+        is_sharing=int(is_fraction or job.gpu_sharing.allowed),
+    )
+
+
+def holds_of(running: RunningJob) -> tuple[Hold, ...]:
+    """What a job takes, task by task."""
+    return tuple(hold_of(running.job, assignment) for assignment in running.assignments)
+
+
+def check_reservable(jobs: Sequence[RunningJob]) -> None:
+    """Raises ValueError where a job comes twice, or a task asks for GPUs and names none: nothing would keep those
+    from being given twice. (A host that says so of a job it started is believed.)"""
+    if len({job.id for job in jobs}) < len(jobs):
+        raise ValueError("a job comes twice in one reservation")
+    for running in jobs:
+        for assignment in running.assignments:
+            if assignment.demand.gpus > 0 and not assignment.gpu_indices:
+                raise ValueError(f"task {assignment.task!r} of job {running.id!r} asks for GPUs but names none")
+
+
+def capacity_of(node: Node) -> Capacity:
+    """What a node offers."""
+    capacity = node.capacity
+    return Capacity(
+        is_ready=int(node.state is NodeState.READY),
+        max_jobs_per_gpu=max(1, node.max_jobs_per_gpu),
+        cpu_cores=quantise(capacity.cpu_cores),
+        memory_gib=quantise(capacity.memory_gib),
+        gpu_memory_gib=quantise(capacity.gpu_memory_gib),
+        network_gbps=quantise(capacity.network_gbps),
+        extended={name: quantise(amount) for name, amount in capacity.extended.items()},
+        gpu_memory_by_index_gib={gpu.index: gpu.memory_gib for gpu in node.gpus},
+    )

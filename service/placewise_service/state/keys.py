@@ -1,0 +1,50 @@
+"""The key schema, in one place. docs/state.md explains each key.
+
+Every key of a cluster carries its name in braces: Redis Cluster hashes only what is inside them, so that all keys of
+one cluster live in one slot and a script may change several of them at once. The registry alone stands outside.
+"""
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+# Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
+REGISTRY = "pw:clusters"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKeys:
+    """The keys of one cluster. Fields are in the order that delete_cluster.lua is given them."""
+
+    meta: str  # hash: schema, life, version, last event id, settings, trim marks
+    events: str  # stream: one entry per version, id version-microseconds
+    nodes: str  # hash: node id → node
+    capacities: str  # hash: node id → what reserve.lua checks against
+    used: str  # hash: node id → what jobs hold there
+    jobs: str  # hash: job id → job and assignments as reserved or started
+    holds: str  # hash: job id → reservation id and what the job holds where
+    expiring: str  # sorted set: reserved job ids by expiry
+    reservations: str  # hash: reservation id → job ids
+    progress: str  # hash: job id → start time, speed, epochs done
+    ended: str  # sorted set: ids of ended jobs by the time they are forgotten
+    answers: str  # hash: request id → answer
+    answer_times: str  # sorted set: request ids by the time they are forgotten
+    queues: str  # hash: queue → state
+    queue_seqs: str  # hash: queue → seq
+    overheads: str  # hash: task kind → count and mean overhead
+    outcomes: str  # sorted set: outcome ids by the time they are forgotten
+    profiles: str  # hash: subtask kind → metrics
+    decisions: str  # stream: the decision log's ring
+    exported: str  # string: position up to which the log is exported
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+@lru_cache(maxsize=1024)
+def keys_of(cluster: str) -> ClusterKeys:
+    """The keys of a cluster. Raises ValueError for a name that would break the hash tag."""
+    if not cluster or "{" in cluster or "}" in cluster:
+        raise ValueError(f"cluster name {cluster!r} is empty or has braces")
+    names = {field.name: f"pw:{{{cluster}}}:{field.name}" for field in fields(ClusterKeys)}
+    return ClusterKeys(**names)

@@ -1,0 +1,114 @@
+"""What jobs hold on nodes, and whether more fits: the reference for reserve.lua and shared/holdings.lua. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from placewise_core.job import JobId
+from placewise_service.state.holdings import Capacity, Hold, Tenant
+
+_POOLED = (
+    ("cpu_cores", "INSUFFICIENT_CPU"),
+    ("memory_gib", "INSUFFICIENT_MEMORY"),
+    ("gpu_memory_gib", "INSUFFICIENT_GPU_MEMORY"),
+    ("network_gbps", "INSUFFICIENT_NETWORK"),
+)
+
+
+@dataclass(slots=True)
+class Used:
+    """What is taken on one node: pooled amounts by name, extended amounts by name, tenants by GPU index."""
+
+    pooled: dict[str, float] = field(default_factory=lambda: {name: 0.0 for name, _ in _POOLED})
+    extended: dict[str, float] = field(default_factory=dict)
+    tenants: dict[int, list[Tenant]] = field(default_factory=dict)
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(self.pooled.values()) and not self.extended and not self.tenants
+
+
+class Ledger:
+    """Nodes' capacities and what is taken of them. Nodes may leave and return: what is taken there stays taken."""
+
+    def __init__(self) -> None:
+        self.capacities: dict[str, Capacity] = {}
+        self.used: dict[str, Used] = {}
+
+    def copy(self) -> "Ledger":
+        """A ledger to try things on."""
+        other = Ledger()
+        other.capacities = self.capacities
+        other.used = deepcopy(self.used)
+        return other
+
+    def take(self, job_id: JobId, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            used = self._add(hold, 1)
+            tenant = Tenant(job_id, hold.gpu_fraction, hold.gpu_memory_each_gib, bool(hold.is_sharing))
+            for gpu in hold.gpus:
+                used.tenants.setdefault(gpu, []).append(tenant)
+
+    def give_back(self, job_id: JobId, holds: Sequence[Hold]) -> None:
+        """The inverse of take."""
+        for hold in holds:
+            used = self._add(hold, -1)
+            for gpu in hold.gpus:
+                tenants = used.tenants.get(gpu, [])
+                first = next((i for i, tenant in enumerate(tenants) if tenant.job_id == job_id), None)
+                if first is not None:
+                    del tenants[first]
+                if not tenants:
+                    used.tenants.pop(gpu, None)
+            if used.is_idle:
+                del self.used[hold.node]
+
+    def _add(self, hold: Hold, sign: int) -> Used:
+        used = self.used.setdefault(hold.node, Used())
+        for name, _ in _POOLED:
+            used.pooled[name] += sign * getattr(hold, name)
+        for name, amount in hold.extended.items():
+            used.extended[name] = used.extended.get(name, 0.0) + sign * amount
+            if used.extended[name] == 0:
+                del used.extended[name]
+        return used
+
+    def conflict(self, hold: Hold, expected: Mapping[str, Collection[JobId]], own: Collection[JobId]) -> str:
+        """Why `hold` does not fit, "" if it does. `own` are the jobs of the request: they are no surprise."""
+        capacity = self.capacities.get(hold.node)
+        if capacity is None:
+            return "NODE_UNKNOWN"
+        if not capacity.is_ready:
+            return "NODE_NOT_READY"
+        used = self.used.get(hold.node) or Used()
+        for name, reason in _POOLED:
+            amount = getattr(hold, name)
+            if amount > 0 and used.pooled[name] + amount > getattr(capacity, name):
+                return reason
+        for name, amount in hold.extended.items():
+            if used.extended.get(name, 0.0) + amount > capacity.extended.get(name, 0.0):
+                return "INSUFFICIENT_EXTENDED"
+        for gpu in hold.gpus:
+            seen = expected.get(f"{hold.node}/{gpu}", ())
+            if reason := _gpu_conflict(hold, gpu, capacity, used.tenants.get(gpu, []), set(seen), set(own)):
+                return reason
+        return ""
+
+
+def _gpu_conflict(
+    hold: Hold, gpu: int, capacity: Capacity, tenants: Sequence[Tenant], seen: set[JobId], own: set[JobId]
+) -> str:
+    memory_gib = capacity.gpu_memory_by_index_gib.get(gpu)
+    if memory_gib is None:
+        return "GPU_UNKNOWN"
+    if tenants and not (hold.is_sharing and all(tenant.is_sharing for tenant in tenants)):
+        return "GPU_TAKEN"
+    if {tenant.job_id for tenant in tenants} - own != seen - own:
+        return "GPU_TENANTS_CHANGED"
+    is_full = len(tenants) >= capacity.max_jobs_per_gpu
+    is_split = hold.gpu_fraction < 1 and 1 - sum(t.fraction for t in tenants) < hold.gpu_fraction
+    if tenants and (is_full or is_split):
+        return "GPU_SHARE_FULL"
+    if hold.gpu_memory_each_gib > 0 and memory_gib - sum(t.memory_gib for t in tenants) < hold.gpu_memory_each_gib:
+        return "INSUFFICIENT_GPU_MEMORY"
+    return ""

@@ -1,0 +1,20 @@
+-- learn_overhead.lua: adds one measured overhead to the running mean of its kind. Includes: clock, event.
+-- KEYS    1 meta, 2 events, 3 overheads, 4 outcomes
+-- ARGV    1 retain_s, 2 outcome id, 3 kind, 4 overhead in seconds, 5 seconds an outcome id is remembered
+-- Returns {life, event}, event being {version, kind, body, args} | {} for a repeat | false where there is no cluster
+-- Cost    O(log outcomes)
+if not exists then
+  return false
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.6f', now_s))
+local expire_s = string.format('%.6f', now_s + tonumber(ARGV[5]))
+if redis.call('ZADD', KEYS[4], 'NX', expire_s, ARGV[2]) == 0 then
+  return {}
+end
+redis.call('EXPIRE', KEYS[4], math.ceil(tonumber(ARGV[5])) + 1)
+local packed = redis.call('HGET', KEYS[3], ARGV[3])
+local old = packed and cmsgpack.unpack(packed) or {ARGV[3], 0, 0}
+local count = old[2] + 1
+local record = cmsgpack.pack({ARGV[3], count, old[3] + (tonumber(ARGV[4]) - old[3]) / count})
+redis.call('HSET', KEYS[3], ARGV[3], record)
+return {life, append('overhead', record, '')}

@@ -1,0 +1,18 @@
+-- load.lua: everything a view is built from, at one version. Writes nothing.
+-- KEYS    1 meta, 2 nodes, 3 jobs, 4 expiring, 5 progress, 6 queues, 7 overheads, 8 profiles
+-- Returns {life, version, last event id, settings or "", then keys 2 to 8 as flat lists}, or false where there is no
+--         such cluster
+-- Cost    O(nodes + jobs): for a replica that starts or lost its place in the stream
+local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'last', 'settings')
+if meta[1] and meta[1] ~= '1' then
+  return redis.error_reply('PWSCHEMA ' .. meta[1])
+end
+if not meta[2] then
+  return false
+end
+return {
+  meta[2], meta[3], meta[4], meta[5] or '',
+  redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3]),
+  redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES'), redis.call('HGETALL', KEYS[5]),
+  redis.call('HGETALL', KEYS[6]), redis.call('HGETALL', KEYS[7]), redis.call('HGETALL', KEYS[8]),
+}

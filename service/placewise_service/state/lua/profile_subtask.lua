@@ -1,0 +1,16 @@
+-- profile_subtask.lua: merges metrics into the row of a subtask kind. Includes: clock, event.
+-- KEYS    1 meta, 2 events, 3 profiles
+-- ARGV    1 retain_s, 2 kind, 3 metrics (msgpack map)
+-- Returns {life, version} | false where there is no such cluster
+-- Cost    O(metrics of the kind)
+if not exists then
+  return false
+end
+local packed = redis.call('HGET', KEYS[3], ARGV[2])
+local row = packed and cmsgpack.unpack(packed) or {}
+for name, value in pairs(cmsgpack.unpack(ARGV[3])) do
+  row[name] = value
+end
+-- An empty Lua table would be packed as an array.
+redis.call('HSET', KEYS[3], ARGV[2], next(row) == nil and string.char(0x80) or cmsgpack.pack(row))
+return {life, append('profile', ARGV[3], ARGV[2])[1]}

@@ -1,0 +1,29 @@
+-- release.lua: gives back reservations that were not confirmed. Includes: clock, event, holdings.
+-- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations
+-- ARGV    1 retain_s, then reservation ids
+-- Returns {life, version, released, unknown, events}; an event is {version, kind, body, args}
+-- Cost    O(tasks released)
+used_key = KEYS[3]
+local ended, released, unknown = {}, 0, 0
+for i = 2, #ARGV do
+  local packed = redis.call('HGET', KEYS[7], ARGV[i])
+  if packed then
+    for _, job in ipairs(cmsgpack.unpack(packed)) do
+      give_back_all(cmsgpack.unpack(redis.call('HGET', KEYS[5], job))[2], job)
+      redis.call('HDEL', KEYS[4], job)
+      redis.call('HDEL', KEYS[5], job)
+      redis.call('ZREM', KEYS[6], job)
+      ended[#ended + 1] = job
+    end
+    redis.call('HDEL', KEYS[7], ARGV[i])
+    released = released + 1
+  else
+    unknown = unknown + 1
+  end
+end
+save_used()
+local events = {}
+if #ended > 0 then
+  events[1] = append('ended', cmsgpack.pack(ended), '')
+end
+return {life or '', whole(version), released, unknown, events}

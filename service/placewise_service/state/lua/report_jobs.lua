@@ -1,0 +1,128 @@
+-- report_jobs.lua: what hosts say happened to jobs, in order. Includes: clock, event, holdings.
+-- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 progress, 9 ended
+-- ARGV    1 retain_s, 2 seconds an end is remembered, then per report: op, job id, reservation id, record, holds,
+--         start time, speed, epochs done; op = "start" (record "" = as reserved), "progress", "end",
+--         or "none"
+-- Returns {life, version, applied, ignored, events}, events being {version, kind, body, args}: one per run of changes
+--         of the same kind; or false where there is no such cluster
+-- Cost    O(tasks of the jobs reported)
+if not exists then
+  return false
+end
+used_key = KEYS[3]
+local events, applied, ignored = {}, 0, 0
+local run_kind, ended, records, lives = nil, {}, {}, {}
+
+local function flush()
+  if run_kind == 'jobs' then
+    events[#events + 1] = append('jobs', array_header(#records) .. table.concat(records), cmsgpack.pack(lives))
+  elseif run_kind == 'ended' then
+    events[#events + 1] = append('ended', cmsgpack.pack(ended), '')
+  end
+  ended, records, lives = {}, {}, {}
+end
+
+local function begin(kind)
+  if run_kind ~= kind then
+    flush()
+    run_kind = kind
+  end
+  applied = applied + 1
+end
+
+local function changed(job, record, progress)
+  begin('jobs')
+  records[#records + 1] = record
+  lives[#lives + 1] = {0, progress[1], progress[2], progress[3]}
+  redis.call('HSET', KEYS[8], job, cmsgpack.pack(progress))
+end
+
+-- A job that runs is no reservation any more.
+local function confirm(job, reservation)
+  if redis.call('ZREM', KEYS[6], job) == 1 then
+    leave_reservation(KEYS[7], reservation, job)
+    return true
+  end
+  return false
+end
+
+local function start(job, held, reservation, record, holds, progress)
+  if record == '' and not held then
+    return false
+  end
+  local was_reserved = held and confirm(job, held[1])
+  if record == '' or (held and held[2] == holds) then
+    if not was_reserved then
+      return false
+    end
+  else
+    if held then
+      give_back_all(held[2], job)
+    end
+    for _, hold in ipairs(cmsgpack.unpack(holds)) do
+      take(hold, job)
+    end
+    redis.call('HSET', KEYS[5], job, cmsgpack.pack({reservation, holds}))
+  end
+  if record ~= '' then
+    redis.call('HSET', KEYS[4], job, record)
+  end
+  changed(job, redis.call('HGET', KEYS[4], job), progress)
+  return true
+end
+
+local function progressed(job, held, progress)
+  if not held then
+    return false
+  end
+  local packed = redis.call('HGET', KEYS[8], job)
+  local old = packed and cmsgpack.unpack(packed) or {0, 0, 0}
+  local was_reserved = confirm(job, held[1])
+  if not was_reserved and old[2] == progress[2] and old[3] == progress[3] then
+    return false
+  end
+  if not was_reserved then
+    progress[1] = old[1]
+  end
+  changed(job, redis.call('HGET', KEYS[4], job), progress)
+  return true
+end
+
+local function finish(job, held)
+  if held then
+    give_back_all(held[2], job)
+    confirm(job, held[1])
+    redis.call('HDEL', KEYS[4], job)
+    redis.call('HDEL', KEYS[5], job)
+    redis.call('HDEL', KEYS[8], job)
+  end
+  redis.call('ZADD', KEYS[9], string.format('%.6f', now_s + tonumber(ARGV[2])), job)
+  begin('ended')
+  ended[#ended + 1] = job
+  return true
+end
+
+redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', string.format('%.6f', now_s))
+for i = 3, #ARGV, 8 do
+  local op, job, reservation = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local packed = redis.call('HGET', KEYS[5], job)
+  local held = packed and cmsgpack.unpack(packed)
+  local progress = {tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])}
+  local is_done = false
+  if redis.call('ZSCORE', KEYS[9], job) then
+    is_done = false
+  elseif op == 'start' then
+    is_done = start(job, held, reservation, ARGV[i + 3], ARGV[i + 4], progress)
+  elseif op == 'progress' then
+    is_done = progressed(job, held, progress)
+  elseif op == 'end' and (reservation == '' or not held or held[1] == '' or held[1] == reservation) then
+    is_done = finish(job, held)
+  end
+  if not is_done then
+    ignored = ignored + 1
+  end
+end
+flush()
+save_used()
+redis.call('EXPIRE', KEYS[9], math.ceil(tonumber(ARGV[2])) + 1)
+return {life, whole(version), applied, ignored, events}

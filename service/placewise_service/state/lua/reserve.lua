@@ -1,0 +1,166 @@
+-- reserve.lua: holds every job's gang, or nothing. Includes: clock, event, holdings, answers.
+-- KEYS    1 meta, 2 events, 3 capacities, 4 used, 5 jobs, 6 holds, 7 expiring, 8 reservations, 9 progress, 10 ended,
+--         11 answers, 12 answer_times
+-- ARGV    1 retain_s, 2 ttl_s, 3 request id or "", 4 answer, 5 answer ttl_s, 6 {"node/gpu": {job ids}} expected on
+--         shared GPUs (msgpack), then per job: id, reservation id, record, holds (msgpack)
+-- Returns {"held", life, version, expire time} | {"conflict", node, reason} | {"repeated", answer}
+-- Cost    O(tasks + tenants on their nodes)
+if ARGV[3] ~= '' then
+  local answer = recall(KEYS[11], KEYS[12], ARGV[3])
+  if answer then
+    return {'repeated', answer}
+  end
+end
+if not exists then
+  return {'conflict', '', 'CLUSTER_UNKNOWN'}
+end
+used_key = KEYS[4]
+local expected = cmsgpack.unpack(ARGV[6])
+local expire_s = string.format('%.6f', now_s + tonumber(ARGV[2]))
+local own, capacities, checked = {}, {}, {}
+local POOLED = {'INSUFFICIENT_CPU', 'INSUFFICIENT_MEMORY', 'INSUFFICIENT_GPU_MEMORY', 'INSUFFICIENT_NETWORK'}
+
+local function capacity_of(node)
+  if capacities[node] == nil then
+    local packed = redis.call('HGET', KEYS[3], node)
+    capacities[node] = packed and cmsgpack.unpack(packed) or false
+  end
+  return capacities[node]
+end
+
+-- Did the decision see the jobs that are on this GPU now, those of the request itself aside?
+local function is_as_expected(node, gpu, tenants)
+  local key = node .. '/' .. gpu
+  if checked[key] then
+    return true
+  end
+  checked[key] = true
+  local seen = {}
+  for _, job in ipairs(expected[key] or {}) do
+    seen[job] = not own[job] or nil
+  end
+  local there = {}
+  for i = 1, #tenants, 5 do
+    local job = tenants[i + 1]
+    if tenants[i] == gpu and not own[job] then
+      if not seen[job] then
+        return false
+      end
+      there[job] = true
+    end
+  end
+  for job in pairs(seen) do
+    if not there[job] then
+      return false
+    end
+  end
+  return true
+end
+
+local function gpu_conflict(hold, gpu, capacity, tenants)
+  local memory = capacity[8][gpu]
+  if not memory then
+    return 'GPU_UNKNOWN'
+  end
+  local count, fraction, is_exclusive, taken = 0, 0, false, 0
+  for i = 1, #tenants, 5 do
+    if tenants[i] == gpu then
+      count = count + 1
+      fraction = fraction + tenants[i + 2]
+      taken = taken + tenants[i + 3]
+      is_exclusive = is_exclusive or tenants[i + 4] == 0
+    end
+  end
+  if count > 0 and (is_exclusive or hold[10] == 0) then
+    return 'GPU_TAKEN'
+  end
+  if not is_as_expected(hold[1], gpu, tenants) then
+    return 'GPU_TENANTS_CHANGED'
+  end
+  if count > 0 and (count >= capacity[2] or (hold[8] < 1 and 1 - fraction < hold[8])) then
+    return 'GPU_SHARE_FULL'
+  end
+  if hold[9] > 0 and memory - taken < hold[9] then
+    return 'INSUFFICIENT_GPU_MEMORY'
+  end
+  return nil
+end
+
+local function conflict(hold)
+  local capacity = capacity_of(hold[1])
+  if not capacity then
+    return 'NODE_UNKNOWN'
+  end
+  if capacity[1] ~= 1 then
+    return 'NODE_NOT_READY'
+  end
+  local record = used_on(hold[1])
+  for i = 1, 4 do
+    if hold[i + 1] > 0 and record[i] + hold[i + 1] > capacity[i + 2] then
+      return POOLED[i]
+    end
+  end
+  for name, amount in pairs(hold[6]) do
+    if (record[5][name] or 0) + amount > (capacity[7][name] or 0) then
+      return 'INSUFFICIENT_EXTENDED'
+    end
+  end
+  for _, gpu in ipairs(hold[7]) do
+    local reason = gpu_conflict(hold, gpu, capacity, record[6])
+    if reason then
+      return reason
+    end
+  end
+  return nil
+end
+
+-- A job that is only reserved may be decided anew: what it held counts as free.
+for i = 7, #ARGV, 4 do
+  local job = ARGV[i]
+  own[job] = true
+  local held = redis.call('HGET', KEYS[6], job)
+  if held then
+    if not redis.call('ZSCORE', KEYS[7], job) then
+      return {'conflict', '', 'JOB_RUNNING'}
+    end
+    give_back_all(cmsgpack.unpack(held)[2], job)
+  end
+end
+for i = 7, #ARGV, 4 do
+  for _, hold in ipairs(cmsgpack.unpack(ARGV[i + 3])) do
+    local reason = conflict(hold)
+    if reason then
+      return {'conflict', hold[1], reason}
+    end
+    take(hold, ARGV[i])
+  end
+end
+
+-- Everything fits: from here on the script only writes.
+local records, lives = {}, {}
+for i = 7, #ARGV, 4 do
+  local job, reservation, record, holds = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local old = redis.call('HGET', KEYS[6], job)
+  if old then
+    leave_reservation(KEYS[8], cmsgpack.unpack(old)[1], job)
+    redis.call('HDEL', KEYS[9], job)
+  end
+  redis.call('ZREM', KEYS[10], job)
+  redis.call('HSET', KEYS[5], job, record)
+  redis.call('HSET', KEYS[6], job, cmsgpack.pack({reservation, holds}))
+  redis.call('ZADD', KEYS[7], expire_s, job)
+  if reservation ~= '' then
+    local packed = redis.call('HGET', KEYS[8], reservation)
+    local members = packed and cmsgpack.unpack(packed) or {}
+    members[#members + 1] = job
+    redis.call('HSET', KEYS[8], reservation, cmsgpack.pack(members))
+  end
+  records[#records + 1] = record
+  lives[#lives + 1] = {tonumber(expire_s), 0, 0, 0}
+end
+save_used()
+local event = append('jobs', array_header(#records) .. table.concat(records), cmsgpack.pack(lives))
+if ARGV[3] ~= '' then
+  memorise(KEYS[11], KEYS[12], ARGV[3], ARGV[4], tonumber(ARGV[5]))
+end
+return {'held', life, event[1], expire_s}

@@ -1,0 +1,57 @@
+-- shared/event.lua: put before every script that moves a cluster's version.
+-- KEYS    1 meta, 2 events
+-- ARGV    1 seconds that events are kept at least
+-- Needs   shared/clock.lua
+-- Gives   exists, life, version, create(new_life), array_header(n), append(kind, body, args)
+-- Cost    O(1) per event, and now and then the trimming of what is too old
+local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'mark_s', 'mark')
+if meta[1] and meta[1] ~= '1' then
+  return redis.error_reply('PWSCHEMA ' .. meta[1])
+end
+local exists = meta[2] and true or false
+local life = meta[2]
+local version = tonumber(meta[3] or '0')
+local mark_s = tonumber(meta[4] or '0')
+local mark = tonumber(meta[5] or '0')
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- Begins a life of the cluster. Records without their meta are the remains of something this store did not do.
+local function create(new_life)
+  for i = 3, #KEYS do
+    if redis.call('EXISTS', KEYS[i]) == 1 then
+      return false
+    end
+  end
+  redis.call('DEL', KEYS[2])
+  redis.call('HSET', KEYS[1], 'schema', '1', 'life', new_life, 'version', '0', 'mark_s', whole(now_s), 'mark', '0')
+  life, version, mark_s, mark = new_life, 0, now_s, 0
+  return true
+end
+
+-- The msgpack header of an array of n.
+local function array_header(n)
+  if n < 16 then
+    return string.char(0x90 + n)
+  end
+  return string.char(0xdd, math.floor(n / 16777216) % 256, math.floor(n / 65536) % 256, math.floor(n / 256) % 256, n % 256)
+end
+
+-- One event with the next version. Its id is version-microseconds: a position names one event of one history, so a
+-- reader notices when a server that lost its last writes counts the same versions again.
+local function append(kind, body, args)
+  version = version + 1
+  local id = string.format('%.0f-%s%06d', version, time[1], tonumber(time[2]))
+  redis.call('XADD', KEYS[2], id, 'life', life, 'kind', kind, 'body', body, 'args', args)
+  local retain_s = tonumber(ARGV[1])
+  if now_s - mark_s >= retain_s then
+    redis.call('XTRIM', KEYS[2], 'MINID', whole(mark))
+    mark_s, mark = now_s, version
+    redis.call('HSET', KEYS[1], 'version', whole(version), 'last', id, 'mark_s', whole(now_s), 'mark', whole(mark))
+  else
+    redis.call('HSET', KEYS[1], 'version', whole(version), 'last', id)
+  end
+  return {whole(version), kind, body, args}
+end

@@ -1,0 +1,429 @@
+"""The state store in memory, on a Clock: the reference that the contract suite holds Redis against. No deployment.
+
+Every method runs to its end without awaiting, so on one event loop each is atomic as a script is.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from placewise_core.clock import Clock, SystemClock
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
+from placewise_core.errors import StaleSnapshotError
+from placewise_core.events import (
+    Change,
+    ClusterDeleted,
+    ClusterRecords,
+    Event,
+    JobsChanged,
+    JobsEnded,
+    NodesReported,
+    OverheadLearned,
+    QueueAdvanced,
+    SettingsChanged,
+    SubtaskProfiled,
+)
+from placewise_core.job import JobId, NodeId
+from placewise_service.state.codec import is_decision
+from placewise_service.state.errors import no_such_cluster
+from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of
+from placewise_service.state.keys import keys_of
+from placewise_service.state.ledger import Ledger
+from placewise_service.state.options import StoreOptions
+from placewise_service.state.store import (
+    Conflict,
+    JobReport,
+    Repeated,
+    ReportResult,
+    Reserved,
+    ReserveRequest,
+    ReserveResult,
+)
+
+_HEARTBEAT_S = 0.5
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """One life of one cluster."""
+
+    life: str
+    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    jobs: dict[JobId, RunningJob] = field(default_factory=dict)
+    holds: dict[JobId, tuple[Hold, ...]] = field(default_factory=dict)
+    ended: dict[JobId, float] = field(default_factory=dict)
+    queues: dict[str, QueueState] = field(default_factory=dict)
+    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    overheads: dict[str, OverheadLearned] = field(default_factory=dict)
+    outcomes: dict[str, float] = field(default_factory=dict)
+    profiles: dict[str, dict[str, float]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    trimmed: int = 0  # events that are no longer kept
+    version: int = 0
+    appended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def append(self, change: Change) -> Event:
+        self.version += 1
+        event = Event(self.version, self.life, change)
+        self.events.append(event)
+        self.appended.set()
+        self.appended = asyncio.Event()
+        return event
+
+    def drop_job(self, job_id: JobId) -> None:
+        """Forgets a job and gives back what it held."""
+        if job_id in self.jobs:
+            self.ledger.give_back(job_id, self.holds.pop(job_id))
+            del self.jobs[job_id]
+
+    def hold(self, job: RunningJob) -> None:
+        """Lets a job hold what its assignments say, instead of what it held."""
+        self.drop_job(job.id)
+        self.jobs[job.id] = job
+        self.holds[job.id] = holds_of(job)
+        self.ledger.take(job.id, self.holds[job.id])
+
+
+class _Ring:
+    """A cluster's decision log."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, bytes]] = []
+        self.next = 1
+        self.exported = 0
+
+
+class MemoryStore:
+    """StateStore for tests and the simulator; replicas of a test share one."""
+
+    def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._options = options or StoreOptions()
+        self._clusters: dict[str, _Cluster] = {}
+        self._answers: dict[str, dict[str, tuple[float, bytes]]] = {}
+        self._rings: dict[str, _Ring] = {}
+
+    async def ping(self) -> float:
+        return self._clock.now_s()
+
+    async def clusters(self) -> Sequence[str]:
+        return sorted(self._clusters)
+
+    async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
+        keys_of(cluster)
+        state = self._clusters.get(cluster)
+        if state is None:
+            return None
+        records = ClusterRecords(
+            cluster=cluster,
+            version=state.version,
+            epoch=state.life,
+            nodes=tuple(state.nodes[name] for name in sorted(state.nodes)),
+            jobs=tuple(state.jobs.values()),
+            queues=dict(state.queues),
+            settings=state.settings,
+            overheads=dict(state.overheads),
+            subtask_profiles={kind: dict(row) for kind, row in state.profiles.items()},
+        )
+        return records, f"{state.life}:{state.version}"
+
+    async def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+        life, _, seen = position.partition(":")
+        version = int(seen)
+        state = self._clusters.get(cluster)
+        if state is None or state.life != life or not state.trimmed <= version <= state.version:
+            raise StaleSnapshotError("the events after this position are gone; load the cluster again")
+        while True:
+            if version < state.trimmed:
+                raise StaleSnapshotError("the events after this position are gone; load the cluster again")
+            events = state.events[version - state.trimmed :]
+            version += len(events)
+            yield f"{life}:{version}", events
+            if events and isinstance(events[-1].change, ClusterDeleted):
+                return
+            if version == state.version:
+                await _wait(state.appended)
+
+    def trim(self, cluster: str) -> None:
+        """Forgets every event but the last, as a server does with what is older than it keeps."""
+        state = self._of(cluster)
+        state.trimmed = state.version - 1
+        del state.events[:-1]
+
+    def _of(self, cluster: str) -> _Cluster:
+        state = self._clusters.get(cluster)
+        if state is None:
+            raise no_such_cluster(cluster)
+        return state
+
+    def _of_new(self, cluster: str) -> _Cluster:
+        keys_of(cluster)
+        return self._clusters.setdefault(cluster, _Cluster(secrets.token_hex(6)))
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
+        state = self._of_new(cluster)
+        reported = {node.id: node for node in nodes}
+        removed = tuple(sorted(name for name in state.nodes if name not in reported)) if full else ()
+        for name in removed:
+            del state.nodes[name], state.ledger.capacities[name]
+        state.nodes.update(reported)
+        state.ledger.capacities.update((node.id, capacity_of(node)) for node in nodes)
+        event = state.append(NodesReported(tuple(nodes), removed))
+        return ReportResult((event,), event.version, len(nodes) + len(removed), 0)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        check_reservable(request.jobs)
+        if (answer := self._recall(cluster, request.request_id)) is not None:
+            return Repeated(answer)
+        state = self._clusters.get(cluster)
+        if state is None:
+            return Conflict("", "CLUSTER_UNKNOWN")
+        if (conflict := _conflict(state, request)) is not None:
+            return conflict
+        expire_s = self._clock.now_s() + request.ttl_s
+        for job in request.jobs:
+            state.ended.pop(job.id, None)
+            state.hold(_reserved(job, expire_s))
+        event = state.append(JobsChanged(tuple(_reserved(job, expire_s) for job in request.jobs)))
+        self._memorise(cluster, request.request_id, request.answer)
+        return Reserved(event, expire_s)
+
+    async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return ReportResult((), 0, 0, len(reservation_ids))
+        ended: list[JobId] = []
+        released = 0
+        for reservation_id in reservation_ids:
+            jobs = [
+                job.id
+                for job in state.jobs.values()
+                if job.state is RunState.RESERVED and job.reservation_id == reservation_id != ""
+            ]
+            for job_id in jobs:
+                state.drop_job(job_id)
+            ended += jobs
+            released += bool(jobs)
+        events = (state.append(JobsEnded(tuple(ended))),) if ended else ()
+        return ReportResult(events, state.version, released, len(reservation_ids) - released)
+
+    async def expire(self, cluster: str) -> ReportResult:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return ReportResult((), 0, 0, 0)
+        now_s = self._clock.now_s()
+        reserved = [job for job in state.jobs.values() if job.state is RunState.RESERVED]
+        late = sorted((job.expire_time_s, job.id) for job in reserved if job.expire_time_s <= now_s)
+        for _, job_id in late:
+            state.drop_job(job_id)
+        events = (state.append(JobsEnded(tuple(job_id for _, job_id in late), is_expiry=True)),) if late else ()
+        return ReportResult(events, state.version, len(late), 0)
+
+    async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
+        state = self._of(cluster)
+        now_s = self._clock.now_s()
+        state.ended = {job_id: until_s for job_id, until_s in state.ended.items() if until_s > now_s}
+        changes: list[JobsChanged | JobsEnded] = []
+        for report in reports:
+            change = self._change(state, report, now_s)
+            if change is not None:
+                changes.append(change)
+        events = tuple(state.append(change) for change in _runs(changes))
+        return ReportResult(events, state.version, len(changes), len(reports) - len(changes))
+
+    def _change(self, state: _Cluster, report: JobReport, now_s: float) -> JobsChanged | JobsEnded | None:
+        """Does what one report says; None where it says nothing new."""
+        if report.job_id in state.ended:
+            return None
+        held = state.jobs.get(report.job_id)
+        if report.is_end:
+            held_under = held.reservation_id if held is not None else ""
+            if report.reservation_id and held_under and held_under != report.reservation_id:
+                return None
+            state.drop_job(report.job_id)
+            state.ended[report.job_id] = now_s + self._options.ended_ttl_s
+            return JobsEnded((report.job_id,))
+        job = _started(held, report) if report.kind == "STARTED" else _progressed(held, report)
+        if job is None:
+            return None
+        state.hold(job)
+        return JobsChanged((job,))
+
+    async def remember(self, cluster: str, request_id: str, answer: bytes) -> bytes:
+        standing = self._recall(cluster, request_id)
+        if standing is not None:
+            return standing
+        self._memorise(cluster, request_id, answer)
+        return answer
+
+    def _recall(self, cluster: str, request_id: str) -> bytes | None:
+        expire_s, answer = self._answers.get(cluster, {}).get(request_id, (0.0, b""))
+        return answer if expire_s > self._clock.now_s() else None
+
+    def _memorise(self, cluster: str, request_id: str, answer: bytes) -> None:
+        if request_id:
+            expire_s = self._clock.now_s() + self._options.answer_ttl_s
+            self._answers.setdefault(cluster, {})[request_id] = (expire_s, answer)
+
+    # -- queues, settings, what is learned ----------------------------------------------------------------------
+
+    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+        state = self._of(cluster)
+        current = state.queues.get(queue.queue)
+        if (current.seq if current is not None else 0) != expected_seq:
+            return None
+        state.queues[queue.queue] = replace(queue, seq=expected_seq + 1)
+        return state.append(QueueAdvanced(state.queues[queue.queue]))
+
+    async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
+        state = self._of_new(cluster)
+        state.settings = settings
+        return state.append(SettingsChanged(settings))
+
+    async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
+        state = self._of(cluster)
+        now_s = self._clock.now_s()
+        if state.outcomes.get(outcome_id, 0.0) > now_s:
+            return None
+        state.outcomes[outcome_id] = now_s + self._options.outcome_ttl_s
+        old = state.overheads.get(task_kind) or OverheadLearned(task_kind, 0, 0.0)
+        mean_s = old.mean_overhead_s + (overhead_s - old.mean_overhead_s) / (old.count + 1)
+        state.overheads[task_kind] = OverheadLearned(task_kind, old.count + 1, mean_s)
+        return state.append(state.overheads[task_kind])
+
+    async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
+        state = self._of(cluster)
+        state.profiles.setdefault(kind, {}).update(metrics)
+        return state.append(SubtaskProfiled(kind, dict(metrics)))
+
+    async def delete_cluster(self, cluster: str) -> bool:
+        state = self._clusters.pop(cluster, None)
+        self._answers.pop(cluster, None)
+        self._rings.pop(cluster, None)
+        if state is None:
+            return False
+        state.append(ClusterDeleted())
+        return True
+
+    # -- decision log -------------------------------------------------------------------------------------------
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        if cluster not in self._clusters:
+            return len(records)
+        ring = self._rings.setdefault(cluster, _Ring())
+        ring.entries += enumerate(records, start=ring.next)
+        ring.next += len(records)
+        surplus = max(0, len(ring.entries) - self._options.ring_records)
+        lost = sum(number > ring.exported for number, _ in ring.entries[:surplus])
+        del ring.entries[:surplus]
+        return lost
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        ring = self._rings.get(cluster) or _Ring()
+        later = [(number, record) for number, record in ring.entries if number > _number(after)]
+        return [(f"{number}-0", record) for number, record in later[:count]]
+
+    async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
+        ring = self._rings.get(cluster) or _Ring()
+        return next((record for _, record in ring.entries if is_decision(record, decision_id)), None)
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        ring = self._rings.get(cluster)
+        if ring is not None:
+            ring.exported = max(ring.exported, _number(position))
+
+    async def exported(self, cluster: str) -> str:
+        ring = self._rings.get(cluster)
+        return f"{ring.exported}-0" if ring is not None and ring.exported else "0"
+
+    async def close(self) -> None:
+        return
+
+
+async def _wait(appended: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(_HEARTBEAT_S):
+            await appended.wait()
+    except TimeoutError:
+        return
+
+
+def _number(position: str) -> int:
+    return int(position.partition("-")[0])
+
+
+def _reserved(job: RunningJob, expire_s: float) -> RunningJob:
+    return replace(job, state=RunState.RESERVED, expire_time_s=expire_s, start_time_s=0.0, speed=0.0, epochs_done=0.0)
+
+
+def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
+    """Tries the whole request on a copy. A job that is only reserved may be decided anew; a running one may not."""
+    trial = state.ledger.copy()
+    own = {job.id for job in request.jobs}
+    for job_id in own & state.jobs.keys():
+        if state.jobs[job_id].state is RunState.RUNNING:
+            return Conflict("", "JOB_RUNNING")
+        trial.give_back(job_id, state.holds[job_id])
+    for job in request.jobs:
+        for hold in holds_of(job):
+            if reason := trial.conflict(hold, request.expected_tenants, own):
+                return Conflict(hold.node, reason)
+            trial.take(job.id, [hold])
+    return None
+
+
+def _started(held: RunningJob | None, report: JobReport) -> RunningJob | None:
+    """The job as the host started it; None for a repeat, or where nobody knows what it holds."""
+    told = report.running
+    if held is None and told is None:
+        return None
+    is_confirming = held is not None and held.state is RunState.RESERVED
+    if held is not None and not is_confirming and (told is None or holds_of(told) == holds_of(held)):
+        return None
+    job = told or held
+    assert job is not None
+    return replace(
+        job,
+        state=RunState.RUNNING,
+        expire_time_s=0.0,
+        start_time_s=told.start_time_s if told is not None else report.event_time_s,
+        speed=report.speed,
+        epochs_done=report.epochs_done,
+    )
+
+
+def _progressed(held: RunningJob | None, report: JobReport) -> RunningJob | None:
+    """The job with its progress; progress of a reserved job confirms it. None where nothing is new."""
+    if held is None or report.kind != "PROGRESS":
+        return None
+    is_confirming = held.state is RunState.RESERVED
+    if not is_confirming and (held.speed, held.epochs_done) == (report.speed, report.epochs_done):
+        return None
+    return replace(
+        held,
+        state=RunState.RUNNING,
+        expire_time_s=0.0,
+        start_time_s=report.event_time_s if is_confirming else held.start_time_s,
+        speed=report.speed,
+        epochs_done=report.epochs_done,
+    )
+
+
+def _runs(changes: Sequence[JobsChanged | JobsEnded]) -> list[JobsChanged | JobsEnded]:
+    """One change per run of changes of the same kind."""
+    runs: list[JobsChanged | JobsEnded] = []
+    for change in changes:
+        last = runs[-1] if runs else None
+        if isinstance(last, JobsChanged) and isinstance(change, JobsChanged):
+            runs[-1] = JobsChanged(last.jobs + change.jobs)
+        elif isinstance(last, JobsEnded) and isinstance(change, JobsEnded):
+            runs[-1] = JobsEnded(last.job_ids + change.job_ids)
+        else:
+            runs.append(change)
+    return runs

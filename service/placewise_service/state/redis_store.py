@@ -1,0 +1,297 @@
+"""The state store on Redis: every mutation is one script, one round trip. Holds no state of a cluster itself.
+
+The scripts (lua/*.lua) decide; this module packs what they need and unpacks what they say. Every exception below it
+leaves as StateUnavailableError with words of our own (errors.py).
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunState
+from placewise_core.events import (
+    ClusterRecords,
+    Event,
+    JobsChanged,
+    NodesReported,
+    QueueAdvanced,
+    SettingsChanged,
+    SubtaskProfiled,
+)
+from placewise_core.job import NodeId
+from placewise_service.state import codec
+from placewise_service.state.connection import Gate, RedisOptions, client_for
+from placewise_service.state.errors import no_such_cluster, redis_meant
+from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
+from placewise_service.state.keys import REGISTRY, ClusterKeys, keys_of
+from placewise_service.state.options import StoreOptions
+from placewise_service.state.records import records_from, search_bounds
+from placewise_service.state.scripts import Argument, script
+from placewise_service.state.store import (
+    Conflict,
+    JobReport,
+    Repeated,
+    ReportResult,
+    Reserved,
+    ReserveRequest,
+    ReserveResult,
+)
+from placewise_service.state.tailing import tail
+
+# Encoding more nodes than this at once would hold the event loop for longer than a decision takes.
+_NODES_AT_ONCE = 200
+_EXPIRE_AT_ONCE = 1000
+_FIND_PAGE = 256
+_OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
+
+
+class RedisStore:
+    """StateStore on standalone Redis, Sentinel or Redis Cluster (≥ 6.2)."""
+
+    def __init__(self, redis: RedisOptions, options: StoreOptions | None = None) -> None:
+        client = client_for(redis)
+        self._client = Gate(client, redis.connections)
+        self._tail_client = client  # a tail keeps its connection for itself
+        self._options = options or StoreOptions()
+        self._block_ms = int(redis.timeout_s * 500)  # half the read timeout: an idle tail is never taken for a dead one
+        self._registered: set[str] = set()
+
+    async def ping(self) -> float:
+        with redis_meant():
+            seconds, microseconds = await self._client.execute_command("TIME")
+        return float(seconds) + float(microseconds) / 1e6
+
+    async def clusters(self) -> Sequence[str]:
+        with redis_meant():
+            names = sorted(name.decode() for name in await self._client.execute_command("SMEMBERS", REGISTRY))
+            return [name for name in names if await self._client.execute_command("EXISTS", keys_of(name).meta)]
+
+    async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
+        k = keys_of(cluster)
+        keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles)
+        with redis_meant(cluster):
+            reply = await script("load").run(self._client, keys, [])
+            return records_from(cluster, reply) if reply is not None else None
+
+    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+        return tail(self._tail_client, cluster, position, self._block_ms)
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
+        k = keys_of(cluster)
+        records, rows = await _packed_nodes(nodes)
+        body = (
+            await asyncio.to_thread(codec.pack_body, codec.array_of(records))
+            if len(nodes) > 1
+            else (codec.pack_body(codec.array_of(records)))
+        )
+        keys = (k.meta, k.events, k.nodes, k.capacities, k.used, k.jobs, k.holds)
+        life, version, removed, was_created = await self._run(
+            "report_nodes", cluster, keys, [secrets.token_hex(6), int(full), body, *rows]
+        )
+        await self._register(cluster, bool(was_created))
+        change = NodesReported(tuple(nodes), tuple(NodeId(name.decode()) for name in removed))
+        event = Event(int(version), life.decode(), change)
+        return ReportResult((event,), event.version, len(nodes) + len(change.removed), 0)
+
+    async def _register(self, cluster: str, was_created: bool) -> None:
+        """Lists the cluster. After its creation, not with it: another slot may hold the registry (see keys.py)."""
+        if was_created or cluster not in self._registered:
+            with redis_meant(cluster):
+                await self._client.execute_command("SADD", REGISTRY, cluster)
+            self._registered.add(cluster)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        check_reservable(request.jobs)
+        args: list[Argument] = [
+            request.ttl_s,
+            request.request_id,
+            request.answer,
+            self._options.answer_ttl_s,
+            codec.encode(request.expected_tenants),
+        ]
+        for job in request.jobs:
+            args += (job.id, job.reservation_id, codec.encode(job), codec.encode(holds_of(job)))
+        reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args)
+        if reply[0] == b"conflict":
+            return Conflict(reply[1].decode(), reply[2].decode())
+        if reply[0] == b"repeated":
+            return Repeated(reply[1])
+        expire_s = float(reply[3])
+        held = tuple(
+            replace(job, state=RunState.RESERVED, expire_time_s=expire_s, start_time_s=0.0, speed=0.0, epochs_done=0.0)
+            for job in request.jobs
+        )
+        return Reserved(Event(int(reply[2]), reply[1].decode(), JobsChanged(held)), expire_s)
+
+    async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
+        return _result(await self._run("release", cluster, _giving_keys(keys_of(cluster)), [*reservation_ids]))
+
+    async def expire(self, cluster: str) -> ReportResult:
+        return _result(await self._run("expire", cluster, _giving_keys(keys_of(cluster)), [_EXPIRE_AT_ONCE]))
+
+    async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
+        k = keys_of(cluster)
+        args: list[Argument] = [self._options.ended_ttl_s]
+        for report in reports:
+            args += _report_args(report)
+        reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return _result(reply)
+
+    async def remember(self, cluster: str, request_id: str, answer: bytes) -> bytes:
+        k = keys_of(cluster)
+        args: list[Argument] = [request_id, answer, self._options.answer_ttl_s]
+        with redis_meant(cluster):
+            standing: bytes = await script("remember").run(self._client, (k.answers, k.answer_times), args)
+        return standing
+
+    # -- queues, settings, what is learned ----------------------------------------------------------------------
+
+    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+        k = keys_of(cluster)
+        stored = replace(queue, seq=expected_seq + 1)
+        args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode(stored)]
+        reply = await self._run("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(stored)) if reply else None
+
+    async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
+        k = keys_of(cluster)
+        keys = (k.meta, k.events, k.nodes, k.jobs, k.holds)
+        args: list[Argument] = [secrets.token_hex(6), codec.encode(settings)]
+        life, version, was_created = await self._run("update_settings", cluster, keys, args)
+        await self._register(cluster, bool(was_created))
+        return Event(int(version), life.decode(), SettingsChanged(settings))
+
+    async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
+        k = keys_of(cluster)
+        args: list[Argument] = [outcome_id, task_kind, overhead_s, self._options.outcome_ttl_s]
+        reply = await self._run("learn_overhead", cluster, (k.meta, k.events, k.overheads, k.outcomes), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return _event(reply[0], reply[1]) if reply else None
+
+    async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
+        k = keys_of(cluster)
+        reply = await self._run(
+            "profile_subtask", cluster, (k.meta, k.events, k.profiles), [kind, codec.encode(metrics)]
+        )
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return Event(int(reply[1]), reply[0].decode(), SubtaskProfiled(kind, dict(metrics)))
+
+    async def delete_cluster(self, cluster: str) -> bool:
+        was_there = bool(await self._run("delete_cluster", cluster, keys_of(cluster).all, []))
+        self._registered.discard(cluster)
+        with redis_meant(cluster):
+            await self._client.execute_command("SREM", REGISTRY, cluster)
+        return was_there
+
+    # -- decision log -------------------------------------------------------------------------------------------
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        k = keys_of(cluster)
+        with redis_meant(cluster):
+            args: list[Argument] = [self._options.ring_records, *records]
+            return int(await script("append_decisions").run(self._client, (k.meta, k.decisions, k.exported), args))
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        with redis_meant(cluster):
+            return await self._decisions(cluster, f"({after}", "+", count)
+
+    async def _decisions(self, cluster: str, first: str, last: str, count: int) -> list[tuple[str, bytes]]:
+        key = keys_of(cluster).decisions
+        entries = await self._client.execute_command("XRANGE", key, first, last, "COUNT", count)
+        return [(entry_id.decode(), fields[b"r"]) for entry_id, fields in entries]
+
+    async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
+        with redis_meant(cluster):
+            for first, last in search_bounds(decision_id):
+                start = first
+                while page := await self._decisions(cluster, start, last, _FIND_PAGE):
+                    for _, record in page:
+                        if codec.is_decision(record, decision_id):
+                            return record
+                    start = f"({page[-1][0]}"
+        return None
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        k = keys_of(cluster)
+        with redis_meant(cluster):
+            await script("mark_exported").run(self._client, (k.meta, k.exported), [position])
+
+    async def exported(self, cluster: str) -> str:
+        with redis_meant(cluster):
+            position = await self._client.execute_command("GET", keys_of(cluster).exported)
+        return position.decode() if position else "0"
+
+    async def close(self) -> None:
+        with redis_meant():
+            await self._tail_client.aclose()
+
+    async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
+        """Runs a script that may append an event."""
+        with redis_meant(cluster):
+            return await script(name).run(self._client, keys, [self._options.retain_events_s, *args])
+
+
+async def _packed_nodes(nodes: Sequence[Node]) -> tuple[list[bytes], list[Argument]]:
+    """Each node's record, and the script's three arguments per node. Lets others run now and then."""
+    records: list[bytes] = []
+    rows: list[Argument] = []
+    for i, node in enumerate(nodes):
+        record = codec.encode(node)
+        records.append(record)
+        rows += (node.id, record, codec.encode(capacity_of(node)))
+        if i % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return records, rows
+
+
+def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:
+    return (
+        k.meta,
+        k.events,
+        k.capacities,
+        k.used,
+        k.jobs,
+        k.holds,
+        k.expiring,
+        k.reservations,
+        k.progress,
+        k.ended,
+        k.answers,
+        k.answer_times,
+    )
+
+
+def _giving_keys(k: ClusterKeys) -> tuple[str, ...]:
+    return (k.meta, k.events, k.used, k.jobs, k.holds, k.expiring, k.reservations)
+
+
+def _report_args(report: JobReport) -> tuple[Argument, ...]:
+    op = "end" if report.is_end else _OPS.get(report.kind, "none")
+    running = report.running if op == "start" else None
+    record = codec.encode(running) if running is not None else b""
+    holds = codec.encode(holds_of(running)) if running is not None else b""
+    start_s = running.start_time_s if running is not None else report.event_time_s
+    reservation_id = running.reservation_id if running is not None else report.reservation_id
+    return (op, report.job_id, reservation_id, record, holds, start_s, report.speed, report.epochs_done)
+
+
+def _event(life: bytes, fields: Sequence[bytes]) -> Event:
+    version, kind, body, args = fields
+    return Event(int(version), life.decode(), codec.decode_change(kind, body, args))
+
+
+def _result(reply: Sequence[Any]) -> ReportResult:
+    life, version, applied, ignored, events = reply
+    return ReportResult(tuple(_event(life, event) for event in events), int(version), applied, ignored)

@@ -1,0 +1,61 @@
+"""Loads the Lua scripts and runs them by digest. Knows nothing of what they mean."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Protocol
+
+from redis.exceptions import NoScriptError
+
+Argument = str | bytes | int | float
+
+# What each script is put together from, in order; its own file comes last.
+_INCLUDES = {
+    "append_decisions": (),
+    "commit_queue": ("clock", "event"),
+    "delete_cluster": ("clock", "event"),
+    "expire": ("clock", "event", "holdings"),
+    "learn_overhead": ("clock", "event"),
+    "load": (),
+    "mark_exported": (),
+    "profile_subtask": ("clock", "event"),
+    "release": ("clock", "event", "holdings"),
+    "remember": ("clock", "answers"),
+    "report_jobs": ("clock", "event", "holdings"),
+    "report_nodes": ("clock", "event"),
+    "reserve": ("clock", "event", "holdings", "answers"),
+    "update_settings": ("clock", "event"),
+}
+NAMES = tuple(_INCLUDES)
+
+
+class Executor(Protocol):
+    """What a script needs of a client: redis.asyncio.Redis and RedisCluster both have it."""
+
+    async def execute_command(self, *args: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script: its text and the digest servers know it by."""
+
+    name: str
+    text: str
+    sha: str
+
+    async def run(self, client: Executor, keys: tuple[str, ...], args: list[Argument]) -> Any:
+        """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text."""
+        try:
+            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
+
+
+@cache
+def script(name: str) -> Script:
+    """A script by name. Raises KeyError for one that does not exist."""
+    folder = resources.files("placewise_service.state") / "lua"
+    parts = [folder / "shared" / f"{part}.lua" for part in _INCLUDES[name]]
+    text = "\n".join(part.read_text() for part in [*parts, folder / f"{name}.lua"])
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
