@@ -19,7 +19,7 @@ from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise.v1.cluster_pb2 import Assignment, Cluster, JobEvent, Node, RunningJob
 from placewise.v1.decision_pb2 import Admission
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_client.errors import DOMAIN, STATUS_TRAILER, PlacewiseError
+from placewise_client.errors import DOMAIN, STATUS_TRAILER, PlacewiseError, StateUnavailableError
 from placewise_client.rpcs import STREAM_PLACE_PATH, Rpc, Rpcs
 from placewise_client.status import StatusDetails, build_status
 
@@ -55,7 +55,10 @@ class Oracle:
     fail: list[PlacewiseError] = field(default_factory=list)
     """The next calls fail with these, one each."""
     fail_always: PlacewiseError | None = None
-    delay_s: float = 0.0
+    lose_answers: int = 0
+    """So many answers are worked out and then lost on the way."""
+    blocked: asyncio.Event | None = None
+    """Calls wait for it; a caller without a deadline of its own would wait for ever."""
     chosen_gpus: Callable[[Job], tuple[int, int]] | None = None
     """(nodes, GPUs per node) that AdmitOrWait gives an elastic job; None takes the smallest count."""
     now: Callable[[], float] = time.time
@@ -288,12 +291,16 @@ class _Handler(grpc.GenericRpcHandler):
             oracle = self._oracle
             oracle.calls.append((name, request))
             oracle.metadata.append(dict(context.invocation_metadata() or ()))
-            if oracle.delay_s:
-                await asyncio.sleep(oracle.delay_s)
+            if oracle.blocked is not None:
+                await oracle.blocked.wait()
             error = oracle.fail.pop(0) if oracle.fail else oracle.fail_always
             if error is not None:
                 await _abort(context, error)
-            return getattr(oracle, name)(request)
+            response = getattr(oracle, name)(request)
+            if oracle.lose_answers and name == "place":
+                oracle.lose_answers -= 1
+                await _abort(context, StateUnavailableError("the answer was lost"))
+            return response
 
         return grpc.unary_unary_rpc_method_handler(
             answer,

@@ -10,8 +10,8 @@ from typing import Self, cast
 
 import grpc
 import grpc.aio
-from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 
+from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise_client.errors import FailedCall, error_from_call
 from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
 from placewise_client.rpcs import STREAM_PLACE_PATH, AsyncMethod, Req, Res, Rpc, Rpcs

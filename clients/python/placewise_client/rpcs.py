@@ -10,8 +10,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, overload
 
 from google.protobuf.message import Message
-from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 
+from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Self, cast
 
 import grpc
-from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 
+from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise_client.errors import FailedCall, error_from_call
 from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
 from placewise_client.rpcs import STREAM_PLACE_PATH, Method, Req, Res, Rpc, Rpcs

@@ -126,7 +126,8 @@ class Decider:
         started_s = self.clock()
         try:
             await self._settle_unanswered(deadline_s)
-            admitted = await self._admit(queue, gangs, deadline_s)
+            open_gangs = [gang for gang in gangs if not isinstance(gang.verdict, Placed) or self._is_expired(gang)]
+            admitted = await self._admit(queue, open_gangs, deadline_s)
             await self._place_in_batches(admitted, deadline_s)
         except PlacewiseError as error:
             log.warning("no decision for queue %r: %s", queue, error)
