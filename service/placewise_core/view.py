@@ -215,7 +215,7 @@ class ClusterView:
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
-        free = []
+        free: list[int] = []
         for g, tenants in enumerate(self._blocked_gpus[m].tolist()):
             if len(free) == count:
                 break

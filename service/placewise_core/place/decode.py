@@ -4,7 +4,8 @@ The view is exactly as before when a function here returns. Tasks with the large
 are the hard ones to fit, and equal tasks stay in their order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,15 @@ def can_fit(job: Job, view: ClusterView, context: PlaceContext) -> bool:
     return _Decoder(_BestFit(), job, view, context, best).decode() is not None
 
 
+@contextmanager
+def obstacle(job: Job, view: ClusterView, context: PlaceContext) -> Iterator[TaskContext | None]:
+    """The first task that best-fit-decreasing finds no node for, with the tasks before it claimed on the view; None
+    if the gang fits. The view is as before on leaving. Every demand must be one the view can express."""
+    decoder = _Decoder(_BestFit(), job, view, context, best)
+    with decoder.claiming():
+        yield None if decoder.place_all() else decoder.current
+
+
 class _BestFit:
     """Least free GPUs, then least free CPU: leaves the large holes for the large tasks."""
 
@@ -80,21 +90,28 @@ class _Decoder:
         self.candidates: list[Candidate] = []
         self.propensity = 1.0
         self.remaining = job.task_count
+        self.current: TaskContext | None = None
         self._claimed = 0
 
     def decode(self) -> Proposal | None:
+        with self.claiming():
+            if not self.place_all():
+                return None
+        if len(self.job.groups) > 1:
+            order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
+            self.assignments.sort(key=lambda a: order[a.task])
+        return Proposal(tuple(self.assignments), propensity=self.propensity, candidates=tuple(self.candidates))
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
         try:
-            groups = _named_groups(self.job)
-            for group, names in self._largest_first(groups):
-                if not self._place_group(group, names):
-                    return None
+            yield
         finally:
             for assignment in reversed(self.assignments[: self._claimed]):
                 self.view.unclaim(self.job, assignment)
-        if len(groups) > 1:
-            order = {name: i for i, name in enumerate(name for _, names in groups for name in names)}
-            self.assignments.sort(key=lambda a: order[a.task])
-        return Proposal(tuple(self.assignments), propensity=self.propensity, candidates=tuple(self.candidates))
+
+    def place_all(self) -> bool:
+        return all(self._place_group(group, names) for group, names in self._largest_first(_named_groups(self.job)))
 
     def _largest_first(self, groups: list[tuple[TaskGroup, list[str]]]) -> list[tuple[TaskGroup, list[str]]]:
         if len(groups) < 2:
@@ -118,6 +135,7 @@ class _Decoder:
             remaining=self.remaining,
             context=self.context,
         )
+        self.current = task
         on_node: dict[int, int] = {}
         for name in names:
             task.task, task.remaining = name, self.remaining

@@ -1,14 +1,22 @@
-"""How much jobs that share one GPU slow each other down. The Protocol, and the model that knows nothing."""
+"""How much jobs that share one GPU slow each other down: the Protocol, equal time slices, and measured pairs.
 
-from collections.abc import Sequence
+Never decides who may share: that compares these predictions with every job's own limit (place/gpus.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
+
+from placewise_core.speed.model_names import canonical, nearest
 
 
 class GpuInterference(Protocol):
     """Predicts the relative speed of a job on a GPU it shares."""
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
-        """Speed beside `others` (names of the models that share the GPU) over speed alone, in (0, 1]."""
+        """Speed beside `others` (names of the models that share the GPU) over speed alone, in (0, 1]; 0 where they
+        do not fit into its memory together."""
         ...
 
 
@@ -17,3 +25,60 @@ class NoInterference:
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
         return 1.0 / (1 + len(others))
+
+
+@dataclass(frozen=True)
+class MeasuredInterference:
+    """Measured pairs on one GPU (Gavel, MIT licence), composed for three and more.
+
+    `pairs[gpu][a][b]` is the relative speed of model `a` beside `b`, canonical names; 0 where every measured
+    combination ran out of memory. `default[gpu]` stands for a pair that is not known: the lower quartile of what was
+    measured on that GPU, at most ½, so that an unknown neighbour is rather refused than trusted.
+
+    Composition for three and more: extra time adds up, 1/speed = 1 + Σ_j (1/speed beside j − 1). Equal time slices are
+    the fixed point of this rule (pairs at ½ give 1/n for n jobs); what three jobs really do to each other has not been
+    published. Unknown models: the nearest known one by name; unknown GPU models: `fallback_gpu`.
+    """
+
+    pairs: Mapping[str, Mapping[str, Mapping[str, float]]]
+    default: Mapping[str, float]
+    fallback_gpu: str
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, object]) -> "MeasuredInterference":
+        """From the packaged table (place/data/interference.json). Raises KeyError for a table of another form."""
+        return cls(pairs=table["pairs"], default=table["default"], fallback_gpu=table["fallback_gpu"])  # type: ignore[arg-type]
+
+    def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        if not others:
+            return 1.0
+        key = (model, *others, gpu_model)
+        known = self._answers.get(key)
+        if known is None:
+            known = self._answers[key] = self._composed(model, others, self._gpu(gpu_model))
+        return known
+
+    def _composed(self, model: str, others: Sequence[str], gpu: str) -> float:
+        extra = 0.0
+        for other in others:
+            speed = self._pair(model, other, gpu)
+            if speed <= 0.0:
+                return 0.0
+            extra += 1.0 / speed - 1.0
+        return 1.0 / (1.0 + extra)
+
+    def _pair(self, model: str, other: str, gpu: str) -> float:
+        table = self.pairs[gpu]
+        a, b = nearest(model, table), nearest(other, table)
+        if a is None or b is None:
+            return self.default[gpu]
+        return table[a].get(b, self.default[gpu])
+
+    def _gpu(self, gpu_model: str) -> str:
+        wanted = canonical(gpu_model)
+        return next((gpu for gpu in self.pairs if canonical(gpu) in wanted), self.fallback_gpu)
+
+    @cached_property
+    def _answers(self) -> dict[tuple[str, ...], float]:
+        # Grows with the distinct combinations asked for: models × models, not jobs.
+        return {}

@@ -1,0 +1,35 @@
+"""Bin packing: the node that is left with the least when the task is there."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.job import Job
+from placewise_core.place.decode import decode
+from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.view import GPUS, ClusterView, FloatArray
+
+
+class BinPacking:
+    """Score = −Σ_r ((free_r − demand_r) / capacity_r)² over the resources asked for: the norm-based best fit of vector
+    bin packing. One of the two strategies of Harmony's job-aware exploration; the other is load balance."""
+
+    name = "bin-packing"
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context)
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        view = task.view
+        total = np.zeros(view.size)
+        for row in np.flatnonzero(task.demand).tolist():
+            free = view.free[row] if row != GPUS else view.free_gpus()
+            left = (free - task.demand[row]) * view.inverse_capacity[row]
+            total -= left * left
+        return total
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        return (("left_over", float(-self.scores(task)[m])),)

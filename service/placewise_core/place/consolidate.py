@@ -1,0 +1,89 @@
+"""Consolidation: a gang on as few nodes as possible, the tightest that take it, in one rack where that can be."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.job import Job
+from placewise_core.place.capacity import task_capacity
+from placewise_core.place.decode import decode
+from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.view import GPUS, ClusterView, FloatArray, IntArray
+
+# Weights that rank one criterion strictly before the next: tasks taken (≤ thousands), then rack, then fit (< 1).
+_TASKS, _RACK = 1e3, 10.0
+
+
+class Consolidate:
+    """Most tasks of the gang on one node first; among equals the same rack as the gang so far, then best fit.
+
+    Filling the node with most room first needs the fewest nodes where tasks are alike; a node that takes all that is
+    left needs no more room than that, so the tightest of those wins.
+    """
+
+    name = "consolidate"
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context)
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        last = task.placed[-1][1] if task.placed else -1
+        if last >= 0 and task.mask[last]:
+            stay = np.zeros(task.view.size)
+            stay[last] = 1.0
+            return stay
+        return self._tasks_taken(task) * _TASKS + self._same_rack(task) * _RACK + self._fit(task.view)
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        return (
+            ("tasks_taken", float(self._tasks_taken(task)[m])),
+            ("same_rack", float(self._same_rack(task)[m])),
+            ("fit", float(self._fit(task.view)[m])),
+        )
+
+    def _tasks_taken(self, task: TaskContext) -> IntArray:
+        """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""
+        view = task.view
+        begun = {id(group) for group, _ in task.placed}
+        waiting = [group for group in task.job.groups if group is not task.group and id(group) not in begun]
+        here = task.group.count - sum(group is task.group for group, _ in task.placed)
+        promised = np.zeros_like(view.free) if waiting else None
+        taken = np.zeros(view.size, dtype=np.int64)
+        for group, count in [(task.group, here), *((group, group.count) for group in waiting)]:
+            demand = view.demand_vector(group.demand)
+            if demand is None:
+                break
+            rooms = np.minimum(task_capacity(view, demand, group, task.sharing, task.mask, promised), count)
+            taken += rooms
+            if promised is not None:
+                promised += _per_task(demand)[:, None] * rooms
+        return taken
+
+    @staticmethod
+    def _same_rack(task: TaskContext) -> FloatArray:
+        """(M,) 1 in a rack the gang is in already; for the first task, the share of the gang the rack has GPUs for."""
+        rack = task.view.rack
+        if task.placed:
+            mine = {int(rack[m]) for _, m in task.placed} - {-1}
+            return np.isin(rack, list(mine)).astype(np.float64)
+        if rack.max(initial=-1) < 0:
+            return np.zeros(len(rack))
+        need = max(1.0, task.job.gpus)
+        free = np.bincount(rack + 1, weights=np.where(task.mask, task.view.free_gpus(), 0))
+        return np.where(rack >= 0, np.minimum(1.0, free[rack + 1] / need), 0.0)
+
+    @staticmethod
+    def _fit(view: ClusterView) -> FloatArray:
+        """(M,) in (0, 1): more for less free GPUs and CPU."""
+        cpu = view.free[0] / (1.0 + view.capacity[0])
+        return np.asarray(1.0 / (2.0 + view.free_gpus() + cpu))
+
+
+def _per_task(demand: FloatArray) -> FloatArray:
+    """(R,) demand with its GPUs counted whole, as a GPU serves one task of a job."""
+    amounts = demand.copy()
+    amounts[GPUS] = np.ceil(amounts[GPUS])
+    return amounts

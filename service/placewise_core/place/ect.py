@@ -1,0 +1,45 @@
+"""ECT (LDWP's baseline): the node where the task is expected to be complete first."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.job import Job
+from placewise_core.place.completion import NodeSpeeds, node_load
+from placewise_core.place.decode import decode
+from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.place.tables import GpuSpeeds
+from placewise_core.view import ClusterView, FloatArray
+
+
+class ExpectedCompletionTime:
+    """Expected completion = work / speed of the node for this job · (1 + load of the node).
+
+    Work is the job's seconds on one reference GPU divided by its workers; where the job does not say, 1, which leaves
+    the order of nodes as it is. The load stretches it as time slices would: work waits for a share of a busy node.
+    """
+
+    name = "ect"
+
+    def __init__(self, gpu_speeds: GpuSpeeds) -> None:
+        self._speeds = NodeSpeeds(gpu_speeds)
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context)
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        return -self._completion_s(task)
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        return (
+            ("completion_s", float(self._completion_s(task)[m])),
+            ("speed", float(self._speeds.of(task)[m])),
+            ("load", float(node_load(task.view)[m])),
+        )
+
+    def _completion_s(self, task: TaskContext) -> FloatArray:
+        work = task.job.single_gpu_s / max(1, task.group.count) if task.job.single_gpu_s > 0 else 1.0
+        return np.asarray(work / self._speeds.of(task) * (1.0 + node_load(task.view)))

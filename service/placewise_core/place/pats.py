@@ -1,0 +1,60 @@
+"""PATS (LDWP's baseline): relative performance of the task on each node, weighed with the load of the node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.job import Job
+from placewise_core.place.completion import NodeSpeeds, node_load
+from placewise_core.place.decode import decode
+from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.place.tables import GpuSpeeds
+from placewise_core.view import GPUS, ClusterView, FloatArray
+
+
+class RelativePerformance:
+    """Score = relative speedup · idle share of the kind of unit the task runs on.
+
+    PATS orders by the speedup a task has on an accelerator and balances that against the loads of CPUs and GPUs. On
+    nodes that means: for a task on GPUs, its speed on the node's GPUs over the slowest in the cluster, times the share
+    of the node's GPUs that is idle; for a CPU task the same with CPUs. Jobs with the largest speedup choose first.
+    """
+
+    name = "pats"
+
+    def __init__(self, gpu_speeds: GpuSpeeds) -> None:
+        self._gpu_speeds = gpu_speeds
+        self._speeds = NodeSpeeds(gpu_speeds)
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        names = view.gpu_model_names()
+        return sorted(jobs, key=lambda job: -self._spread(job, names))
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context)
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        return self._speedup(task) * self._idle(task)
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        return (
+            ("speedup", float(self._speedup(task)[m])),
+            ("idle", float(self._idle(task)[m])),
+            ("load", float(node_load(task.view)[m])),
+        )
+
+    def _spread(self, job: Job, gpu_models: Sequence[str]) -> float:
+        """How much faster the job is on the fastest GPU model of the cluster than on the slowest."""
+        speeds = [self._gpu_speeds.of(job.model, name) for name in gpu_models]
+        return max(speeds) / min(speeds) if speeds and job.gpus > 0 else 1.0
+
+    def _speedup(self, task: TaskContext) -> FloatArray:
+        speeds = self._speeds.of(task)
+        among = speeds[task.mask]
+        return np.asarray(speeds / among.min()) if len(among) else speeds
+
+    @staticmethod
+    def _idle(task: TaskContext) -> FloatArray:
+        row = GPUS if task.demand[GPUS] > 0 else 0
+        view = task.view
+        return np.asarray(1e-3 + np.clip(view.free[row] * view.inverse_capacity[row], 0.0, 1.0))

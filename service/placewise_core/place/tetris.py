@@ -1,0 +1,54 @@
+"""Tetris (Harmony's baseline): the node whose free resources align best with what the task asks for."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.job import Job
+from placewise_core.place.decode import decode
+from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.view import GPUS, ClusterView, FloatArray
+
+# Each more than any alignment (at most one per resource kind): they rank nodes before alignment does.
+_BEING_FILLED, _IN_USE = 2e3, 1e3
+
+
+class Tetris:
+    """Alignment = Σ_r (demand_r / capacity_r) · (free_r / capacity_r), each node normalised by itself.
+
+    Tetris fills one machine before it turns to the next. For a gang that has to choose among machines this means: the
+    node that took the gang's last task goes on being filled, and no empty node is opened while one in use takes the
+    task; alignment decides among the rest. Without that the dot product alone would favour the emptiest node, and the
+    policy would spread, which is not the packing Harmony compares itself with.
+    """
+
+    name = "tetris"
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context)
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        scores = self._alignment(task) + _IN_USE * (task.view.task_count > 0)
+        if task.placed:
+            scores[task.placed[-1][1]] += _BEING_FILLED
+        return scores
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        return (
+            ("alignment", float(self._alignment(task)[m])),
+            ("in_use", float(task.view.task_count[m] > 0)),
+            ("being_filled", float(bool(task.placed) and task.placed[-1][1] == m)),
+        )
+
+    @staticmethod
+    def _alignment(task: TaskContext) -> FloatArray:
+        view = task.view
+        total = np.zeros(view.size)
+        for row in np.flatnonzero(task.demand).tolist():
+            free = view.free[row] if row != GPUS else view.free_gpus()
+            inverse = view.inverse_capacity[row]
+            total += task.demand[row] * free * inverse * inverse
+        return total
