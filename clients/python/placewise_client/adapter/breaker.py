@@ -33,10 +33,6 @@ class Breaker:
         self.open_until_s = self.clock() + self.pause_s
         self.reason = reason
 
-    def is_failing(self) -> bool:
-        """True from the first failure to the next success, open or not."""
-        return self.pause_s > 0.0
-
     def succeed(self) -> None:
         self.pause_s = 0.0
         self.open_until_s = float("-inf")

@@ -177,7 +177,7 @@ class AdapterLoop:
 
     async def _tell(self, nodes: Sequence[Node] | None) -> bool:
         """Nodes and events reach the service before it is asked; what fails here is sent again by a later pass."""
-        if self._breaker.outages != self._outages_seen and not self._breaker.is_failing():
+        if self._breaker.outages != self._outages_seen:
             self._outages_seen = self._breaker.outages
             self._say_all_again()
         self._nodes = self._nodes if nodes is None else nodes
