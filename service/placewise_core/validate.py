@@ -87,7 +87,7 @@ def check_partition(command: PartitionCommand, limits: Limits) -> None:
     _check_count(len(command.units), limits.nodes * limits.gpus_per_node, "units")
     for i, unit in enumerate(command.units):
         _check_id(unit, f"units[{i}]", MAX_TEXT)
-    _check_unique(command.units, "units")
+    check_unique(command.units, "units")
 
 
 def check_admit(command: AdmitCommand, limits: Limits) -> None:
@@ -136,13 +136,10 @@ def check_settings(settings: ClusterSettings) -> None:
         _check_queue(parameters, f"settings.queues[{i}]")
 
 
-def check_nodes(cluster: str, nodes: Sequence[Node], limits: Limits) -> None:
-    """Raises InvalidRequestError where a report of nodes breaks a rule."""
+def check_nodes_request(cluster: str, count: int, limits: Limits) -> None:
+    """Raises InvalidRequestError for a report of nodes that is too large; check_node looks at each."""
     check_cluster(cluster)
-    _check_count(len(nodes), limits.nodes, "nodes")
-    _check_unique([node.id for node in nodes], "nodes")
-    for i, node in enumerate(nodes):
-        check_node(node, f"nodes[{i}]", limits)
+    _check_count(count, limits.nodes, "nodes")
 
 
 def check_node(node: Node, field: str, limits: Limits) -> None:
@@ -159,12 +156,10 @@ def check_node(node: Node, field: str, limits: Limits) -> None:
     _check_labels(node.labels, f"{field}.labels")
 
 
-def check_events(cluster: str, events: Sequence[JobEvent], limits: Limits) -> None:
-    """Raises InvalidRequestError where a report of job events breaks a rule."""
+def check_events_request(cluster: str, count: int, limits: Limits) -> None:
+    """Raises InvalidRequestError for a report of job events that is too large; check_event looks at each."""
     check_cluster(cluster)
-    _check_count(len(events), limits.events, "events")
-    for i, event in enumerate(events):
-        _check_event(event, f"events[{i}]", limits)
+    _check_count(count, limits.events, "events")
 
 
 def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
@@ -172,7 +167,7 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
         raise InvalidRequestError("needs at least one job", "jobs")
     _check_count(len(jobs), limits.jobs, "jobs")
     if len(jobs) > 1:
-        _check_unique([job.id for job in jobs], "jobs")
+        check_unique([job.id for job in jobs], "jobs")
     for i, job in enumerate(jobs):
         check_job(job, f"jobs[{i}]", limits)
 
@@ -221,7 +216,7 @@ def _check_shape(job: Job, field: str) -> None:
 def _check_subtasks(subtasks: Sequence[Subtask], field: str, limits: Limits) -> None:
     _check_count(len(subtasks), limits.subtasks, field)
     ids = [subtask.id for subtask in subtasks]
-    _check_unique(ids, field)
+    check_unique(ids, field)
     known = set(ids)
     for i, subtask in enumerate(subtasks):
         _check_id(subtask.id, f"{field}[{i}].id")
@@ -243,7 +238,7 @@ def _check_gpus(node: Node, field: str, limits: Limits) -> None:
     if not 0 <= node.max_jobs_per_gpu <= _MAX_COUNT:
         raise InvalidRequestError("must not be negative", f"{field}.max_jobs_per_gpu")
     _check_count(len(node.gpus), limits.gpus_per_node, f"{field}.gpus")
-    _check_unique([gpu.index for gpu in node.gpus], f"{field}.gpus")
+    check_unique([gpu.index for gpu in node.gpus], f"{field}.gpus")
     for i, gpu in enumerate(node.gpus):
         at = f"{field}.gpus[{i}]"
         if not 0 <= gpu.index < limits.gpus_per_node:
@@ -267,7 +262,8 @@ def _check_telemetry(telemetry: Telemetry, field: str) -> None:
     _check_time(telemetry.observe_time_s, f"{field}.observe_time")
 
 
-def _check_event(event: JobEvent, field: str, limits: Limits) -> None:
+def check_event(event: JobEvent, field: str, limits: Limits) -> None:
+    """Raises InvalidRequestError where one job event breaks a rule."""
     _check_id(event.job_id, f"{field}.job_id")
     _check_time(event.event_time_s, f"{field}.event_time")
     _check_number(event.speed, f"{field}.speed")
@@ -291,7 +287,7 @@ def _check_assignment(assignment: Assignment, field: str, limits: Limits) -> Non
     _check_text(assignment.cpu_unit, f"{field}.cpu_unit", MAX_ID)
     _check_text(assignment.subtask, f"{field}.subtask", MAX_ID)
     _check_resources(assignment.demand, f"{field}.demand")
-    _check_unique(assignment.gpu_indices, f"{field}.gpu_indices")
+    check_unique(assignment.gpu_indices, f"{field}.gpu_indices")
     for index in assignment.gpu_indices:
         if not 0 <= index < limits.gpus_per_node:
             raise InvalidRequestError(f"must be 0 … {limits.gpus_per_node - 1}", f"{field}.gpu_indices")
@@ -383,7 +379,8 @@ def _check_count(count: int, most: int, field: str) -> None:
         raise InvalidRequestError(f"at most {most} are allowed, these are {count}", field)
 
 
-def _check_unique(values: Iterable[object], field: str) -> None:
+def check_unique(values: Iterable[object], field: str) -> None:
+    """Raises InvalidRequestError where one value stands twice."""
     seen: set[object] = set()
     for value in values:
         if value in seen:

@@ -24,23 +24,17 @@ _READINGS = tuple(name for name in Telemetry.__dataclass_fields__ if name != "ob
 _GPU_READINGS = ("util", "memory_util", "celsius")
 
 
-def cluster(
-    view: ClusterView,
-    is_stale: bool,
-    now_s: float,
-    queue_settings: Callable[[str], QueueSettings],
-    is_full: bool,
+def totals(
+    view: ClusterView, is_stale: bool, now_s: float, queue_settings: Callable[[str], QueueSettings]
 ) -> cluster_pb2.Cluster:
-    """The whole view, or only its totals."""
+    """The view without its nodes and jobs one by one."""
     running = list(view.jobs.values())
     reserved = sum(job.state is RunState.RESERVED for job in running)
     return cluster_pb2.Cluster(
         cluster=view.cluster,
         snapshot_version=view.version,
-        nodes=[node(item) for item in view.nodes] if is_full else [],
-        jobs=[running_job(job) for job in running] if is_full else [],
-        capacity=_totals(view.columns, view.capacity.sum(axis=1)),
-        used=_totals(view.columns, (view.capacity - view.free).sum(axis=1)),
+        capacity=_amounts(view.columns, view.capacity.sum(axis=1)),
+        used=_amounts(view.columns, (view.capacity - view.free).sum(axis=1)),
         node_count=view.size,
         ready_node_count=int(view.is_ready.sum()),
         stale_node_count=int(view.is_stale(now_s).sum()),
@@ -52,7 +46,7 @@ def cluster(
     )
 
 
-def _totals(columns: tuple[str, ...], amounts: FloatArray) -> job_pb2.Resources:
+def _amounts(columns: tuple[str, ...], amounts: FloatArray) -> job_pb2.Resources:
     message = job_pb2.Resources(
         cpu_cores=amounts[CPU],
         gpus=amounts[GPUS],

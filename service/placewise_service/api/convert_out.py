@@ -1,5 +1,6 @@
 """Domain → contract: the three answers, and decisions of the past. What GetCluster shows is convert_cluster.py."""
 
+import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -26,6 +27,7 @@ from placewise_core.decision import (
 )
 from placewise_core.job import Resources, Role
 from placewise_core.validate import MAX_TIME_S
+from placewise_service.model.registry import BundleState, BundleStatus
 
 Answer = PlaceDecision | PartitionDecision | AdmitDecision
 
@@ -35,6 +37,8 @@ _OUTCOMES: dict[Outcome, Any] = {outcome: decision_pb2.Outcome.Value(outcome) fo
 _REASONS: dict[Reason, Any] = {reason: decision_pb2.Reason.Value(reason) for reason in Reason}
 _VERDICTS: dict[Verdict, Any] = {verdict: decision_pb2.Admission.Verdict.Value(verdict) for verdict in Verdict}
 _ROLES: dict[Role, Any] = {role: job_pb2.TaskGroup.Role.Value(role) for role in Role}
+
+_BUNDLE_STATES: dict[BundleState, Any] = {state: bundle_pb2.Bundle.State.Value(state) for state in BundleState}
 
 
 def place_response(decision: PlaceDecision, request_id: str = "") -> decision_pb2.PlaceResponse:
@@ -229,6 +233,17 @@ def past_decision(
             message.partition.CopyFrom(partition_response(answer))
         case AdmitDecision():
             message.admit_or_wait.CopyFrom(admit_response(answer, settings))
+    return message
+
+
+def bundle(status: BundleStatus) -> bundle_pb2.Bundle:
+    message = bundle_pb2.Bundle(name=status.name, state=_BUNDLE_STATES[status.state], refusal=status.refusal)
+    if status.bundle is not None:
+        manifest = status.bundle.manifest
+        message.feature_schema = manifest.feature_schema
+        message.sha256.update(manifest.files)
+        with contextlib.suppress(ValueError):  # a manifest may date itself as it likes
+            message.create_time.FromJsonString(manifest.created)
     return message
 
 

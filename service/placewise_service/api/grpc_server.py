@@ -1,0 +1,188 @@
+"""The gRPC face: one thin wrapper per call around the desk, instead of a chain of interceptors.
+
+Messages are parsed here rather than by gRPC, so that a malformed one is answered with INVALID_ARGUMENT and our details.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from placewise.v1 import decision_pb2
+from placewise_core.errors import PlacewiseError, StateUnavailableError
+from placewise_service.api.auth import bearer_token
+from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
+from placewise_service.api.statuses import shown, status_metadata, stream_error
+from placewise_service.settings import ServerSettings
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+# gRPC itself cuts off here, without details; up to there the desk explains.
+_HARD_LIMIT_FACTOR = 2
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class GrpcFace:
+    """The server and its health. `start` binds; `port` is then the one that was bound."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        settings: ServerSettings,
+        credentials: grpc.ServerCredentials | None = None,
+        shares_port: bool = False,
+    ) -> None:
+        self._desk = desk
+        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._streams: set[asyncio.Task[None]] = set()
+        self._server = grpc.aio.server(options=_options(desk.limits.message_bytes, shares_port))
+        self._add_services(settings.reflection)
+        address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, credentials)
+
+    async def start(self) -> None:
+        """Listens; not yet SERVING."""
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._server.start()
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """What health checks are told, for the server and each service."""
+        states = health_pb2.HealthCheckResponse
+        state = states.SERVING if is_serving else states.NOT_SERVING
+        for name in ("", *_services()):
+            await self._health.set(name, state)
+
+    async def drain(self) -> None:
+        """NOT_SERVING; streams finish the questions they have read and end."""
+        await self.set_serving(False)
+        for reader in self._streams:
+            reader.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """Closes; calls still in flight after the grace are cut off."""
+        await self._server.stop(grace_s)
+
+    def _add_services(self, has_reflection: bool) -> None:
+        handlers: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+        for rpc in RPCS.values():
+            handlers.setdefault(rpc.service, {})[rpc.name] = grpc.unary_unary_rpc_method_handler(self._unary(rpc))
+        handlers[STREAM_PLACE.service][STREAM_PLACE.name] = grpc.stream_stream_rpc_method_handler(self._stream_place)
+        self._server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(f"placewise.v1.{name}", of) for name, of in handlers.items())
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if has_reflection:
+            names = (*_services(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+
+    def _unary(self, rpc: Rpc) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        desk = self._desk
+
+        async def answer(raw: bytes, context: Context) -> bytes:
+            try:
+                request = desk.parse(rpc, raw)
+                response = await desk.call(rpc, request, self._token(context), self._deadline_s(context))
+                return response.SerializeToString()
+            except PlacewiseError as error:
+                failure = error
+            except Exception as error:
+                failure = unforeseen(error, rpc.name)
+            return await _abort(context, failure)
+
+        return answer
+
+    def _token(self, context: Context) -> str | None:
+        """The bearer token of the call's metadata, where anybody asks for one."""
+        if not self._desk.needs_token:
+            return None
+        for key, value in context.invocation_metadata() or ():
+            if key == "authorization":
+                return bearer_token(value if isinstance(value, str) else "")
+        return None
+
+    def _deadline_s(self, context: Context) -> float:
+        left_s = context.time_remaining()
+        return math.inf if left_s is None else self._desk.clock.monotonic_s() + left_s
+
+    async def _stream_place(self, requests: Any, context: Context) -> None:
+        """Questions are worked on side by side, `stream_pipeline` of them at most; answers go out in their order."""
+        slots = asyncio.Semaphore(self._desk.limits.stream_pipeline)
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
+        token = self._token(context)
+        try:
+            self._desk.authenticate(token)
+        except PlacewiseError as error:
+            await _abort(context, error)
+        async with asyncio.TaskGroup() as work:
+            reader = work.create_task(self._read(requests, context, token, slots, answers, work))
+            self._streams.add(reader)
+            reader.add_done_callback(self._streams.discard)
+            while (task := await answers.get()) is not None:
+                await context.write(await task)
+                slots.release()
+        if self._desk.is_draining:
+            await _abort(context, StateUnavailableError("this process is shutting down"))
+
+    async def _read(
+        self,
+        requests: Any,
+        context: Context,
+        token: str | None,
+        slots: asyncio.Semaphore,
+        answers: "asyncio.Queue[asyncio.Task[bytes] | None]",
+        work: asyncio.TaskGroup,
+    ) -> None:
+        try:
+            await slots.acquire()
+            async for raw in requests:
+                answers.put_nowait(work.create_task(self._stream_answer(raw, token, self._deadline_s(context))))
+                await slots.acquire()
+        finally:
+            answers.put_nowait(None)
+
+    async def _stream_answer(self, raw: bytes, token: str | None, deadline_s: float) -> bytes:
+        request_id = ""
+        try:
+            request: Any = self._desk.parse(STREAM_PLACE, raw)
+            request_id = request.request_id
+            response = await self._desk.call(STREAM_PLACE, request, token, deadline_s)
+            return response.SerializeToString()
+        except PlacewiseError as error:
+            failure = error
+        except Exception as error:
+            failure = unforeseen(error, STREAM_PLACE.name)
+        answer = decision_pb2.PlaceResponse(request_id=request_id, error=stream_error(failure))
+        return answer.SerializeToString()
+
+
+def _services() -> Sequence[str]:
+    return sorted({f"placewise.v1.{rpc.service}" for rpc in RPCS.values()})
+
+
+async def _abort(context: Context, error: PlacewiseError) -> NoReturn:
+    await context.abort(_CODES[error.grpc_code], shown(error), status_metadata(error))
+    raise AssertionError("abort returned")
+
+
+def _options(message_bytes: int, shares_port: bool) -> list[tuple[str, int]]:
+    return [
+        # Without this a second service on the same port would silently get half of the calls.
+        ("grpc.so_reuseport", int(shares_port)),
+        ("grpc.max_receive_message_length", _HARD_LIMIT_FACTOR * message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Schedulers keep idle connections alive; gRPC would cut off a client that pings without calls.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,317 @@
+"""Every call of the contract in one table: its scope, its messages, and what it asks of the engine.
+
+Both faces read this table, so that they cannot differ. A handler turns the message into a command, has it checked,
+asks the engine, and turns the answer back; it knows no transport and no credentials.
+"""
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+
+from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
+from placewise_core import validate
+from placewise_core.clock import Clock
+from placewise_core.cluster import ClusterSettings, QueueSettings
+from placewise_core.commands import JobEvent
+from placewise_core.errors import InvalidRequestError, NotFoundError
+from placewise_core.validate import Limits
+from placewise_service.api import convert_cluster, convert_in, convert_out
+from placewise_service.api.auth import Principal, Scope
+from placewise_service.api.convert_out import Answer
+from placewise_service.api.ports import DecisionEngine
+from placewise_service.model.registry import BundleStatus
+
+# Large reports and listings are converted in steps of this many, so that decisions go on in between.
+_STEP = 64
+_RECENT = 100
+_RECENT_DEFAULT = 20
+
+
+class Reach(enum.StrEnum):
+    """Where a caller needs the scope: on the cluster the request names, on any at all, or on every one."""
+
+    CLUSTER = "cluster"
+    ANY = "any"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A decision this process took."""
+
+    rpc: str
+    time_s: float
+    answer: Answer
+    request_id: str
+
+
+@dataclass(slots=True)
+class Office:
+    """What handlers work with. `recent` keeps the latest decisions per cluster, for people who look."""
+
+    engine: DecisionEngine
+    clock: Clock
+    limits: Limits
+    recent: dict[str, deque[Past]] = field(default_factory=dict)
+
+    def note(self, cluster: str, rpc: str, answer: Answer, request_id: str) -> None:
+        """Keeps a decision among the recent ones."""
+        past = self.recent.get(cluster)
+        if past is None:
+            past = self.recent[cluster] = deque(maxlen=_RECENT)
+        past.append(Past(rpc, self.clock.now_s(), answer, request_id))
+
+
+Handler = Callable[[Office, Any, Principal, float], Awaitable[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One call of the contract."""
+
+    service: str
+    name: str
+    scope: Scope
+    request: type[Message]
+    response: type[Message]
+    handle: Handler
+    reach: Reach = Reach.CLUSTER
+
+    @property
+    def path(self) -> str:
+        """As gRPC names it."""
+        return f"/placewise.v1.{self.service}/{self.name}"
+
+
+async def _place(
+    office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
+) -> decision_pb2.PlaceResponse:
+    command = convert_in.place_command(request)
+    validate.check_place(command, office.limits)
+    decision = await office.engine.place(command, deadline_s)
+    office.note(command.cluster, "Place", decision, command.request_id)
+    return convert_out.place_response(decision, command.request_id)
+
+
+async def _partition(
+    office: Office, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
+) -> decision_pb2.PartitionResponse:
+    command = convert_in.partition_command(request)
+    validate.check_partition(command, office.limits)
+    decision = await office.engine.partition(command, deadline_s)
+    office.note(command.cluster, "Partition", decision, command.request_id)
+    return convert_out.partition_response(decision)
+
+
+async def _admit_or_wait(
+    office: Office, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
+) -> decision_pb2.AdmitOrWaitResponse:
+    command = convert_in.admit_command(request)
+    validate.check_admit(command, office.limits)
+    decision = await office.engine.admit_or_wait(command, deadline_s)
+    office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
+    return convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
+
+
+async def _report_nodes(
+    office: Office, request: cluster_pb2.ReportNodesRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.ReportNodesResponse:
+    validate.check_nodes_request(request.cluster, len(request.nodes), office.limits)
+    nodes = []
+    for i, message in enumerate(request.nodes):
+        if i % _STEP == _STEP - 1:
+            await asyncio.sleep(0)
+        node = convert_in.node(message)
+        validate.check_node(node, f"nodes[{i}]", office.limits)
+        nodes.append(node)
+    validate.check_unique([node.id for node in nodes], "nodes")
+    outcome = await office.engine.report_nodes(request.cluster, nodes, request.full)
+    return cluster_pb2.ReportNodesResponse(snapshot_version=outcome.version, nodes=len(nodes))
+
+
+async def _report_job_events(
+    office: Office, request: cluster_pb2.ReportJobEventsRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.ReportJobEventsResponse:
+    validate.check_events_request(request.cluster, len(request.events), office.limits)
+    events: list[JobEvent] = []
+    for i, message in enumerate(request.events):
+        if i % _STEP == _STEP - 1:
+            await asyncio.sleep(0)
+        event = convert_in.job_event(message)
+        validate.check_event(event, f"events[{i}]", office.limits)
+        events.append(event)
+    outcome = await office.engine.report_job_events(request.cluster, events)
+    return cluster_pb2.ReportJobEventsResponse(
+        snapshot_version=outcome.version, applied=outcome.applied, ignored=outcome.ignored
+    )
+
+
+async def _get_cluster(
+    office: Office, request: cluster_pb2.GetClusterRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.Cluster:
+    validate.check_cluster(request.cluster)
+    engine = office.engine
+    snapshot = await engine.get_cluster(request.cluster)
+    # The view moves on at the next await: what it holds is frozen, so the lists are copied now and rendered in steps.
+    nodes = list(snapshot.view.nodes) if request.full else []
+    jobs = list(snapshot.view.jobs.values()) if request.full else []
+    message = convert_cluster.totals(
+        snapshot.view, snapshot.is_stale, office.clock.now_s(), _queues_of(office, request.cluster)
+    )
+    for start in range(0, len(nodes), _STEP):
+        message.nodes.extend([convert_cluster.node(node) for node in nodes[start : start + _STEP]])
+        await asyncio.sleep(0)
+    for start in range(0, len(jobs), _STEP):
+        message.jobs.extend([convert_cluster.running_job(job) for job in jobs[start : start + _STEP]])
+        await asyncio.sleep(0)
+    return message
+
+
+async def _delete_cluster(
+    office: Office, request: cluster_pb2.DeleteClusterRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.DeleteClusterResponse:
+    validate.check_cluster(request.cluster)
+    await office.engine.delete_cluster(request.cluster)
+    office.recent.pop(request.cluster, None)
+    return cluster_pb2.DeleteClusterResponse()
+
+
+async def _list_clusters(
+    office: Office, request: cluster_pb2.ListClustersRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.ListClustersResponse:
+    names = await office.engine.clusters()
+    return cluster_pb2.ListClustersResponse(clusters=[name for name in names if principal.may_see(name)])
+
+
+async def _update_settings(
+    office: Office, request: cluster_pb2.UpdateClusterSettingsRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.UpdateClusterSettingsResponse:
+    validate.check_cluster(request.cluster)
+    unknown = set(request.update_mask.paths) - set(ClusterSettings.__dataclass_fields__)
+    if unknown:
+        raise InvalidRequestError(f"no setting is called {min(unknown)!r}", "update_mask")
+    settings = convert_cluster.changed_settings(
+        request, await _current_settings(office, request.cluster), _queues_of(office, request.cluster)
+    )
+    validate.check_settings(settings)
+    changed = await office.engine.update_settings(request.cluster, settings)
+    return cluster_pb2.UpdateClusterSettingsResponse(settings=convert_cluster.settings(changed))
+
+
+async def _current_settings(office: Office, cluster: str) -> ClusterSettings:
+    try:
+        return (await office.engine.get_cluster(cluster)).view.settings
+    except NotFoundError:
+        return ClusterSettings()
+
+
+def _queues_of(office: Office, cluster: str) -> Callable[[str], QueueSettings]:
+    return lambda queue: office.engine.queue_settings(cluster, queue)
+
+
+async def _get_decision(
+    office: Office, request: bundle_pb2.GetDecisionRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.GetDecisionResponse:
+    validate.check_cluster(request.cluster)
+    validate.check_decision_id(request.decision_id)
+    record = await office.engine.get_decision(request.cluster, request.decision_id)
+    settings = office.engine.queue_settings(request.cluster, record.queue)
+    return convert_out.past_decision(record.rpc, record.time_s, record.answer, settings, record.request_id)
+
+
+async def _list_decisions(
+    office: Office, request: bundle_pb2.ListDecisionsRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ListDecisionsResponse:
+    validate.check_cluster(request.cluster)
+    if not 0 <= request.page_size <= _RECENT:
+        raise InvalidRequestError(f"must be 0 … {_RECENT}", "page_size")
+    latest = list(reversed(office.recent.get(request.cluster, ())))[: request.page_size or _RECENT_DEFAULT]
+    return bundle_pb2.ListDecisionsResponse(decisions=[_past(office, request.cluster, past) for past in latest])
+
+
+def _past(office: Office, cluster: str, past: Past) -> bundle_pb2.GetDecisionResponse:
+    plan = getattr(past.answer, "plan", None)
+    queue = getattr(getattr(plan, "queue", None), "queue", "")
+    settings = office.engine.queue_settings(cluster, queue)
+    return convert_out.past_decision(past.rpc, past.time_s, past.answer, settings, past.request_id)
+
+
+async def _list_bundles(
+    office: Office, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ListBundlesResponse:
+    found = await asyncio.to_thread(office.engine.registry.list)
+    return bundle_pb2.ListBundlesResponse(bundles=[convert_out.bundle(status) for status in found])
+
+
+async def _activate_bundle(
+    office: Office, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ActivateBundleResponse:
+    validate.check_bundle_name(request.name)
+    status = await asyncio.to_thread(office.engine.registry.activate, request.name)
+    return bundle_pb2.ActivateBundleResponse(bundle=convert_out.bundle(status))
+
+
+async def _rollback_bundle(
+    office: Office, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.RollbackBundleResponse:
+    status = await asyncio.to_thread(office.engine.registry.rollback)
+    return bundle_pb2.RollbackBundleResponse(bundle=convert_out.bundle(status))
+
+
+async def _set_shadow(
+    office: Office, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.SetShadowResponse:
+    validate.check_bundle_name(request.name, may_be_empty=True)
+    status: BundleStatus | None = await asyncio.to_thread(office.engine.registry.set_shadow, request.name)
+    if status is None:
+        return bundle_pb2.SetShadowResponse()
+    return bundle_pb2.SetShadowResponse(bundle=convert_out.bundle(status))
+
+
+def _rpc(service: str, name: str, scope: Scope, pb: Any, handle: Handler, reach: Reach = Reach.CLUSTER) -> Rpc:
+    response = getattr(pb, f"{name}Response", None) or cluster_pb2.Cluster
+    return Rpc(service, name, scope, getattr(pb, f"{name}Request"), response, handle, reach)
+
+
+PLACE = _rpc("DecisionService", "Place", Scope.DECIDE, decision_pb2, _place)
+STREAM_PLACE = Rpc(
+    "DecisionService",
+    "StreamPlace",
+    Scope.DECIDE,
+    decision_pb2.PlaceRequest,
+    decision_pb2.PlaceResponse,
+    _place,
+)
+
+RPCS: Mapping[str, Rpc] = {
+    rpc.name: rpc
+    for rpc in (
+        PLACE,
+        _rpc("DecisionService", "Partition", Scope.DECIDE, decision_pb2, _partition),
+        _rpc("DecisionService", "AdmitOrWait", Scope.DECIDE, decision_pb2, _admit_or_wait),
+        _rpc("ClusterService", "ReportNodes", Scope.REPORT, cluster_pb2, _report_nodes),
+        _rpc("ClusterService", "ReportJobEvents", Scope.REPORT, cluster_pb2, _report_job_events),
+        _rpc("ClusterService", "GetCluster", Scope.READ, cluster_pb2, _get_cluster),
+        _rpc("ClusterService", "DeleteCluster", Scope.ADMIN, cluster_pb2, _delete_cluster),
+        _rpc(
+            "ClusterService",
+            "ListClusters",
+            Scope.READ,
+            cluster_pb2,
+            _list_clusters,
+            Reach.ANY,
+        ),
+        _rpc("ClusterService", "UpdateClusterSettings", Scope.ADMIN, cluster_pb2, _update_settings),
+        _rpc("BundleService", "ListBundles", Scope.READ, bundle_pb2, _list_bundles, Reach.ALL),
+        _rpc("BundleService", "ActivateBundle", Scope.ADMIN, bundle_pb2, _activate_bundle, Reach.ALL),
+        _rpc("BundleService", "RollbackBundle", Scope.ADMIN, bundle_pb2, _rollback_bundle, Reach.ALL),
+        _rpc("BundleService", "SetShadow", Scope.ADMIN, bundle_pb2, _set_shadow, Reach.ALL),
+        _rpc("BundleService", "GetDecision", Scope.READ, bundle_pb2, _get_decision),
+        _rpc("BundleService", "ListDecisions", Scope.READ, bundle_pb2, _list_decisions),
+    )
+}

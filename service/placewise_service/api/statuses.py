@@ -1,0 +1,81 @@
+"""A PlacewiseError as each face says it: google.rpc.Status with ErrorInfo, or application/problem+json.
+
+Both read the class attributes of the error; nothing is decided here.
+"""
+
+from typing import Any
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2, status_pb2
+
+from placewise.v1 import decision_pb2
+from placewise_core.errors import PlacewiseError
+
+DOMAIN = "placewise"
+STATUS_KEY = "grpc-status-details-bin"
+PROBLEM_TYPE = "application/problem+json"
+
+
+def shown(error: PlacewiseError) -> str:
+    """The message, led by the field it is about."""
+    field = error.metadata.get("field")
+    return f"{field}: {error.message}" if field else error.message
+
+
+def status_metadata(error: PlacewiseError) -> tuple[tuple[str, bytes], ...]:
+    """Trailing metadata of a gRPC status: ErrorInfo always, RetryInfo where asking again makes sense."""
+    details: list[AnyMessage] = [
+        _packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
+    ]
+    if error.retry_after_s is not None:
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=_duration(error.retry_after_s))))
+    status = status_pb2.Status(code=error.grpc_code, message=shown(error), details=details)
+    return ((STATUS_KEY, status.SerializeToString()),)
+
+
+def stream_error(error: PlacewiseError) -> decision_pb2.StreamError:
+    """What a stream answers to one question that failed."""
+    message = decision_pb2.StreamError(code=error.grpc_code, reason=error.reason, message=shown(error))
+    if error.retry_after_s is not None:
+        message.retry_delay.CopyFrom(_duration(error.retry_after_s))
+    return message
+
+
+def problem(error: PlacewiseError) -> dict[str, Any]:
+    """RFC 9457 body; `reason`, `field` and `metadata` are members of our own."""
+    return problem_body(error.http_status, error.reason, shown(error), error.metadata)
+
+
+def problem_body(status: int, reason: str, detail: str, metadata: dict[str, str] | None = None) -> dict[str, Any]:
+    """RFC 9457 body for errors that are not the engine's (no such path, wrong method)."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": reason.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        "reason": reason,
+    }
+    if metadata:
+        body["metadata"] = metadata
+    return body
+
+
+def problem_headers(error: PlacewiseError) -> dict[str, str]:
+    """Retry-After in whole seconds, as HTTP wants it; and how to authenticate."""
+    headers: dict[str, str] = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="placewise"'
+    return headers
+
+
+def _packed(detail: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(detail)
+    return packed
+
+
+def _duration(span_s: float) -> Duration:
+    return Duration(seconds=int(span_s), nanos=round((span_s - int(span_s)) * 1e9))
