@@ -1,0 +1,52 @@
+"""Asks an admission policy which waiting jobs start now, and gives those it admits their shape. Decides nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
+from placewise_core.cluster import QueueSettings, QueueState
+from placewise_core.decision import Admission, Verdict
+from placewise_core.job import Shape
+from placewise_core.view import ClusterView
+from placewise_training.sim.jobs import SimJob, demand_signature, with_shape
+
+
+class Admitter:
+    """One admission policy over all queues of a run. Q and Z live here, as they live in the store of a service."""
+
+    def __init__(self, policy: AdmissionPolicy, seed: int, settings: QueueSettings | None = None) -> None:
+        self.policy = policy
+        self.settings = settings or QueueSettings()
+        self.queues: dict[str, QueueState] = {}
+        self._rng = np.random.default_rng(seed)
+
+    def admitted(self, jobs: Sequence[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
+        """The jobs to start now, with their shape, by rank."""
+        ranked: list[tuple[int, int, SimJob]] = []
+        by_queue: dict[str, list[SimJob]] = {}
+        for job in jobs:
+            by_queue.setdefault(job.job.queue, []).append(job)
+        for name, waiting in by_queue.items():
+            for job, admission in self._ask(name, waiting, view, now_s):
+                ranked.append((admission.rank, job.number, shaped(job, admission)))
+        return [job for _, _, job in sorted(ranked, key=lambda entry: entry[:2])]
+
+    def _ask(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[tuple[SimJob, Admission]]:
+        context = AdmitContext(
+            now_s=now_s, slot=int(now_s // self.settings.slot_s), settings=self.settings, rng=self._rng
+        )
+        state = self.queues.get(name) or QueueState(queue=name)
+        plan = self.policy.admit([job.job for job in jobs], view, state, context)
+        self.queues[name] = plan.queue
+        pairs = zip(jobs, plan.admissions, strict=True)
+        return [(job, admission) for job, admission in pairs if admission.verdict is Verdict.ADMIT]
+
+
+def shaped(job: SimJob, admission: Admission) -> SimJob:
+    """The job as admitted: rigid ones stay as they are, elastic ones become a gang of the shape given."""
+    if job.job.is_rigid or admission.nodes <= 0:
+        return job
+    made = with_shape(job.job, Shape(admission.nodes, admission.gpus_per_node))
+    return replace(job, job=made, signature=demand_signature(made))

@@ -1,0 +1,462 @@
+"""The simulator: a cluster on a manual clock, hosting the policies the service serves. Decides nothing itself.
+
+Exact accounting: a job's speed is constant between events that touch its nodes; at each such event the work done so
+far is settled and the finish moved. Deterministic: equal seed, jobs and policies give an equal event hash.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from placewise_core.admit.policy import AdmissionPolicy
+from placewise_core.clock import ManualClock
+from placewise_core.cluster import Assignment, NodeState, RunningJob
+from placewise_core.events import ClusterRecords, NodesReported
+from placewise_core.job import JobId, NodeId, Role
+from placewise_core.place.decode import can_fit
+from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.speed.interference import GpuInterference, NoInterference
+from placewise_core.view import ClusterView
+from placewise_training.sim.admission import Admitter
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
+from placewise_training.sim.faults import Fault, FaultKind
+from placewise_training.sim.hardware import NodeSpec
+from placewise_training.sim.heat import HeatMap
+from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.metrics import Metrics, MetricsCollector
+from placewise_training.sim.speed.base import Footprint, NodeLoad, SpeedModel, Spot
+
+# What a run may tell: (time, what, job, node ids). "start", "finish", "restart" and "impossible".
+Observer = Callable[[float, str, SimJob, tuple[str, ...]], None]
+
+_IDLE_TICKS = 20_000  # ticks without any start while nothing runs: after so many the waiting jobs never start
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """A job that runs. `done` and `rate` in samples, as of `settled_s`."""
+
+    sim: SimJob
+    footprint: Footprint
+    assignments: tuple[Assignment, ...]
+    start_s: float
+    settled_s: float
+    done: float
+    rate: float = 0.0
+    version: int = 0
+    gpus: int = 0
+
+    def settle(self, now_s: float) -> None:
+        self.done += self.rate * (now_s - self.settled_s)
+        self.settled_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """One run: metrics, the hash of its events, what it cost, and what could not be done."""
+
+    metrics: Metrics
+    event_hash: str
+    events: int
+    decisions: int
+    decide_s: float
+    wall_s: float
+    impossible: tuple[str, ...]
+    is_partial: bool = False
+
+    @property
+    def decisions_per_s(self) -> float:
+        """Tasks placed per second of time spent in the policy."""
+        return self.decisions / self.decide_s if self.decide_s > 0 else 0.0
+
+
+@dataclass(slots=True)
+class SimOptions:
+    """`belief` is what the policy thinks of GPU sharing; `ideal_gpu` the GPU slowdowns are counted against."""
+
+    discipline: Discipline = field(default_factory=Discipline)
+    belief: GpuInterference = field(default_factory=NoInterference)
+    faults: Sequence[Fault] = ()
+    telemetry_every_s: float = 0.0
+    reports_progress: bool = False
+    observers: Sequence[Observer] = ()
+
+
+class Simulation:
+    """One run of one workload on one cluster under one policy.
+
+    With `policy=None` nothing is started by itself: the caller starts what waits (the environment does).
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        jobs: Iterable[SimJob],
+        speed: SpeedModel,
+        policy: PlacementPolicy | None,
+        *,
+        admission: AdmissionPolicy | None = None,
+        options: SimOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.options = options or SimOptions()
+        self.speed = speed
+        self.policy = policy
+        self.clock = ManualClock()
+        self.events = EventQueue()
+        self.hash = EventHash()
+        self.metrics = MetricsCollector()
+        records = ClusterRecords("sim", 0, "sim", nodes=tuple(spec.node for spec in nodes))
+        self.view = ClusterView(records)
+        self.nodes: dict[str, NodeLoad] = {spec.id: NodeLoad(spec) for spec in nodes}
+        self.waiting: dict[str, SimJob] = {}
+        self.running: dict[str, LiveJob] = {}
+        self.footprints: dict[str, Footprint] = {}
+        self.context = PlaceContext(0.0, np.random.default_rng(seed), interference=self.options.belief)
+        self.admitter = Admitter(admission, seed) if admission is not None else None
+        self.heat = HeatMap(nodes) if self.options.telemetry_every_s > 0 else None
+        self._source: Iterator[SimJob] = iter(jobs)
+        self._more_arrivals = True
+        self._dirty: dict[str, None] = {}
+        self._failed: set[tuple[object, ...]] = set()
+        self._fits: dict[tuple[object, ...], bool] = {}
+        self._impossible: list[str] = []
+        self._tick_pushed = False
+        self._idle_ticks = 0
+        self._events_done = self._decisions = 0
+        self._decide_s = 0.0
+        self._last_submit_s = 0.0
+        self._faults_left = len(self.options.faults)
+        self.metrics.cluster_changed(0.0, self.view)
+        self._push_arrival()
+        for fault in self.options.faults:
+            self.events.push(fault.time_s, EventKind.FAULT, fault)
+        if self.heat is not None:
+            self.events.push(0.0, EventKind.TELEMETRY)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def run(self, until_s: float = float("inf"), progress: Callable[[int, float], None] | None = None) -> SimResult:
+        """Runs to the end, or to `until_s`. Ctrl-C ends it early, with what there is, marked partial."""
+        began = time.perf_counter()
+        is_partial = False
+        try:
+            self.run_until(until_s, progress)
+        except KeyboardInterrupt:
+            is_partial = True
+        return SimResult(
+            metrics=self.metrics.result(self.now_s),
+            event_hash=self.hash.hexdigest(),
+            events=self._events_done,
+            decisions=self._decisions,
+            decide_s=self._decide_s,
+            wall_s=time.perf_counter() - began,
+            impossible=tuple(self._impossible),
+            is_partial=is_partial or len(self.events) > 0,
+        )
+
+    def run_until(self, until_s: float, progress: Callable[[int, float], None] | None = None) -> None:
+        """Handles every event up to `until_s`, and moves the clock there unless it is infinite."""
+        while self.events.next_time_s <= until_s and len(self.events):
+            self._handle(self.events.pop())
+            if progress is not None and self._events_done % 1000 == 0:
+                progress(self.metrics.jct.count, self.now_s)
+        if self.now_s < until_s < float("inf"):
+            self.clock.advance(until_s - self.now_s)
+
+    def _handle(self, event: QueuedEvent) -> None:
+        if event.kind is EventKind.FINISH and not self._is_current(event):
+            return
+        self.clock.advance(max(0.0, event.time_s - self.now_s))
+        self._events_done += 1
+        match event.kind:
+            case EventKind.FINISH:
+                self._finish(event.payload)
+            case EventKind.FAULT:
+                self._fault(event.payload)
+            case EventKind.TELEMETRY:
+                self._telemetry()
+            case EventKind.ARRIVAL:
+                self._arrive(event.payload)
+            case EventKind.TICK:
+                self._tick_pushed = False
+        self._after(event.kind)
+        self.refresh()
+
+    def _is_current(self, event: QueuedEvent) -> bool:
+        live = self.running.get(event.payload)
+        return live is not None and live.version == event.version
+
+    # -- arrivals -----------------------------------------------------------------------------------------------
+
+    def _push_arrival(self) -> None:
+        job = next(self._source, None)
+        if job is None:
+            self._more_arrivals = False
+            return
+        if job.submit_time_s < self._last_submit_s:
+            raise ValueError(f"job {job.id} arrives before the one ahead of it: workloads are in order of arrival")
+        self._last_submit_s = job.submit_time_s
+        self.events.push(job.submit_time_s, EventKind.ARRIVAL, job)
+
+    def _arrive(self, job: SimJob) -> None:
+        self._push_arrival()
+        self.metrics.arrived(self.now_s)
+        self.hash.add(self.now_s, "arrive", job.number)
+        if not self._could_ever_fit(job):
+            self.metrics.impossible += 1
+            self._impossible.append(job.id)
+            self._tell("impossible", job, ())
+            return
+        self.waiting[job.id] = job
+
+    def _could_ever_fit(self, job: SimJob) -> bool:
+        found = self._fits.get(job.signature)
+        if found is None:
+            emptied = self.view.emptied()
+            if job.job.elastic is not None:
+                found = float(emptied.gpu_exists.sum()) >= job.job.elastic.min_gpus
+            else:
+                found = can_fit(job.job, emptied, self.context)
+            self._fits[job.signature] = found
+        return found
+
+    # -- scheduling ---------------------------------------------------------------------------------------------
+
+    def _after(self, kind: EventKind) -> None:
+        if self.policy is None:
+            return
+        every_s = self.options.discipline.every_s
+        if every_s <= 0 or kind is EventKind.TICK:
+            started = self._schedule()
+            is_clocked = kind in (EventKind.TICK, EventKind.TELEMETRY)
+            self._idle_ticks = 0 if started or self.running else self._idle_ticks + is_clocked
+        self._push_tick(every_s)
+
+    def _push_tick(self, every_s: float) -> None:
+        if every_s <= 0 or self._tick_pushed or not self.waiting or self._is_hopeless():
+            return
+        self._tick_pushed = True
+        slot = int(self.now_s // every_s) + 1
+        self.events.push(slot * every_s, EventKind.TICK)
+
+    def _is_hopeless(self) -> bool:
+        """True once nothing but time passes and time alone has changed nothing for long."""
+        limit = _IDLE_TICKS if self.admitter is not None or self.heat is not None else 1
+        is_quiet = not self.running and not self._more_arrivals and not self._faults_left
+        return is_quiet and self._idle_ticks >= limit
+
+    def _schedule(self) -> int:
+        """Starts what the policy places of the waiting jobs; how many started."""
+        if not self.waiting:
+            return 0
+        self.context.now_s = self.now_s
+        if self.options.reports_progress:
+            self._report_progress()
+        started = 0
+        for job in self._candidates():
+            if job.signature in self._failed:
+                if self.options.discipline.backfills:
+                    continue
+                break
+            if self._try(job):
+                started += 1
+            elif not self.options.discipline.backfills:
+                break
+        return started
+
+    def _candidates(self) -> Sequence[SimJob]:
+        window = self.options.discipline.window
+        jobs = list(self.waiting.values())[:window]
+        if self.admitter is not None:
+            return self.admitter.admitted(jobs, self.view, self.now_s)
+        assert self.policy is not None
+        return self.options.discipline.ordered(jobs, self.policy, self.view, self.context)
+
+    def _try(self, job: SimJob) -> bool:
+        assert self.policy is not None
+        began = time.perf_counter()
+        proposal = self.policy.propose(job.job, self.view, self.context)
+        self._decide_s += time.perf_counter() - began
+        if proposal is None:
+            self._decisions += 1
+            self._failed.add(job.signature)
+            return False
+        self._decisions += len(proposal.assignments)
+        self.start(job, proposal.assignments)
+        return True
+
+    def start(self, job: SimJob, assignments: tuple[Assignment, ...]) -> LiveJob:
+        """Starts a waiting job where `assignments` say. Raises KeyError if it does not wait."""
+        del self.waiting[job.id]
+        spots = spots_of(assignments)
+        places = tuple(spot.node for spot in spots)
+        footprint = self.speed.footprint(job, spots, self.nodes)
+        live = LiveJob(
+            sim=job,
+            footprint=footprint,
+            assignments=assignments,
+            start_s=self.now_s,
+            settled_s=self.now_s,
+            done=job.samples_done,
+            gpus=sum(len(spot.gpu_indices) for spot in spots),
+        )
+        self.running[job.id] = live
+        self.footprints[job.id] = footprint
+        for part in footprint.parts:
+            self.nodes[part.node].add(job.id, part)
+            self._dirty[part.node] = None
+        self.view.add_job(RunningJob(job.job, assignments, start_time_s=self.now_s))
+        self.hash.add(self.now_s, "start", job.number, places)
+        self._tell("start", job, places)
+        return live
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, job_id: str) -> None:
+        live = self._take_down(job_id)
+        job = live.sim
+        ideal_s = job.ideal_s or job.samples / self._alone_rate(live)
+        self.metrics.finished(
+            self.now_s,
+            job.submit_time_s,
+            live.start_s - job.submit_time_s,
+            ideal_s,
+            job.deadline_s,
+            job.job.queue,
+        )
+        places = tuple(part.node for part in live.footprint.parts)
+        self.hash.add(self.now_s, "finish", job.number, places)
+        self._tell("finish", job, places)
+
+    def _alone_rate(self, live: LiveJob) -> float:
+        part = live.footprint.parts[0]
+        return self.speed.alone_rate(live.sim, part.gpu_model, max(1, len(self.nodes[part.node].spec.node.gpus)))
+
+    def _take_down(self, job_id: str) -> LiveJob:
+        live = self.running.pop(job_id)
+        live.settle(self.now_s)
+        del self.footprints[job_id]
+        for part in live.footprint.parts:
+            if part.node in self.nodes:
+                self.nodes[part.node].remove(job_id)
+                self._dirty[part.node] = None
+        self.view.remove_job(JobId(job_id))
+        self._failed.clear()
+        return live
+
+    # -- faults and telemetry -----------------------------------------------------------------------------------
+
+    def _fault(self, fault: Fault) -> None:
+        self._faults_left -= 1
+        self.hash.add(self.now_s, fault.kind.value, 0, (fault.node,))
+        if fault.kind is FaultKind.ADD:
+            assert fault.spec is not None
+            self.nodes[fault.node] = NodeLoad(fault.spec)
+            if self.heat is not None:
+                self.heat.add(fault.spec, self.now_s)
+            self.view.apply_change(NodesReported((fault.spec.node,)))
+        elif fault.kind is FaultKind.REMOVE:
+            self._restart_jobs_on(fault.node, fault.keeps_progress)
+            self.view.apply_change(NodesReported((), (NodeId(fault.node),)))
+            del self.nodes[fault.node]
+            self._dirty.pop(fault.node, None)
+            if self.heat is not None:
+                self.heat.remove(fault.node)
+        else:
+            self._set_state(fault)
+        self._failed.clear()
+        self._fits.clear()
+        self.metrics.cluster_changed(self.now_s, self.view)
+
+    def _set_state(self, fault: Fault) -> None:
+        state = {FaultKind.DOWN: NodeState.DOWN, FaultKind.DRAIN: NodeState.DRAINING}.get(fault.kind, NodeState.READY)
+        node = replace(self.view.nodes[self.view.index[fault.node]], state=state)
+        self.view.apply_change(NodesReported((node,)))
+        if state is NodeState.DOWN:
+            self._restart_jobs_on(fault.node, fault.keeps_progress)
+
+    def _restart_jobs_on(self, node: str, keeps_progress: bool) -> None:
+        """The node's jobs go back to the head of the queue, from their last checkpoint or from the beginning."""
+        stopped: dict[str, SimJob] = {}
+        for job_id in list(self.nodes[node].parts):
+            live = self._take_down(job_id)
+            live.sim.samples_done = min(live.done, live.sim.samples) if keeps_progress else live.sim.samples_done
+            live.sim.attempt += 1
+            attained = live.sim.job.attained_gpu_s + live.gpus * (self.now_s - live.start_s)
+            live.sim.job = replace(live.sim.job, attained_gpu_s=attained)
+            stopped[job_id] = live.sim
+            self.metrics.restarts += 1
+            self.hash.add(self.now_s, "restart", live.sim.number)
+            self._tell("restart", live.sim, (node,))
+        self.waiting = {**stopped, **self.waiting}
+
+    def _telemetry(self) -> None:
+        assert self.heat is not None
+        self.refresh()
+        self.view.apply_change(NodesReported(self.heat.report(self.now_s, self.view)))
+        self.metrics.heated(self.heat.celsius())
+        self._failed.clear()
+        if self._more_arrivals or self.running or (self.waiting and not self._is_hopeless()):
+            self.events.push(self.now_s + self.options.telemetry_every_s, EventKind.TELEMETRY)
+
+    def _report_progress(self) -> None:
+        for job_id, live in self.running.items():
+            held = self.view.jobs[JobId(job_id)]
+            done = live.done + live.rate * (self.now_s - live.settled_s)
+            per_epoch = live.sim.samples / max(1e-12, live.sim.job.total_epochs or 1.0)
+            changed = replace(held, speed=live.rate / per_epoch, epochs_done=done / per_epoch)
+            self.view.jobs[JobId(job_id)] = changed
+
+    # -- speeds -------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Settles and re-times every job that shares a node with a change since the last call."""
+        if not self._dirty:
+            return
+        affected: dict[str, None] = {}
+        for name in self._dirty:
+            affected.update(dict.fromkeys(self.nodes[name].parts))
+        for job_id in affected:
+            self._retime(self.running[job_id])
+        if self.heat is not None:
+            self.heat.loads_changed(self.now_s, self._dirty, self.nodes)
+        self.metrics.usage_changed(self.now_s, self.view, self._dirty)
+        self._dirty.clear()
+
+    def _retime(self, live: LiveJob) -> None:
+        rate = self.speed.rate(live.footprint, self.nodes, self.footprints)
+        if rate == live.rate:
+            return
+        live.settle(self.now_s)
+        live.rate = rate
+        live.version += 1
+        left_s = max(0.0, live.sim.samples - live.done) / rate
+        self.events.push(self.now_s + left_s, EventKind.FINISH, live.sim.id, live.version)
+
+    def _tell(self, what: str, job: SimJob, places: tuple[str, ...]) -> None:
+        for observer in self.options.observers:
+            observer(self.now_s, what, job, places)
+
+
+def spots_of(assignments: Sequence[Assignment]) -> list[Spot]:
+    """Assignments gathered by node, in the order the nodes first appear."""
+    gathered: dict[str, list[Assignment]] = {}
+    for assignment in assignments:
+        gathered.setdefault(assignment.node, []).append(assignment)
+    return [
+        Spot(
+            node=name,
+            workers=sum(a.role is Role.WORKER for a in there),
+            servers=sum(a.role is Role.PARAMETER_SERVER for a in there),
+            gpu_indices=tuple(g for a in there for g in a.gpu_indices),
+        )
+        for name, there in gathered.items()
+    ]

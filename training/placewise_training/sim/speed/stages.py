@@ -1,0 +1,111 @@
+"""Alone: the stages of one iteration of a placed job, from its profile. Neighbours come in contention.py.
+
+Source of the numbers: profiles.py. Synchronisation: every NIC carries what crosses the node's boundary per iteration,
+2(n−1)/n of the gradients for a ring all-reduce, the full gradients each way for every worker–server pair that is not
+on one node (each of P servers holds 1/P of the parameters). Within a node gradients cross PCIe.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from placewise_training.sim.hardware import NodeSpec
+from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.speed.base import Footprint, NodeLoad, Part, Spot
+from placewise_training.sim.speed.profiles import ModelProfile
+
+SERVER_GBPS_PER_CORE = 4.0e9  # bytes a parameter server adds up per core and second: float32 sums are memory bound
+
+
+def overlapped(input_s: float, compute_s: float, overlap: float) -> float:
+    """One iteration: the longer of input and compute, plus ω of the shorter (fitting.muri_overlap)."""
+    return max(input_s, compute_s) + overlap * min(input_s, compute_s)
+
+
+def local_batch(job: SimJob, profile: ModelProfile, workers: int) -> float:
+    """Samples per worker and iteration: the global batch split, or the profile's own."""
+    if job.local_batch > 0:
+        return job.local_batch
+    if job.job.batch_size > 0:
+        return max(1.0, job.job.batch_size / max(1, workers))
+    return float(profile.local_batch)
+
+
+def nic_bytes(profile: ModelProfile, spots: Sequence[Spot], spot: Spot) -> float:
+    """Bytes per iteration through the NIC of one of the job's nodes, the busier direction."""
+    servers = sum(s.servers for s in spots)
+    gradients = profile.gradient_bytes
+    if servers == 0:
+        workers = sum(s.workers for s in spots)
+        return 0.0 if len(spots) < 2 else 2.0 * (workers - 1) / workers * gradients
+    workers = sum(s.workers for s in spots)
+    to_far_servers = spot.workers * gradients * (servers - spot.servers) / servers
+    from_far_workers = (workers - spot.workers) * gradients * spot.servers / servers
+    return to_far_servers + from_far_workers
+
+
+def _server_s(profile: ModelProfile, spots: Sequence[Spot], spot: Spot) -> float:
+    """Seconds the servers on this node need to add up the gradients of all workers, one core each."""
+    if spot.servers == 0:
+        return 0.0
+    workers = sum(s.workers for s in spots)
+    servers = sum(s.servers for s in spots)
+    return workers * profile.gradient_bytes / servers / SERVER_GBPS_PER_CORE
+
+
+def _requested_cores(job: SimJob, spot: Spot) -> float:
+    total = 0.0
+    for group in job.job.groups:
+        count = spot.servers if group.role == "PARAMETER_SERVER" else spot.workers
+        total += count * group.demand.cpu_cores
+    return total
+
+
+def _part(job: SimJob, profile: ModelProfile, spots: Sequence[Spot], spot: Spot, spec: NodeSpec, batch: float) -> Part:
+    """Stage seconds on one node; its rates follow once the job's pace is known."""
+    samples = spot.workers * batch
+    bytes_out = nic_bytes(profile, spots, spot)
+    in_node = 2.0 * profile.gradient_bytes * (spot.workers - 1) if spot.workers > 1 else 0.0
+    pcie = samples * profile.pcie_bytes + in_node
+    gpu_s = profile.gpu_s(spec.gpu_model, batch) if spot.workers else 0.0
+    core_s = samples * profile.core_s_per_sample / spec.cpu_speed
+    cores = max(1.0, spec.node.capacity.cpu_cores)
+    return Part(
+        node=spot.node,
+        workers=spot.workers,
+        servers=spot.servers,
+        gpu_model=spec.gpu_model,
+        gpu_indices=spot.gpu_indices,
+        cpu_requested=_requested_cores(job, spot),
+        input_cpu_s=core_s / cores,
+        input_disk_s=samples * profile.disk_bytes * _missed(job, spec) / spec.disk_bps,
+        input_pcie_s=pcie / spec.pcie_bps,
+        gpu_s=gpu_s,
+        net_s=bytes_out / (spec.nic_bps * profile.net_efficiency) + _server_s(profile, spots, spot),
+        cpu_wanted=core_s + spot.servers * _server_s(profile, spots, spot),
+        disk_rate=samples * profile.disk_bytes * _missed(job, spec),
+        pcie_rate=pcie,
+        nic_rate=bytes_out / profile.net_efficiency,
+    )
+
+
+def _missed(job: SimJob, spec: NodeSpec) -> float:
+    """Share of the data set that the node's memory cannot hold and the disk must deliver again each epoch."""
+    if job.dataset_gib <= 0:
+        return 0.0
+    return max(0.0, 1.0 - spec.node.capacity.memory_gib / job.dataset_gib)
+
+
+def alone(
+    job: SimJob, profile: ModelProfile, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad], overlap: float
+) -> Footprint:
+    """The job's footprint: per-iteration amounts divided by the pace it has with nobody else there."""
+    workers = max(1, sum(s.workers for s in spots))
+    batch = local_batch(job, profile, workers)
+    parts = tuple(_part(job, profile, spots, s, nodes[s.node].spec, batch) for s in spots)
+    input_s = max(max(p.input_cpu_s, p.input_disk_s, p.input_pcie_s) for p in parts)
+    step_s = overlapped(input_s, max(p.gpu_s for p in parts) + max(p.net_s for p in parts), overlap)
+    for part in parts:
+        part.cpu_wanted /= step_s
+        part.disk_rate /= step_s
+        part.pcie_rate /= step_s
+        part.nic_rate /= step_s
+    return Footprint(job=job, parts=parts, samples_per_step=workers * batch, alone_step_s=step_s)

@@ -1,0 +1,28 @@
+"""The truths of the simulator: which speed model trains and which one judges. docs/truths.md is the table of them.
+
+A policy, an interference model or a reward model fitted on `train` is judged on `judge`: other GPUs, other measured
+sources, another overlap of stages, another rule for three jobs on a GPU, other noise.
+"""
+
+from placewise_training.sim.speed.composed import ComposedSpeed
+from placewise_training.sim.speed.fitting import muri_overlap
+from placewise_training.sim.speed.profiles import judge_catalogue, train_catalogue
+from placewise_training.sim.speed.sharing import gavel_sharing
+
+TRUTHS = ("train", "judge")
+_JUDGE_NOISE = 1_000_003  # added to the seed, so that no noise is drawn twice
+
+
+def make_truth(name: str, seed: int = 0, *, contended: bool = True, noisy: bool = True) -> ComposedSpeed:
+    """The speed model of that name. Raises ValueError for another name."""
+    if name == "train":
+        catalogue = train_catalogue()
+        sharing = gavel_sharing("gavel_simulation", "K80", catalogue, "additive")
+        return ComposedSpeed(catalogue, sharing, overlap=0.0, seed=seed, contended=contended, noisy=noisy)
+    if name == "judge":
+        catalogue = judge_catalogue()
+        sharing = gavel_sharing("gavel_oracle_v1", "V100", catalogue, "product")
+        return ComposedSpeed(
+            catalogue, sharing, overlap=muri_overlap(), seed=seed + _JUDGE_NOISE, contended=contended, noisy=noisy
+        )
+    raise ValueError(f"no truth is called {name!r}; there are: {', '.join(TRUTHS)}")
