@@ -188,7 +188,7 @@ class AdapterLoop:
         self.reporter.start_over()
         for entry in self.book.entries.values():
             if entry.job.stage is Stage.RUNNING:
-                self.reporter.started(entry.job, entry.decided)
+                self.reporter.started(entry.job, entry.decided, in_full=True)
 
     async def _serve_waiting(self) -> None:
         waiting = list(self.book.in_stage(Stage.WAITING))

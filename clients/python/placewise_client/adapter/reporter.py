@@ -59,18 +59,21 @@ class OutcomeReporter:
         """The job waits for the service's answer."""
         self._add(JobEvent(job_id=job.key, kind=JobEvent.SUBMITTED, job=job.job, event_time=self._time(0)))
 
-    def started(self, job: NativeJob, decided: Placement | None) -> None:
-        """The job runs. A placement other than the decided one is reported as what it is: an override by the host."""
+    def started(self, job: NativeJob, decided: Placement | None, *, in_full: bool = False) -> None:
+        """The job runs. A placement other than the decided one is reported as what it is: an override by the host.
+
+        `in_full` repeats the placement although it is as decided, for a service that may have forgotten it.
+        """
         event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, event_time=self._time(job.start_time_s))
+        is_kept = decided is not None and is_as_decided(job, decided)
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
-        if decided is None or not is_as_decided(job, decided):
-            event.placement.extend(job.placement)
+        if in_full or not is_kept:
+            event.placement.extend(decided.assignments if decided and is_kept else job.placement)
             event.job.CopyFrom(job.job)
-            if decided is not None:
-                self.metrics.overrides.inc()
-                log.warning("job %s started on %s, decided was %s", job.key, _nodes_of(job), decided.nodes)
-        self._add(event)
+        if self._add(event) and decided is not None and not is_kept:
+            self.metrics.overrides.inc()
+            log.warning("job %s started on %s, decided was %s", job.key, _nodes_of(job), decided.nodes)
 
     def ended(self, job: NativeJob, decided: Placement | None) -> None:
         """The job ended, or was cancelled before it started: the service frees what it held."""
@@ -172,15 +175,16 @@ class OutcomeReporter:
     def _time(self, seconds: float) -> Timestamp:
         return timestamp(seconds or self.now())
 
-    def _add(self, event: JobEvent) -> None:
+    def _add(self, event: JobEvent) -> bool:
         said = (event.job_id, event.kind)
         if said in self._said:
-            return
+            return False
         self._said.add(said)
         if len(self._waiting) >= _MOST_WAITING:
             del self._waiting[0]
             self.metrics.events_dropped.inc()
         self._waiting.append(event)
+        return True
 
 
 def is_as_decided(job: NativeJob, decided: Placement) -> bool:
