@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 import structlog
 from placewise_core.place.iawp import SubtaskScheduler
 
+from placewise_core.admit.answers import with_shapes
+from placewise_core.admit.lyapunov import renumbered
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.clock import Clock
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
@@ -253,7 +255,7 @@ class Engine:
             now_s = self._clock.now_s()
             slot = max(queue.slot, math.floor(now_s / settings.slot_s))
             context = AdmitContext(now_s, slot, settings, rng, command.is_explaining)
-            plan = policy.admit(command.jobs, live.view, queue, context)
+            plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), slot)
             if not command.is_dry_run and plan.queue is not queue:
                 plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
                 event = await self._store.commit_queue(command.cluster, plan.queue, queue.seq)
@@ -312,9 +314,28 @@ class Engine:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""
         self._known(settings.place_policy, self._placer.policies, "settings.place_policy")
         self._known(settings.admit_policy, self._admission, "settings.admit_policy")
+        before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         event = await self._store.update_settings(cluster, settings)
         await self._show(cluster, [event])
+        for name, queue in settings.queues.items():
+            if queue.slot_s != before[name].slot_s:
+                await self._renumber(cluster, name)
         return settings
+
+    async def _renumber(self, cluster: str, name: str) -> None:
+        """Slot numbers of two lengths cannot be compared: a queue whose slots changed counts anew from now."""
+        live = await self._views.get(cluster)
+        for _ in range(_ATTEMPTS):
+            queue = live.view.queues.get(name)
+            if queue is None:
+                return
+            state = renumbered(queue, self._clock.now_s(), self.queue_settings(cluster, name))
+            event = await self._store.commit_queue(cluster, replace(state, seq=queue.seq + 1), queue.seq)
+            if event is not None:
+                self._apply(live, [event])
+                return
+            await self._catch_up(live, math.inf)
+        raise StaleSnapshotError("the queue changed while its slots were renumbered", {"queue": name})
 
     async def get_decision(self, cluster: str, decision_id: str) -> DecisionRecord:
         """A past decision that is still in the log's ring."""

@@ -23,9 +23,10 @@ def with_groups(job: Job, view: ClusterView) -> Job:
 
 
 def _admitted_shape(job: Job, view: ClusterView) -> Shape | None:
-    queue = view.queues.get(job.queue)
-    admitted = queue.admitted.get(job.id) if queue is not None else None
-    return Shape(admitted[0], admitted[1]) if admitted is not None else None
+    for queue in view.queues.values():
+        if (admitted := queue.admitted.get(job.id)) is not None:
+            return Shape(admitted[0], admitted[1])
+    return None
 
 
 def _shaped_group(job: Job, shape: Shape) -> TaskGroup:

@@ -1,0 +1,46 @@
+"""Puts an engine together: policies from the registries, coefficients from the active bundle. Starts nothing."""
+
+from pathlib import Path
+
+from placewise_core.partition.registry import partition_policy
+from placewise_core.place.iawp import SubtaskScheduler
+
+from placewise_core.admit.registry import admission_policies
+from placewise_core.clock import Clock
+from placewise_core.place.registry import placement_policies
+from placewise_core.place.tables import packaged_tables
+from placewise_core.speed.throughput import ThroughputModel
+from placewise_service.declog.sink import DecisionSink
+from placewise_service.engine.engine import Engine, EngineOptions
+from placewise_service.engine.place import Placer
+from placewise_service.model.registry import BundleRegistry
+from placewise_service.state.store import StateStore
+from placewise_service.telemetry import Telemetry
+
+PACKAGED_BUNDLES = Path(__file__).parent.parent / "bundles"
+
+
+def build_engine(
+    store: StateStore,
+    clock: Clock,
+    telemetry: Telemetry,
+    options: EngineOptions,
+    bundles: Path = PACKAGED_BUNDLES,
+    bundle: str = "default",
+) -> Engine:
+    """An engine on `store`, ready to be started. Raises BundleError if the bundle cannot be used."""
+    registry = BundleRegistry(bundles, bundle)
+    tables = packaged_tables()
+    policies = placement_policies(tables)
+    return Engine(
+        store=store,
+        clock=clock,
+        placer=Placer(policies, policies[options.fallback_policy], tables.interference),
+        subtasks=SubtaskScheduler(),
+        admission=admission_policies(ThroughputModel(registry.bundle.document("throughput.json"))),
+        partitioner=partition_policy(registry.bundle.document("capability.json")),
+        sink=DecisionSink(store, on_drop=telemetry.log_drops),
+        registry=registry,
+        telemetry=telemetry,
+        options=options,
+    )

@@ -1,0 +1,33 @@
+"""A real engine on the in-memory store and a manual clock."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.fakes.cluster import make_node
+
+from placewise_core.clock import ManualClock
+from placewise_core.cluster import QueueSettings
+from placewise_service.engine import Engine, EngineOptions
+from placewise_service.engine.build import build_engine
+from placewise_service.state.memory import MemoryStore
+from placewise_service.state.store import StateStore
+from placewise_service.telemetry import Telemetry
+
+CLUSTER = "c"
+
+
+@asynccontextmanager
+async def running_engine(
+    nodes: int = 4, gpus: int = 4, store: StateStore | None = None, clock: ManualClock | None = None
+) -> AsyncIterator[Engine]:
+    """An engine that knows cluster "c" of `nodes` equal nodes n0, n1, …"""
+    clock = clock or ManualClock(1_000_000.0)
+    options = EngineOptions(queue=QueueSettings(slot_s=10.0))
+    engine = build_engine(store or MemoryStore(clock), clock, Telemetry(), options)
+    await engine.start()
+    if nodes:
+        await engine.report_nodes(CLUSTER, [make_node(f"n{i}", gpus) for i in range(nodes)], full=True)
+    try:
+        yield engine
+    finally:
+        await engine.close()

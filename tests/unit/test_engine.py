@@ -1,0 +1,278 @@
+"""The engine on the in-memory store: what is held, repeated, refused and logged."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from tests.fakes.cluster import make_job, make_node
+from tests.fakes.engine import CLUSTER, running_engine
+
+from placewise_core.clock import ManualClock
+from placewise_core.cluster import Assignment, ClusterSettings
+from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
+from placewise_core.decision import Outcome, Reason, Verdict
+from placewise_core.errors import DeadlineExceededError, InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
+from placewise_core.partition.policy import DivisibleTask
+from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.view import ClusterView
+from placewise_service.engine import Engine
+from placewise_service.state.memory import MemoryStore
+from placewise_service.state.store import ReserveRequest, ReserveResult
+
+
+def place(*jobs: Job, **changes: object) -> PlaceCommand:
+    return dataclasses.replace(PlaceCommand(CLUSTER, jobs), **changes)  # type: ignore[arg-type]
+
+
+async def free_gpus(engine: Engine) -> int:
+    return int((await engine.get_cluster(CLUSTER)).view.free_gpus().sum())
+
+
+async def test_a_gang_is_held_until_it_ends() -> None:
+    async with running_engine() as engine:
+        decision = await engine.place(place(make_job("a", workers=3)))
+        (job,) = decision.decisions
+        assert job.outcome is Outcome.PLACED
+        assert len(job.assignments) == 3
+        assert job.reservation_id
+        assert job.expire_time_s == pytest.approx(1_000_060.0)
+        assert await free_gpus(engine) == 13
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED)])
+        assert await free_gpus(engine) == 13
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.FINISHED)])
+        assert await free_gpus(engine) == 16
+
+
+async def test_a_dry_run_changes_nothing() -> None:
+    async with running_engine() as engine:
+        held = await engine.place(place(make_job("a")))
+        before = (await engine.get_cluster(CLUSTER)).view
+        version, free = before.version, before.free.copy()
+        decision = await engine.place(place(make_job("a"), make_job("b", workers=4), is_dry_run=True))
+        after = (await engine.get_cluster(CLUSTER)).view
+        assert [d.outcome for d in decision.decisions] == [Outcome.PLACED, Outcome.PLACED]
+        assert not any(d.reservation_id and d.expire_time_s for d in decision.decisions)
+        assert after.version == version
+        assert (after.free == free).all()
+        assert after.jobs[JobId("a")].reservation_id == held.decisions[0].reservation_id
+
+
+async def test_jobs_of_one_request_see_each_other() -> None:
+    async with running_engine(nodes=1, gpus=4) as engine:
+        decision = await engine.place(place(*(make_job(f"j{i}", gpus=2.0) for i in range(3))))
+        assert [d.outcome for d in decision.decisions] == [Outcome.PLACED, Outcome.PLACED, Outcome.WAIT]
+        used = [g for d in decision.decisions for a in d.assignments for g in a.gpu_indices]
+        assert sorted(used) == [0, 1, 2, 3]
+
+
+async def test_asking_again_for_a_job_that_holds_gives_the_same_placement() -> None:
+    async with running_engine() as engine:
+        first = await engine.place(place(make_job("a", workers=2)))
+        again = await engine.place(place(make_job("a", workers=2)))
+        assert again.decisions[0].assignments == first.decisions[0].assignments
+        assert again.decisions[0].reservation_id == first.decisions[0].reservation_id
+        assert await free_gpus(engine) == 14
+
+
+async def test_a_repeated_request_id_gets_the_first_answer() -> None:
+    async with running_engine() as engine:
+        first = await engine.place(place(make_job("a"), request_id="r1"))
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.CANCELLED)])
+        again = await engine.place(place(make_job("a"), request_id="r1"))
+        assert again.meta.is_repeated
+        assert again.meta.decision_id == first.meta.decision_id
+        assert again.decisions[0].assignments == first.decisions[0].assignments
+        assert await free_gpus(engine) == 16, "a repeated answer holds nothing new"
+
+
+async def test_a_request_id_belongs_to_one_rpc() -> None:
+    async with running_engine() as engine:
+        await engine.place(place(make_job("a"), request_id="r1"))
+        with pytest.raises(InvalidRequestError, match="another kind"):
+            await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("b"),), request_id="r1"))
+
+
+async def test_no_fit_and_wait_are_told_apart() -> None:
+    async with running_engine(nodes=2, gpus=4) as engine:
+        await engine.place(place(make_job("a", gpus=4.0)))
+        decision = await engine.place(place(make_job("wait", workers=2, gpus=4.0), make_job("never", gpus=8.0)))
+        wait, never = decision.decisions
+        assert wait.outcome is Outcome.WAIT
+        assert wait.blockers[0].reason is Reason.INSUFFICIENT_GPU
+        assert never.outcome is Outcome.NO_FIT
+
+
+async def test_a_reservation_that_is_not_confirmed_expires() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    async with running_engine(store=store, clock=clock) as engine:
+        await engine.place(place(make_job("a"), reserve_ttl_s=5.0))
+        clock.advance(6.0)
+        result = await store.expire(CLUSTER)
+        assert result.applied == 1
+        for _ in range(100):
+            if await free_gpus(engine) == 16:
+                break
+            await asyncio.sleep(0.02)
+        assert await free_gpus(engine) == 16
+
+
+async def test_what_the_host_really_did_stands() -> None:
+    async with running_engine() as engine:
+        await engine.place(place(make_job("a")))
+        real = Assignment("worker-0", Role.WORKER, NodeId("n3"), (2,), Resources(cpu_cores=2.0, gpus=1.0))
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=(real,))])
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert [t.job_id for t in view.tenants(3, 2)] == ["a"]
+        assert int(view.free_gpus().sum()) == 15
+
+
+class _BrokenPolicy:
+    name = "broken"
+
+    def order(self, jobs, view: ClusterView, context: PlaceContext):  # type: ignore[no-untyped-def]
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        raise ZeroDivisionError("a torn model")
+
+
+async def test_a_policy_that_breaks_is_stood_in_for() -> None:
+    async with running_engine() as engine:
+        engine._placer.policies["broken"] = _BrokenPolicy()  # type: ignore[index]
+        decision = await engine.place(place(make_job("a"), policy="broken"))
+        assert decision.decisions[0].outcome is Outcome.PLACED
+        assert decision.meta.is_fallback
+        assert decision.meta.fallback_reason == "broken: ZeroDivisionError"
+
+
+class _ConflictOnce(MemoryStore):
+    """Another replica takes a GPU between the decision and its reservation, without this replica's knowledge."""
+
+    conflicts = 0
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        if self.conflicts < 1:
+            self.conflicts += 1
+            taken = dataclasses.replace(request.jobs[0], job=make_job("other"), reservation_id="other")
+            await super().reserve(cluster, ReserveRequest((taken,), ttl_s=60.0))
+        return await super().reserve(cluster, request)
+
+
+async def test_a_conflict_is_decided_again_on_the_newer_view() -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running_engine(nodes=1, gpus=2, store=_ConflictOnce(clock), clock=clock) as engine:
+        decision = await engine.place(place(make_job("a")))
+        assert decision.decisions[0].outcome is Outcome.PLACED
+        assert decision.decisions[0].assignments[0].gpu_indices == (1,)
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert {t.job_id for g in (0, 1) for t in view.tenants(0, g)} == {"a", "other"}
+
+
+class _DeadStore(MemoryStore):
+    is_dead = False
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        if self.is_dead:
+            raise StateUnavailableError("the state store does not answer")
+        return await super().reserve(cluster, request)
+
+
+async def test_a_dead_store_is_an_error_that_leaves_the_view_as_it_was() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = _DeadStore(clock)
+    async with running_engine(store=store, clock=clock) as engine:
+        store.is_dead = True
+        with pytest.raises(StateUnavailableError):
+            await engine.place(place(make_job("a")))
+        assert await free_gpus(engine) == 16
+        dry = await engine.place(place(make_job("a"), is_dry_run=True))
+        assert dry.decisions[0].outcome is Outcome.PLACED
+
+
+async def test_an_expired_deadline_is_told_before_anything_is_held() -> None:
+    async with running_engine() as engine:
+        with pytest.raises(DeadlineExceededError):
+            await engine.place(place(make_job("a")), deadline_s=-1.0)
+        assert await free_gpus(engine) == 16
+
+
+async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
+    async with running_engine(nodes=3) as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
+        seen = set()
+        for i in range(40):
+            decision = await engine.place(place(make_job(f"j{i}"), seed=i, is_dry_run=False))
+            seen.add(decision.meta.is_explored)
+            assert 0.0 < decision.meta.propensity <= 1.0
+            await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i}"), JobEventKind.FINISHED)])
+        assert seen == {True, False}
+
+
+async def test_admission_moves_the_queue_once_per_slot() -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running_engine(store=MemoryStore(clock), clock=clock) as engine:
+        jobs = tuple(
+            Job(JobId(f"q{i}"), model="ResNet-50", single_gpu_s=600.0, elastic=ElasticRange(1, 4), queue="q")
+            for i in range(3)
+        )
+        command = AdmitCommand(CLUSTER, "q", jobs, policy="proteus")
+        first = await engine.admit_or_wait(command)
+        again = await engine.admit_or_wait(command)
+        assert again.plan.queue == first.plan.queue
+        assert again.plan.admissions == first.plan.admissions
+        clock.advance(10.0)
+        later = await engine.admit_or_wait(command)
+        assert later.plan.queue.slot == first.plan.queue.slot + 1
+
+
+async def test_place_honours_the_shape_that_was_admitted() -> None:
+    async with running_engine(nodes=2, gpus=4) as engine:
+        job = Job(JobId("e"), model="ResNet-50", single_gpu_s=3600.0, elastic=ElasticRange(2, 2), queue="q")
+        admitted = None
+        for _ in range(3):
+            decision = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (job,), policy="qos"))
+            admitted = decision.plan.admissions[0]
+            if admitted.verdict is Verdict.ADMIT:
+                break
+        assert admitted is not None
+        assert admitted.verdict is Verdict.ADMIT
+        assert admitted.gpus == 2
+        shaped = dataclasses.replace(job, shape=None)
+        decision = await engine.place(place(shaped))
+        assert sum(len(a.gpu_indices) for a in decision.decisions[0].assignments) == 2
+
+
+async def test_a_partition_uses_every_idle_unit_it_can() -> None:
+    async with running_engine(nodes=2, gpus=2) as engine:
+        task = DivisibleTask("t", parallel_scale=1000.0, serial_scale=10.0, overhead_s=0.1)
+        decision = await engine.partition(PartitionCommand(CLUSTER, task))
+        assert decision.plan.outcome is Outcome.PLACED
+        assert sum(share.scale for share in decision.plan.shares) == pytest.approx(1000.0)
+
+
+async def test_decisions_can_be_looked_up() -> None:
+    async with running_engine() as engine:
+        decision = await engine.place(place(make_job("a")))
+        await engine._sink.flush()
+        record = await engine.get_decision(CLUSTER, decision.meta.decision_id)
+        assert record.place == decision
+        with pytest.raises(NotFoundError):
+            await engine.get_decision(CLUSTER, "no such id")
+
+
+async def test_an_unknown_cluster_is_not_found() -> None:
+    async with running_engine(nodes=0) as engine:
+        with pytest.raises(NotFoundError):
+            await engine.place(place(make_job("a")))
+
+
+async def test_a_drained_node_gets_nothing_new() -> None:
+    from placewise_core.cluster import NodeState
+
+    async with running_engine(nodes=2) as engine:
+        drained = dataclasses.replace(make_node("n0"), state=NodeState.DRAINING)
+        await engine.report_nodes(CLUSTER, [drained], full=False)
+        decision = await engine.place(place(make_job("a", workers=4)))
+        assert {a.node for a in decision.decisions[0].assignments} == {"n1"}

@@ -1,0 +1,84 @@
+"""LiveView: events in order, own events early, assumptions that end, a store that goes and comes back."""
+
+import pytest
+from tests.fakes.cluster import make_job, make_node
+
+from placewise_core.clock import ManualClock
+from placewise_core.cluster import Assignment, RunningJob, RunState
+from placewise_core.errors import NotFoundError, StaleSnapshotError
+from placewise_core.events import Event, JobsChanged
+from placewise_core.job import NodeId, Resources, Role
+from placewise_service.engine.views import LiveView, Views
+from placewise_service.state.memory import MemoryStore
+
+
+def _running(name: str, gpu: int) -> RunningJob:
+    assignment = Assignment("worker-0", Role.WORKER, NodeId("n0"), (gpu,), Resources(cpu_cores=1.0, gpus=1.0))
+    return RunningJob(make_job(name), (assignment,), RunState.RESERVED, reservation_id=f"r-{name}")
+
+
+async def _live() -> LiveView:
+    clock = ManualClock(1000.0)
+    store = MemoryStore(clock)
+    await store.report_nodes("c", [make_node("n0")], full=True)
+    live = LiveView("c", store, clock, stale_telemetry_after_s=90.0)
+    assert await live.load()
+    return live
+
+
+def _event(live: LiveView, ahead: int, *jobs: RunningJob) -> Event:
+    return Event(live.view.version + ahead, live.view.epoch, JobsChanged(jobs))
+
+
+async def test_events_are_applied_once_and_in_order() -> None:
+    live = await _live()
+    first, second = _event(live, 1, _running("a", 0)), _event(live, 2, _running("b", 1))
+    live.apply([second])
+    assert not live.view.jobs, "the second event must wait for the first"
+    live.apply([first])
+    assert set(live.view.jobs) == {"a", "b"}
+    live.apply([first, second])
+    assert live.view.free_gpus()[0] == 2
+
+
+async def test_an_assumption_that_fails_leaves_nothing() -> None:
+    live = await _live()
+    job = _running("a", 0)
+    live.assume([job])
+    assert live.view.free_gpus()[0] == 3
+    live.settle([job], is_held=False)
+    assert live.view.free_gpus()[0] == 4
+    assert not live.view.jobs
+
+
+async def test_an_event_takes_the_place_of_the_assumption() -> None:
+    live = await _live()
+    job = _running("a", 0)
+    live.assume([job])
+    live.apply([_event(live, 1, _running("a", 0))])
+    live.settle([job], is_held=True)
+    assert live.view.free_gpus()[0] == 3
+    live.settle([job], is_held=False)
+    assert live.view.free_gpus()[0] == 3, "what the store holds is not given back by a late failure"
+
+
+async def test_another_life_of_the_state_is_told() -> None:
+    live = await _live()
+    with pytest.raises(StaleSnapshotError):
+        live.apply([Event(1, "another epoch", JobsChanged(()))])
+
+
+async def test_an_assumption_survives_a_reload() -> None:
+    live = await _live()
+    job = _running("a", 0)
+    live.assume([job])
+    await live.load()
+    assert live.view.free_gpus()[0] == 3
+
+
+async def test_unknown_clusters_are_not_kept() -> None:
+    clock = ManualClock()
+    views = Views(MemoryStore(clock), clock, stale_telemetry_after_s=90.0)
+    with pytest.raises(NotFoundError):
+        await views.get("nowhere")
+    assert list(views) == []
