@@ -1,0 +1,200 @@
+"""The REST face: FastAPI around the same desk, with the contract's own JSON. Knows no decision and no store."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_service.api.auth import Scope, bearer_token
+from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.json_codec import parsed, rendered, set_from_text
+from placewise_service.api.openapi import document
+from placewise_service.api.routes import ROUTES, Route
+from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
+from placewise_service.telemetry import METRICS_CONTENT_TYPE
+
+TIMEOUT_HEADER = "placewise-timeout-ms"
+_MAX_TIMEOUT_MS = 3_600_000.0
+# The page polls this service and nothing else, and runs no script but its own.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def rest_app(desk: Desk) -> FastAPI:
+    """The application; it starts nothing."""
+    app = FastAPI(title="Placewise", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    for route in ROUTES:
+        app.add_api_route(route.path, _endpoint(desk, route), methods=[route.method], name=route.rpc.name)
+    _add_operations(app, desk)
+    _add_page(app)
+    app.add_exception_handler(PlacewiseError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(Exception, _on_unforeseen)
+    return app
+
+
+def _endpoint(desk: Desk, route: Route) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        timeout_s = _timeout_s(request)
+        deadline_s = desk.clock.monotonic_s() + timeout_s
+        try:
+            async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
+                message = await _message(desk, route, request)
+                answer = await desk.call(route.rpc, message, _token(request), deadline_s)
+        except TimeoutError:
+            raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
+        return Response(await rendered(answer), media_type="application/json")
+
+    return endpoint
+
+
+async def _message(desk: Desk, route: Route, request: Request) -> Any:
+    message: Any = route.rpc.request()
+    if route.body:
+        _check_content_type(request)
+        body = await _body(desk, request)
+        if route.body == "*":
+            await parsed(body, message)
+        else:
+            part = getattr(message, route.body)
+            part.SetInParent()
+            message.update_mask.paths.extend(await parsed(body, part))
+    for field, value in request.path_params.items():
+        if getattr(message, field) not in ("", value):
+            raise InvalidRequestError("differs from the path", field)
+        _set_text(message, field, value)
+    for field, value in request.query_params.items():
+        name = _query_field(route, field)
+        set_from_text(message, name, value)
+    return message
+
+
+def _set_text(message: Any, field: str, value: str) -> None:
+    try:
+        setattr(message, field, value)
+    except ValueError:
+        raise InvalidRequestError("not valid text", field) from None
+
+
+def _query_field(route: Route, name: str) -> str:
+    for field in route.query:
+        if name in (field, route.rpc.request.DESCRIPTOR.fields_by_name[field].camelcase_name):
+            return field
+    raise InvalidRequestError("unknown query parameter", name[:64])
+
+
+async def _body(desk: Desk, request: Request) -> bytes:
+    """The body, read no further than the limit. Raises InvalidRequestError."""
+    length = request.headers.get("content-length", "0")
+    desk.check_size(int(length) if length.isdecimal() else 0)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        desk.check_size(size)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _check_content_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "the body must be application/json")
+
+
+def _timeout_s(request: Request) -> float:
+    text = request.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return math.inf
+    try:
+        timeout_ms = float(text)
+    except ValueError:
+        timeout_ms = math.nan
+    if not 0.0 < timeout_ms <= _MAX_TIMEOUT_MS:
+        raise InvalidRequestError(f"must be milliseconds, at most {_MAX_TIMEOUT_MS:g}", "Placewise-Timeout-Ms")
+    return timeout_ms / 1000.0
+
+
+def _token(request: Request) -> str | None:
+    header = request.headers.get("authorization")
+    return None if header is None else bearer_token(header)
+
+
+def _add_operations(app: FastAPI, desk: Desk) -> None:
+    """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
+
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz() -> Response:
+        return JSONResponse({"status": "ready" if desk.is_ready else "not ready"}, 200 if desk.is_ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        desk.authenticate(_token(request)).require(Scope.READ, None)
+        desk.telemetry.in_flight(desk.in_flight)
+        return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
+
+    schema = document()
+
+    async def openapi() -> Response:
+        return JSONResponse(schema)
+
+    for path, endpoint in (
+        ("/healthz", healthz),
+        ("/readyz", readyz),
+        ("/metrics", metrics),
+        ("/openapi.json", openapi),
+    ):
+        app.add_api_route(path, endpoint, methods=["GET"])
+
+
+def _add_page(app: FastAPI) -> None:
+    """A page for people: what the clusters look like. It holds no data; its script asks the API as anyone would."""
+    folder = resources.files("placewise_service.api").joinpath("page")
+
+    def file(name: str, media_type: str) -> Endpoint:
+        content = folder.joinpath(name).read_bytes()
+
+        async def endpoint(request: Request) -> Response:
+            return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
+
+        return endpoint
+
+    app.add_api_route("/", file("index.html", "text/html"), methods=["GET"], response_class=HTMLResponse)
+    app.add_api_route("/page/page.js", file("page.js", "text/javascript"), methods=["GET"])
+    app.add_api_route("/page/page.css", file("page.css", "text/css"), methods=["GET"])
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PlacewiseError)
+    return JSONResponse(problem(error), error.http_status, headers=problem_headers(error), media_type=PROBLEM_TYPE)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason = {404: "NO_SUCH_PATH", 405: "METHOD_NOT_ALLOWED", 415: "UNSUPPORTED_MEDIA_TYPE"}.get(
+        error.status_code, "HTTP_ERROR"
+    )
+    body = problem_body(error.status_code, reason, str(error.detail))
+    return JSONResponse(body, error.status_code, headers=error.headers, media_type=PROBLEM_TYPE)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    return await _on_error(request, InvalidRequestError("the request is not what this path takes"))
+
+
+async def _on_unforeseen(request: Request, error: Exception) -> Response:
+    return await _on_error(request, unforeseen(error, request.url.path))

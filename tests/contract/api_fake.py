@@ -1,0 +1,259 @@
+"""A deterministic stand-in for the engine, and both faces around it on free ports of the loopback."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+import httpx
+import uvicorn
+
+from placewise_core.clock import Clock, SystemClock
+from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, QueueState
+from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.decision import (
+    Admission,
+    AdmitDecision,
+    AdmitPlan,
+    Blocker,
+    DecisionMeta,
+    DriftPlusPenalty,
+    JobDecision,
+    Outcome,
+    PartitionDecision,
+    PartitionPlan,
+    PlaceDecision,
+    Reason,
+    Share,
+    Verdict,
+)
+from placewise_core.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    StaleSnapshotError,
+    StateUnavailableError,
+)
+from placewise_core.events import ClusterRecords
+from placewise_core.job import Job
+from placewise_core.view import ClusterView
+from placewise_service.api.auth import Authenticator, Open
+from placewise_service.api.desk import Desk
+from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.rest import rest_app
+from placewise_service.declog.record import DecisionRecord
+from placewise_service.model.registry import BundleState, BundleStatus
+from placewise_service.settings import LimitSettings, ServerSettings
+from placewise_service.telemetry import Telemetry
+
+DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
+SECRET = "redis://user:hunter2@10.0.0.7:6379"
+_ERRORS = {
+    error.reason: error
+    for error in (DeadlineExceededError, OverloadedError, StaleSnapshotError, StateUnavailableError, NotFoundError)
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    version: int
+    applied: int
+    ignored: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    view: ClusterView
+    is_stale: bool = False
+
+
+class FakeRegistry:
+    """Two bundles, one of them active."""
+
+    def __init__(self) -> None:
+        self.active = "default"
+        self.shadow = ""
+
+    def list(self) -> Sequence[BundleStatus]:
+        return tuple(self._status(name) for name in ("default", "other"))
+
+    def activate(self, name: str) -> BundleStatus:
+        if name not in ("default", "other"):
+            raise NotFoundError("no such bundle", {"bundle": name})
+        self.active = name
+        return self._status(name)
+
+    def rollback(self) -> BundleStatus:
+        if self.active == "default":
+            raise NotFoundError("no bundle was active before this one")
+        return self.activate("default")
+
+    def set_shadow(self, name: str) -> BundleStatus | None:
+        self.shadow = name
+        return self._status(name) if name else None
+
+    def _status(self, name: str) -> BundleStatus:
+        if name == self.active:
+            return BundleStatus(name, BundleState.ACTIVE)
+        return BundleStatus(name, BundleState.SHADOW if name == self.shadow else BundleState.AVAILABLE)
+
+
+@dataclass
+class FakeEngine:
+    """Puts every task of a job on the first node, and does what a job's model name asks for instead: fail, leak,
+    sleep, answer WAIT. Same questions, same answers."""
+
+    is_ready: bool = True
+    registry: FakeRegistry = field(default_factory=FakeRegistry)
+    views: dict[str, ClusterView] = field(default_factory=dict)
+    placed: list[PlaceCommand] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+    deadlines: list[float] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def place(self, command: PlaceCommand, deadline_s: float = math.inf) -> PlaceDecision:
+        self.placed.append(command)
+        self.deadlines.append(deadline_s)
+        view = self._view(command.cluster)
+        for job in command.jobs:
+            await self._obey(job)
+        if command.policy not in ("", "consolidate"):
+            raise InvalidRequestError("unknown policy; one of consolidate", "policy")
+        return PlaceDecision(tuple(_placed(job, view) for job in command.jobs), _meta("consolidate", view.version))
+
+    async def _obey(self, job: Job) -> None:
+        if job.model in _ERRORS:
+            raise _ERRORS[job.model]("as the test asked")
+        if job.model == "LEAK":
+            raise RuntimeError(f"cannot reach {SECRET}")
+        if job.model == "SLEEP":
+            await asyncio.sleep(30)
+        if job.model == "GATE":
+            await self.gate.wait()
+
+    async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
+        view = self._view(command.cluster)
+        scale = command.task.parallel_scale / max(1, view.size)
+        shares = tuple(Share(node.id, "", scale, scale / 10.0, 60.0, 10.0) for node in view.nodes)
+        plan = PartitionPlan(Outcome.PLACED, shares, 12.5, scale / 10.0, 1.5)
+        return PartitionDecision(plan, _meta("threshold", view.version))
+
+    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> AdmitDecision:
+        view = self._view(command.cluster)
+        admissions = tuple(
+            Admission(job.id, Verdict.ADMIT, 4, 1, 4, rank, 1.8e9 + 0.25, -12.5, (DriftPlusPenalty(4, -3.0, 60.0),))
+            if rank == 1
+            else Admission(job.id, Verdict.WAIT, rank=rank, blockers=(Blocker(Reason.BEHIND_IN_QUEUE),))
+            for rank, job in enumerate(command.jobs, 1)
+        )
+        queue = QueueState(command.queue, 3600.0, 60.0, slot=7, waiting={job.id: 60.0 for job in command.jobs})
+        return AdmitDecision(AdmitPlan(admissions, queue), _meta("proteus", view.version))
+
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> Report:
+        old = {} if full or cluster not in self.views else {n.id: n for n in self.views[cluster].nodes}
+        version = self.views[cluster].version + 1 if cluster in self.views else 1
+        merged = {**old, **{node.id: node for node in nodes}}
+        self.views[cluster] = ClusterView(ClusterRecords(cluster, version, "e", tuple(merged.values())))
+        return Report(version, len(nodes), 0)
+
+    async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> Report:
+        view = self._view(cluster)
+        self.events.extend(events)
+        return Report(view.version, len(events), 0)
+
+    async def get_cluster(self, cluster: str) -> Snapshot:
+        return Snapshot(self._view(cluster))
+
+    async def delete_cluster(self, cluster: str) -> None:
+        self._view(cluster)
+        del self.views[cluster]
+
+    async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
+        self._view(cluster).settings = settings
+        return settings
+
+    async def get_decision(self, cluster: str, decision_id: str) -> DecisionRecord:
+        view = self._view(cluster)
+        if decision_id != DECISION_ID:
+            raise NotFoundError("no such decision", {"decision": decision_id})
+        command = PlaceCommand(cluster, (Job(id="job-1"),), request_id="r")  # type: ignore[arg-type]
+        decision = PlaceDecision((_placed(command.jobs[0], view),), _meta("consolidate", 1))
+        return DecisionRecord.of_place(command, decision, time_s=1.7e9, seed=1, latency_ms=0.5)
+
+    async def clusters(self) -> Sequence[str]:
+        return sorted(self.views)
+
+    def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
+        view = self.views.get(cluster)
+        return (view.settings.queues.get(queue) if view else None) or QueueSettings()
+
+    def _view(self, cluster: str) -> ClusterView:
+        if cluster not in self.views:
+            raise NotFoundError(f"no cluster {cluster!r}", {"cluster": cluster})
+        return self.views[cluster]
+
+
+def _placed(job: Job, view: ClusterView) -> JobDecision:
+    if job.model == "WAIT" or not view.nodes:
+        return JobDecision(job.id, Outcome.WAIT, blockers=(Blocker(Reason.INSUFFICIENT_GPU, 1, 2.0, "gpus", "busy"),))
+    tasks = tuple(
+        Assignment(f"{group.role.value.lower()}-{i}", group.role, view.nodes[0].id, (i,), group.demand)
+        for group in job.groups
+        for i in range(group.count)
+    )
+    return JobDecision(job.id, Outcome.PLACED, tasks, 1.5, reservation_id="res-1", expire_time_s=1.8e9 + 0.5)
+
+
+def _meta(policy: str, version: int) -> DecisionMeta:
+    return DecisionMeta(DECISION_ID, policy, "default", version, propensity=0.5, decide_ms=0.25)
+
+
+@dataclass
+class Faces:
+    """Both faces, running, with a client for each."""
+
+    engine: FakeEngine
+    desk: Desk
+    grpc: GrpcFace
+    channel: grpc.aio.Channel
+    http: httpx.AsyncClient
+
+
+@contextlib.asynccontextmanager
+async def faces(
+    engine: FakeEngine | None = None,
+    limits: LimitSettings | None = None,
+    authenticator: Authenticator | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[Faces]:
+    """Starts both faces around one engine; REST is asked in process."""
+    engine = engine or FakeEngine()
+    desk = Desk(engine, clock or SystemClock(), limits or LimitSettings(), authenticator or Open(), Telemetry())
+    face = GrpcFace(desk, ServerSettings(grpc_port=0))
+    await face.start()
+    await face.set_serving(True)
+    transport = httpx.ASGITransport(rest_app(desk), raise_app_exceptions=False)
+    async with (
+        grpc.aio.insecure_channel(f"127.0.0.1:{face.port}") as channel,
+        httpx.AsyncClient(transport=transport, base_url="http://placewise") as http,
+    ):
+        yield Faces(engine, desk, face, channel, http)
+    await face.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def rest_server(desk: Desk) -> AsyncIterator[str]:
+    """The REST face on a real socket; its base URL."""
+    server = uvicorn.Server(uvicorn.Config(rest_app(desk), port=0, log_level="error", lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await serving
