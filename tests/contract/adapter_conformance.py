@@ -1,7 +1,7 @@
 """What every scheduler adapter must keep, as tests: subclass `AdapterConformance`, give it a `host` fixture.
 
-The host is the scheduler (a fake one with the real wire format, or a real one) with the adapter's native layer on it; the
-service is a real gRPC server. Time is a manual clock, passes are called one by one: nothing here sleeps.
+The host is the scheduler (a fake one with the real wire format, or a real one) with the adapter's native layer on it;
+the service is a real gRPC server. Time is a manual clock, passes are called one by one: nothing here sleeps.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 import pytest
+from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node
 from placewise_client import AsyncClient, RetryPolicy, StateUnavailableError
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings, End, NativeScheduler, Stage
-from tests.fakes.oracle import Oracle, OracleServer
 
 _RECONNECT = RetryPolicy(attempts=100, longest_delay_s=0.1)
 SETTINGS = AdapterSettings(cluster="conformance", release_after_s=5.0, start_timeout_s=20.0, retry_s=1.0)
@@ -100,9 +100,8 @@ class AdapterConformance:
     """Subclasses define `host`; they may add tests of their own."""
 
     @pytest.fixture
-    async def host(self) -> AsyncIterator[Host]:
+    async def host(self) -> Host:
         raise NotImplementedError
-        yield
 
     @pytest.fixture
     async def world(self, host: Host) -> AsyncIterator[World]:

@@ -1,5 +1,8 @@
-"""A scheduler in memory: the reference host of the adapter conformance suite. It starts gangs like a real one would:
-by itself (first node that fits) when released, exactly where told when applied, and only when its resources are free."""
+"""A scheduler in memory: the reference host of the adapter conformance suite.
+
+It starts gangs like a real one would: by itself (first node that fits) when released, exactly where told when applied,
+and only when their resources are free.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise.v1.cluster_pb2 import Assignment, Cluster, JobEvent, Node, RunningJob
 from placewise.v1.decision_pb2 import Admission
@@ -250,8 +251,9 @@ def _overlap(left: list[Assignment], right: list[Assignment]) -> bool:
 class OracleServer:
     """The oracle behind a real gRPC server on a free loopback port. `stop` and `start` keep the port."""
 
-    def __init__(self, oracle: Oracle | None = None) -> None:
+    def __init__(self, oracle: Oracle | None = None, credentials: grpc.ServerCredentials | None = None) -> None:
         self.oracle = oracle or Oracle()
+        self._credentials = credentials
         self.port = 0
         self._server: grpc.aio.Server | None = None
 
@@ -262,7 +264,11 @@ class OracleServer:
     async def start(self) -> OracleServer:
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((_Handler(self.oracle),))
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        address = f"127.0.0.1:{self.port}"
+        if self._credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, self._credentials)
         await self._server.start()
         return self
 
