@@ -1,0 +1,113 @@
+"""The computing units of one node and what runs on them, for node scope. Never assigns."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from placewise_core.cluster import Assignment, RunningJob
+from placewise_core.job import Job, JobId, Subtask, SubtaskState
+from placewise_core.place.subtask_metrics import SubtaskMetrics, gpu_vector
+from placewise_core.view import CPU, ClusterView, FloatArray
+
+_SM, _DRAM = 0, 4  # rows of gpu_vector
+
+
+@dataclass(slots=True)
+class GpuUnit:
+    """One GPU: utilisation and memory as shares, metric vectors of the subtasks on it, the jobs they are of."""
+
+    index: int
+    util: float
+    memory_util: float
+    max_jobs: int
+    running: list[FloatArray] = field(default_factory=list)
+    jobs: set[JobId] = field(default_factory=set)
+
+    def is_below(self, util_limit: float, memory_limit: float) -> bool:
+        return self.util < util_limit and self.memory_util < memory_limit
+
+    def admits(self, job_id: JobId) -> bool:
+        """Within the number of jobs the node allows per GPU; subtasks of one job count once."""
+        return job_id in self.jobs or len(self.jobs) < self.max_jobs
+
+    def take(self, job_id: JobId, vector: FloatArray, default_util: float) -> None:
+        """Adds what the subtask is expected to use, until telemetry shows it: its SM and DRAM shares, or where they
+        are unknown an even part of the GPU."""
+        self.running.append(vector)
+        self.jobs.add(job_id)
+        self.util += default_util if math.isnan(vector[_SM]) else float(vector[_SM])
+        self.memory_util += 0.0 if math.isnan(vector[_DRAM]) else float(vector[_DRAM])
+
+
+@dataclass(slots=True)
+class NodeUnits:
+    """`cores` of the node in all; `idle_cores` by name, lowest first."""
+
+    cores: int
+    idle_cores: list[str]
+    gpus: list[GpuUnit]
+
+
+def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics) -> NodeUnits:
+    """Units of node m with what the view and the running subtasks of the request say is on them."""
+    cores = int(view.capacity[CPU, m])
+    busy = {unit for _, _, unit in _running(view, m, jobs) if unit.startswith("cpu")}
+    idle = [name for name in (f"cpu{i}" for i in range(cores)) if name not in busy]
+    # Cores held by whole jobs have no names: they are taken from the end.
+    unnamed = math.ceil(sum(a.demand.cpu_cores for _, a in _assignments(view, m) if not a.cpu_unit))
+    idle = idle[: max(0, min(len(idle), cores - unnamed))]
+    gpus = {
+        gpu.index: _unit(view, m, gpu.index) for gpu in view.nodes[m].gpus if not view.gpu_is_exclusive[m, gpu.index]
+    }
+    _add_running(view, m, jobs, metrics, gpus)
+    return NodeUnits(cores, idle, [gpus[g] for g in sorted(gpus)])
+
+
+def _unit(view: ClusterView, m: int, g: int) -> GpuUnit:
+    node = view.nodes[m]
+    gpu = next(gpu for gpu in node.gpus if gpu.index == g)
+    util = float(np.fmax(gpu.util, 0.0))
+    memory = float(np.fmax(gpu.memory_util, 0.0))
+    unit = GpuUnit(g, util, memory, max(1, node.max_jobs_per_gpu))
+    unit.jobs.update(t.job_id for t in view.tenants(m, g))
+    return unit
+
+
+def _add_running(
+    view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics, gpus: dict[int, GpuUnit]
+) -> None:
+    """Running subtasks on their GPUs. Telemetry already counts them; where it is silent, their own metrics do."""
+    silent = {g.index for g in view.nodes[m].gpus if math.isnan(g.util)}
+    for job_id, subtask, unit in _running(view, m, jobs):
+        gpu = gpus.get(int(unit[3:])) if unit.startswith("gpu") and unit[3:].isdigit() else None
+        if gpu is None:
+            continue
+        util, memory = gpu.util, gpu.memory_util
+        gpu.take(job_id, gpu_vector(subtask, metrics), 0.0)
+        if gpu.index not in silent:
+            gpu.util, gpu.memory_util = util, memory
+
+
+def _running(view: ClusterView, m: int, jobs: Sequence[Job]) -> Iterator[tuple[JobId, Subtask, str]]:
+    """(job, subtask, unit) of every running subtask: as the request says for its jobs, as the view says for others."""
+    asked = {job.id for job in jobs}
+    for job in jobs:
+        for subtask in job.subtasks:
+            if subtask.state is SubtaskState.RUNNING and subtask.unit:
+                yield job.id, subtask, subtask.unit.rpartition("/")[2]
+    for running, assignment in _assignments(view, m):
+        if running.id in asked or not assignment.cpu_unit:
+            continue
+        found = next((s for s in running.job.subtasks if s.id == assignment.subtask), None)
+        if found is not None:
+            yield running.id, found, assignment.cpu_unit
+
+
+def _assignments(view: ClusterView, m: int) -> Iterator[tuple[RunningJob, Assignment]]:
+    """What running jobs hold on node m."""
+    for job_id in view.jobs_on(m):
+        running = view.jobs.get(job_id)
+        if running is not None:
+            yield from ((running, a) for a in running.assignments if view.index.get(a.node) == m)
