@@ -89,3 +89,7 @@ def invoke(args: Sequence[str] | None = None) -> int:
 def main() -> None:
     """Entry point: runs the command line and ends the process with one of the documented exit codes."""
     sys.exit(invoke())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The processes of a benchmark: services, Redis, echo. Each runs apart from the client and is ended by its own id."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from placewise.v1.cluster_pb2 import ListClustersRequest
+from placewise_client.aio import AsyncClient
+from placewise_client.errors import PlacewiseError
+from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.state.embedded import server_binary
+
+_READY_TIMEOUT_S = 30.0
+_POLL_S = 0.02
+_STOP_TIMEOUT_S = 25.0
+
+
+@dataclass(slots=True)
+class Service:
+    """A running service process; `ready_s` from its start to its first answer."""
+
+    process: subprocess.Popen[bytes]
+    target: str
+    log: Path
+    ready_s: float = 0.0
+
+    def memory_mib(self) -> float:
+        """Resident memory of the service process itself."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024.0
+
+    def tail_of_log(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
+
+
+@dataclass(slots=True)
+class Redis:
+    """A redis-server on a unix socket that can be killed and started again on the same files."""
+
+    directory: Path
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.directory / 'redis.sock'}"
+
+    def start(self) -> None:
+        """Starts it; it is not awaited."""
+        command = [str(server_binary()), "--port", "0", "--unixsocket", str(self.directory / "redis.sock")]
+        command += ["--dir", str(self.directory), "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
+        with (self.directory / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own words
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def redis_process() -> Iterator[Redis]:
+    """A private Redis in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="placewise-bench-") as directory:
+        redis = Redis(Path(directory))
+        redis.start()
+        try:
+            yield redis
+        finally:
+            redis.kill()
+
+
+@asynccontextmanager
+async def service_process(environment: Mapping[str, str] | None = None) -> AsyncIterator[Service]:
+    """A service on free loopback ports, ready; by default on its embedded Redis in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="placewise-bench-") as directory:
+        port = free_port()
+        settings = {
+            "PLACEWISE_SERVER__GRPC_PORT": str(port),
+            "PLACEWISE_SERVER__REST_PORT": str(free_port()),
+            "PLACEWISE_STATE_DIR": str(Path(directory) / "state"),
+            "PLACEWISE_LOG__LEVEL": "warning",
+            **(environment or {}),
+        }
+        log = Path(directory) / "service.log"
+        began_s = time.perf_counter()
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: ASYNC220 - starting a process takes a millisecond
+                [sys.executable, "-m", "placewise_service.cli", "serve"],
+                env={**_without_settings(os.environ), **settings},
+                stdout=output,
+                stderr=output,
+            )
+        service = Service(process, f"127.0.0.1:{port}", log)
+        try:
+            await _wait_until_ready(service)
+            service.ready_s = time.perf_counter() - began_s
+            yield service
+        finally:
+            stop(process)
+
+
+@contextmanager
+def echo_process(method: str, response: bytes) -> Iterator[str]:
+    """The echo server; gives its target."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(response)
+        file.flush()
+        command = [sys.executable, "-m", "placewise_service.bench.echo", method, file.name]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603 - our own words
+        try:
+            assert process.stdout is not None
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            stop(process)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM, and SIGKILL for one that does not go."""
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _wait_until_ready(service: Service) -> None:
+    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    async with AsyncClient(service.target) as client:
+        while time.monotonic() < deadline_s:
+            if service.process.poll() is not None:
+                break
+            with contextlib.suppress(PlacewiseError):
+                await client.list_clusters(ListClustersRequest(), timeout_s=1.0, retry=None)
+                return
+            await asyncio.sleep(_POLL_S)
+    raise CommandError(f"the service did not become ready:\n{service.tail_of_log()}", Exit.UNREACHABLE)
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the caller's own service settings: a benchmark measures the defaults."""
+    return {name: value for name, value in environ.items() if not name.startswith("PLACEWISE_")}

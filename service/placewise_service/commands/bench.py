@@ -1,0 +1,201 @@
+"""`placewise bench`: latency and throughput against a bare gRPC echo in one run; contention and chaos."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from placewise.v1.cluster_pb2 import ReportJobEventsRequest, ReportNodesRequest, UpdateClusterSettingsRequest
+from placewise_client.aio import AsyncClient
+from placewise_service.bench.contention import Contention, ContentionPlan
+from placewise_service.bench.figures import figures
+from placewise_service.bench.load import Plan, Result
+from placewise_service.bench.processes import Redis, Service, echo_process, redis_process, service_process
+from placewise_service.bench.workload import Workload
+from placewise_service.commands.connection import JsonOption
+from placewise_service.commands.console import print_json, print_table, progress
+from placewise_service.commands.exits import CommandError, Exit
+
+app = typer.Typer(
+    help="Measure the service against a bare gRPC echo, or hunt for broken promises.", no_args_is_help=True
+)
+
+_NODES_PER_REPORT = 1000
+_RECOVERY_LIMIT_S = 2.0
+
+NodesOption = Annotated[int, typer.Option(min=1, help="Nodes, of 8 GPUs each.")]
+JobsOption = Annotated[int, typer.Option(min=0, help="Running jobs.")]
+TasksOption = Annotated[int, typer.Option(min=1, help="Tasks per gang, one GPU each.")]
+PolicyOption = Annotated[str, typer.Option(help="Policy; empty: the service's default.")]
+RoundsOption = Annotated[int, typer.Option(min=1, help="Rounds of up to 32 calls, on service and echo by turns.")]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Callers at once where throughput is measured.")]
+ReplicasOption = Annotated[int, typer.Option(min=1, help="Service processes on one Redis.")]
+SharingOption = Annotated[bool, typer.Option("--sharing", help="Jobs share GPUs: decisions look at neighbours.")]
+
+
+@app.command()
+def place(
+    nodes: NodesOption = 30,
+    jobs: JobsOption = 32,
+    tasks: TasksOption = 4,
+    policy: PolicyOption = "",
+    rounds: RoundsOption = 40,
+    concurrency: ConcurrencyOption = 16,
+    replicas: ReplicasOption = 1,
+    is_sharing: SharingOption = False,
+    is_json: JsonOption = False,
+) -> None:
+    """Place: one more gang beside the running jobs, reserved and given back."""
+    _bench("Place", Workload("bench", nodes, jobs, tasks, policy, is_sharing), rounds, concurrency, replicas, is_json)
+
+
+@app.command()
+def admit(
+    nodes: NodesOption = 30,
+    jobs: JobsOption = 32,
+    tasks: TasksOption = 4,
+    policy: PolicyOption = "",
+    rounds: RoundsOption = 40,
+    concurrency: ConcurrencyOption = 16,
+    replicas: ReplicasOption = 1,
+    is_json: JsonOption = False,
+) -> None:
+    """AdmitOrWait: one elastic job, in a slot of its own."""
+    _bench("AdmitOrWait", Workload("bench", nodes, jobs, tasks, policy), rounds, concurrency, replicas, is_json)
+
+
+@app.command()
+def partition(
+    nodes: NodesOption = 30,
+    jobs: JobsOption = 32,
+    tasks: TasksOption = 4,
+    policy: PolicyOption = "",
+    rounds: RoundsOption = 40,
+    concurrency: ConcurrencyOption = 16,
+    replicas: ReplicasOption = 1,
+    is_json: JsonOption = False,
+) -> None:
+    """Partition: one divisible task over the idle units."""
+    _bench("Partition", Workload("bench", nodes, jobs, tasks, policy), rounds, concurrency, replicas, is_json)
+
+
+@app.command()
+def contention(
+    nodes: NodesOption = 16,
+    decisions: Annotated[int, typer.Option(min=1, help="Place calls in all.")] = 100_000,
+    clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 64,
+    replicas: ReplicasOption = 2,
+    policy: PolicyOption = "",
+    seed: Annotated[int, typer.Option(help="Seed of the load.")] = 0,
+    is_json: JsonOption = False,
+) -> None:
+    """Many clients on nearly full nodes: is a GPU or core ever handed out twice, is a reservation ever left over?"""
+    _hunt(ContentionPlan(nodes, clients, decisions, policy, 0, seed), replicas, is_json)
+
+
+@app.command()
+def chaos(
+    nodes: NodesOption = 16,
+    decisions: Annotated[int, typer.Option(min=1, help="Place calls at least.")] = 20_000,
+    clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 64,
+    replicas: ReplicasOption = 2,
+    kills: Annotated[int, typer.Option(min=1, help="How often Redis is killed.")] = 20,
+    policy: PolicyOption = "",
+    seed: Annotated[int, typer.Option(help="Seed of the load.")] = 0,
+    is_json: JsonOption = False,
+) -> None:
+    """The same while Redis is killed and started again."""
+    _hunt(ContentionPlan(nodes, clients, decisions, policy, kills, seed), replicas, is_json)
+
+
+def _bench(rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int, is_json: bool) -> None:
+    workload.check()
+    result = asyncio.run(_measure(rpc, workload, rounds, concurrency, replicas))
+    if is_json:
+        print_json(result)
+    else:
+        print_table(f"{rpc} against a bare gRPC echo", ("figure", "value"), list(result.items()))
+    if result["errors"]:
+        raise CommandError(f"{result['errors']} calls failed or found no room", Exit.NEGATIVE)
+
+
+async def _measure(rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int) -> dict[str, Any]:
+    with contextlib.ExitStack() as stack:
+        redis = stack.enter_context(redis_process()) if replicas > 1 else None
+        return await _measure_on(redis, rpc, workload, rounds, concurrency, replicas)
+
+
+async def _measure_on(
+    redis: Redis | None, rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int
+) -> dict[str, Any]:
+    async with _services(replicas, redis) as services:
+        sample = await _set_up(services[0].target, rpc, workload)
+        with echo_process(rpc, sample) as echo:
+            targets = tuple(service.target for service in services)
+            plan = Plan(rpc, workload, targets, echo, rounds, concurrency)
+            result = await asyncio.to_thread(_load, plan)
+        return figures(plan, result, services[0].ready_s, services[0].memory_mib())
+
+
+def _load(plan: Plan) -> Result:
+    command = [sys.executable, "-m", "placewise_service.bench.load"]
+    done = subprocess.run(command, input=msgspec.json.encode(plan), stdout=subprocess.PIPE, check=False)  # noqa: S603
+    if done.returncode:
+        raise CommandError(f"the load client ended with {done.returncode}")
+    return msgspec.json.decode(done.stdout, type=Result)
+
+
+async def _set_up(target: str, rpc: str, workload: Workload) -> bytes:
+    """The cluster with its running jobs; gives one real answer, for the echo."""
+    async with AsyncClient(target, timeout_s=60.0) as client:
+        nodes = workload.inventory()
+        for start in range(0, len(nodes), _NODES_PER_REPORT):
+            part = nodes[start : start + _NODES_PER_REPORT]
+            await client.report_nodes(ReportNodesRequest(cluster=workload.cluster, nodes=part))
+        settings = UpdateClusterSettingsRequest(cluster=workload.cluster, settings=workload.settings())
+        await client.update_cluster_settings(settings)
+        running = list(workload.running())
+        if running:
+            await client.report_job_events(ReportJobEventsRequest(cluster=workload.cluster, events=running))
+        if rpc == "Place":
+            request = workload.place(-1)
+            request.reserve_ttl.FromSeconds(1)  # the sample must not hold its GPUs for the whole run
+            return (await client.place(request)).SerializeToString()
+        if rpc == "AdmitOrWait":
+            return (await client.admit_or_wait(workload.admit(-1))).SerializeToString()
+        return (await client.partition(workload.partition(-1))).SerializeToString()
+
+
+@asynccontextmanager
+async def _services(replicas: int, redis: Redis | None) -> AsyncIterator[list[Service]]:
+    """Replicas on one Redis; without one, a service on its embedded Redis."""
+    environment = {"PLACEWISE_REDIS_URL": redis.url} if redis is not None else {}
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(service_process(environment)) for _ in range(replicas)]
+
+
+def _hunt(plan: ContentionPlan, replicas: int, is_json: bool) -> None:
+    result = asyncio.run(_contend(plan, replicas))
+    if is_json:
+        print_json(result)
+    else:
+        title = "chaos" if plan.kills else "contention"
+        print_table(title, ("figure", "value"), list(result.items()))
+    is_late = result["recovery_max_s"] > _RECOVERY_LIMIT_S
+    if result["handed_out_twice"] or result["leaked"] or result["unexpected"] or is_late:
+        raise typer.Exit(Exit.NEGATIVE)
+
+
+async def _contend(plan: ContentionPlan, replicas: int) -> dict[str, Any]:
+    with redis_process() as redis:
+        async with _services(replicas, redis) as services:
+            run = Contention(plan, [service.target for service in services], redis)
+            with progress("Place", plan.decisions) as bar:
+                await run.run(lambda n: bar.advance(bar.task_ids[0], n))
+            return run.figures()
