@@ -7,6 +7,7 @@ test can be skipped with the reason. `python -m tests.e2e.kubernetes_binaries` p
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -21,7 +22,6 @@ REPLACED_MODULE = "github.com/modern-go/reflect2"
 REPLACEMENT_PACKAGE = "golang-github-modern-go-reflect2-dev"
 IMPORT_ROOT = "k8s.io/kubernetes"
 OPENAPI_MARKER = "+k8s:openapi-gen="
-OPENAPI_ROOTS = ("vendor/k8s.io", "pkg", "cmd", "plugin")
 OPENAPI_SKIPPED = ("_test", "testdata", "/example", "kube-openapi", "gengo", "code-generator", "/sample-")
 
 
@@ -38,11 +38,13 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
     assets = environ.get("KUBEBUILDER_ASSETS", "")
     if assets:
         return _checked(Path(assets))
-    target = cache_directory(environ) / "bin"
-    if not _missing(target):
-        return target
-    build(cache_directory(environ))
-    return _checked(target)
+    work = cache_directory(environ)
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once must not build into one another
+        if _missing(work / "bin"):
+            build(work)
+    return _checked(work / "bin")
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -166,14 +168,20 @@ def _generate_openapi(work: Path, source: Path, environ: Mapping[str, str]) -> N
 
 def _openapi_directories(source: Path) -> list[str]:
     found = set()
-    for root in OPENAPI_ROOTS:
-        for path in (source / root).rglob("*.go"):
-            directory = str(path.parent.relative_to(source))
-            if any(part in str(path.relative_to(source)) for part in OPENAPI_SKIPPED):
+    for root in _openapi_roots(source):
+        # Modules of the project itself are links into another folder, which a search does not follow.
+        for path in root.resolve().rglob("*.go"):
+            name = str(root.relative_to(source) / path.relative_to(root.resolve()).parent)
+            if any(part in f"{name}/{path.name}" for part in OPENAPI_SKIPPED):
                 continue
             if OPENAPI_MARKER in path.read_text(errors="ignore"):
-                found.add(directory)
+                found.add(name)
     return sorted(found)
+
+
+def _openapi_roots(source: Path) -> list[Path]:
+    modules = sorted(path for path in (source / "vendor" / "k8s.io").iterdir() if path.is_dir())
+    return [*modules, *(source / name for name in ("pkg", "cmd", "plugin"))]
 
 
 def _compile(work: Path, source: Path, environ: Mapping[str, str]) -> None:

@@ -7,9 +7,11 @@ kubelets: a bound pod stays Pending until a test sets its phase through the stat
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,7 +24,7 @@ from tests.e2e.kubernetes_certificates import Authority
 ADMIN_TOKEN = "admin-token"
 SCHEDULER_TOKEN = "scheduler-token"
 ADAPTER_TOKEN = "adapter-token"
-ADAPTER_USER = "system:serviceaccount:placewise:placewise"
+ADAPTER_USER = "system:serviceaccount:placewise:placewise-kubernetes"
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
 
@@ -105,10 +107,16 @@ class ControlPlane:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         }
 
-    def start_process(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def kill_process(self, name: str) -> None:
+        """Ends one process by SIGKILL."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def start_process(self, name: str, *command: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
         """Starts a process that logs into the root directory and is ended by `stop`."""
         with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.root)
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=cwd or self.root, env=_environment())
         self._processes[name] = process
         return process
 
@@ -125,10 +133,11 @@ class ControlPlane:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content}
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)
-        with urllib.request.urlopen(request, context=self._tls(), timeout=30) as response:
+        with urllib.request.urlopen(request, context=self.tls(), timeout=30) as response:
             return json.loads(response.read() or b"null")
 
-    def _tls(self) -> ssl.SSLContext:
+    def tls(self) -> ssl.SSLContext:
+        """Trusts the authority of this control plane."""
         return ssl.create_default_context(cafile=str(self.authority.ca_path))
 
     def _start_etcd(self, url: str) -> None:
@@ -183,6 +192,11 @@ class ControlPlane:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.1)
         raise TimeoutError(f"apiserver not ready: {self.log('kube-apiserver')[-3000:]}")
+
+
+def _environment() -> dict[str, str]:
+    """Our own, with the packages that this test run imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def fake_node(name: str, gpus: int = 8, cpu: int = 64, memory_gib: int = 512, model: str = "V100") -> dict[str, Any]:

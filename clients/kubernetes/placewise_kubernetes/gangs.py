@@ -34,7 +34,8 @@ class Gang:
     """One gang.
 
     `group` is the object that tells its size, which has to be read before it can be decided. `templates` stand in for
-    pods that do not exist yet (a Volcano PodGroup comes before its pods). `refused` is what each pod was last told.
+    pods that do not exist yet (a Volcano PodGroup comes before its pods). `refused` is what each pod was last told;
+    `woken` are the pods that were shown to their scheduler again after the decision.
     """
 
     ref: GangRef
@@ -48,6 +49,7 @@ class Gang:
     tasks: dict[str, list[Assignment]] = field(default_factory=dict)
     held: dict[str, Assignment] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    woken: set[str] = field(default_factory=set)
     text: str = ""
     is_released: bool = False
     has_started: bool = False
@@ -114,6 +116,7 @@ class Gang:
     def decide(self, placement: Placement) -> None:
         """Takes a decision. Pods that are bound already take the tasks of their nodes first."""
         self.plan = placement
+        self.woken.clear()
         self.held.clear()
         self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}
         for pod in self.live():

@@ -88,6 +88,9 @@ class KubernetesHost:
         self._news.clear()
         self._forget_groups()
         self._read_groups()
+        for gang in self.pods.book.active.values():
+            if gang.plan is not None and not gang.is_own:
+                self._wake(gang)
         await self._bind_late()
         return HostState(self.pods.news(full=full), self.nodes.take(full=full), is_complete=full)
 
@@ -102,7 +105,7 @@ class KubernetesHost:
         if gang.is_own:
             return await self._bind_gang(gang)
         self._settle(gang)
-        self._wake_refused(gang)
+        self._wake(gang)
         return Applied.DONE
 
     async def release(self, job: NativeJob) -> Applied:
@@ -133,10 +136,12 @@ class KubernetesHost:
         gang.text = text
         self._settle(gang)
         if gang.is_own:
-            self.writer.explain(gang.waiting(), text)
+            self.writer.unschedulable(gang.waiting(), text)
             return
+        # A pod we have refused is told by its scheduler; one that its scheduler has not shown us yet is told by us.
         stale = [pod for pod in gang.waiting() if gang.refused.get(pod.uid, text) != text]
         self.writer.wake(stale)
+        self.writer.explain((pod for pod in gang.waiting() if pod.uid not in gang.refused), text)
 
     # --- what the extender and Volcano ask ----------------------------------------------------------------------------
 
@@ -191,10 +196,16 @@ class KubernetesHost:
         if event is not None:
             event.set()
 
-    def _wake_refused(self, gang: Gang) -> None:
-        """Pods that the scheduler has put aside would be looked at again only after a minute."""
-        self.writer.wake(pod for pod in gang.waiting() if pod.uid in gang.refused)
+    def _wake(self, gang: Gang) -> None:
+        """Once per decision: a pod that its scheduler has put aside would be looked at again only after a minute."""
+        asleep = [
+            pod
+            for pod in gang.waiting()
+            if pod.uid not in gang.woken and (pod.uid in gang.refused or pod.is_unschedulable)
+        ]
+        gang.woken.update(pod.uid for pod in asleep)
         gang.refused.clear()
+        self.writer.wake(asleep)
 
     async def _bind_gang(self, gang: Gang) -> Applied:
         if gang.missing():

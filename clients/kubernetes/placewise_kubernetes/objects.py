@@ -21,7 +21,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. `requests` are base units by resource name; times are seconds since the epoch, 0 where unknown."""
+    """One pod as last seen.
+
+    `requests` are base units by resource name; times are seconds since the epoch, 0 where unknown.
+    """
 
     namespace: str
     name: str
@@ -36,6 +39,7 @@ class Pod:
     is_deleting: bool = False
     is_gone: bool = False
     is_gated: bool = False
+    is_unschedulable: bool = False
     priority_class: str = ""
     owner: Owner | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +92,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         started_s=parse_time(status.get("startTime")),
         ended_s=_ended_s(status) if phase in ("Succeeded", "Failed") else 0.0,
         is_deleting=bool(metadata.get("deletionTimestamp")),
+        is_unschedulable=_is_unschedulable(status),
         is_gated=bool(spec.get("schedulingGates")),
         priority_class=spec.get("priorityClassName") or "",
         owner=_owner(metadata),
@@ -101,6 +106,14 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
 def parse_time(text: str | None) -> float:
     """Seconds since the epoch of an RFC 3339 time; 0 for none."""
     return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _is_unschedulable(status: Mapping[str, Any]) -> bool:
+    """Whether a scheduler has tried the pod and put it aside."""
+    return any(
+        condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable"
+        for condition in status.get("conditions") or ()
+    )
 
 
 def _owner(metadata: Mapping[str, Any]) -> Owner | None:

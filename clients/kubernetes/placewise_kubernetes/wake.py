@@ -39,6 +39,11 @@ class PodWriter:
             self._start(self._patch(pod, "", body))
 
     def explain(self, pods: Iterable[Pod], text: str) -> None:
+        """An event that says why the pod waits."""
+        for pod in pods:
+            self._start(self._event(pod, "Warning", "FailedScheduling", f"Placewise: {text}"))
+
+    def unschedulable(self, pods: Iterable[Pod], text: str) -> None:
         """An event and a condition, as the default scheduler leaves them on a pod it cannot place."""
         condition = {
             "type": "PodScheduled",
@@ -46,9 +51,10 @@ class PodWriter:
             "reason": "Unschedulable",
             "message": text[:_EVENT_TEXT_LIMIT],
         }
+        pods = list(pods)
         for pod in pods:
             self._start(self._patch(pod, "/status", {"status": {"conditions": [condition]}}))
-            self._start(self._event(pod, "Warning", "FailedScheduling", text))
+        self.explain(pods, text)
 
     def scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
         """The event that says where the pod went."""

@@ -1,0 +1,195 @@
+"""What the end-to-end tests do on a real control plane: run the adapter, make gangs, watch them being bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ADMIN_TOKEN, ControlPlane, fake_node
+
+from placewise_kubernetes.kube import KubeAccess, KubeClient
+
+PODS = "/api/v1/namespaces/default/pods"
+NODES = 30
+GPUS_PER_NODE = 8
+POLL_S = 0.02
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class AdapterProcess:
+    """`placewise-kubernetes` as a process of its own, with the rights that the manifests give it and no more."""
+
+    plane: ControlPlane
+    port: int
+    is_tls: bool = True
+    name: str = "adapter"
+
+    def start(self, service: str, **config: Any) -> None:
+        """Starts it against a decision service and waits until it is ready."""
+        listen: dict[str, Any] = {"port": self.port}
+        if self.is_tls:
+            certificate, key = self.plane.authority.issue(self.name)
+            listen |= {"certificate_path": str(certificate), "key_path": str(key)}
+        adapter = {"retry_s": 0.25, "decide_budget_s": 2.0} | config.pop("adapter", {})
+        document = {
+            "cluster": "e2e",
+            "service": {"targets": [service]},
+            "listen": listen,
+            # Far beyond what is needed: a machine that is busy with other things must not turn a test into another one.
+            "fail_open_s": 5.0,
+            "adapter": adapter,
+        } | config
+        path = self.plane.root / f"{self.name}.yaml"
+        path.write_text(yaml.safe_dump(document))
+        kubeconfig = self.plane.root / f"{self.name}.kubeconfig"
+        kubeconfig.write_text(json.dumps(self.plane.kubeconfig(ADAPTER_TOKEN)))
+        command = [sys.executable, "-m", "placewise_kubernetes.cli", "--config", str(path)]
+        self.plane.start_process(self.name, *command, "--kubeconfig", str(kubeconfig), cwd=REPOSITORY)
+
+    async def ready(self) -> None:
+        """Waits until nodes and pods are listed."""
+        for _ in range(500):
+            with suppress(OSError):
+                if await asyncio.to_thread(self.get, "/readyz") == "ok\n":
+                    return
+            await asyncio.sleep(POLL_S)
+        raise TimeoutError(self.plane.log(self.name)[-3000:])
+
+    def get(self, path: str) -> str:
+        """A page of the adapter's own."""
+        scheme = "https" if self.is_tls else "http"
+        url = f"{scheme}://127.0.0.1:{self.port}{path}"
+        context = self.plane.tls() if self.is_tls else None
+        with urllib.request.urlopen(url, context=context, timeout=5) as response:
+            return str(response.read().decode())
+
+    def metric(self, name: str) -> float:
+        """Sum of a metric over its labels."""
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def stop(self) -> None:
+        self.plane.stop_process(self.name)
+
+    def kill(self) -> None:
+        self.plane.kill_process(self.name)
+
+    def extender(self) -> dict[str, Any]:
+        """The extender's part of a kube-scheduler configuration."""
+        scheme = "https" if self.is_tls else "http"
+        entry: dict[str, Any] = {
+            "urlPrefix": f"{scheme}://127.0.0.1:{self.port}",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "weight": 1,
+            "nodeCacheCapable": True,
+            "httpTimeout": "10s",
+            "ignorable": True,
+            "managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": False}],
+        }
+        if self.is_tls:
+            entry |= {"enableHTTPS": True, "tlsConfig": {"caFile": str(self.plane.authority.ca_path)}}
+        return entry
+
+
+@dataclass
+class Watched:
+    """When each pod was made and bound, as an observer of the API sees it. Times are monotonic seconds."""
+
+    kube: KubeClient
+    created_s: dict[str, float] = field(default_factory=dict)
+    bound_s: dict[str, float] = field(default_factory=dict)
+    node: dict[str, str] = field(default_factory=dict)
+
+    async def create(self, pods: Iterable[dict[str, Any]]) -> None:
+        """Makes pods one after the other, as a controller does."""
+        for document in pods:
+            await self.kube.create(PODS, document)
+            self.created_s[document["metadata"]["name"]] = time.monotonic()
+
+    async def until_bound(self, names: Iterable[str], limit_s: float = 30.0) -> None:
+        """Waits until all of these pods have a node; raises TimeoutError with those that have none."""
+        names = list(names)
+        async with asyncio.timeout(limit_s):
+            while True:
+                missing = [name for name in names if name not in self.node]
+                if not missing:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.sleep(POLL_S)
+
+    def latencies_ms(self, names: Iterable[str]) -> list[float]:
+        """From the answer to the creation to the sight of the binding, sorted."""
+        return sorted((self.bound_s[name] - self.created_s[name]) * 1e3 for name in names)
+
+    def on_nodes(self, gang: str) -> Counter[str]:
+        """Pods of a gang by node."""
+        return Counter(node for name, node in self.node.items() if name.rsplit("-", 1)[0] == gang)
+
+    async def follow(self) -> None:
+        """Watches pods until it is cancelled."""
+        _, version = await self.kube.list_all(PODS)
+        self.kube_ready.set()
+        async for kind, item in self.kube.watch(PODS, version):
+            name, node = item["metadata"]["name"], item["spec"].get("nodeName")
+            if kind == "DELETED":
+                self.node.pop(name, None)
+            elif node and name not in self.node:
+                self.node[name], self.bound_s[name] = node, time.monotonic()
+
+    kube_ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@asynccontextmanager
+async def watching(plane: ControlPlane) -> AsyncIterator[Watched]:
+    """An observer with administrator's rights, who leaves no pod behind."""
+    access = KubeAccess(plane.url, str(plane.authority.ca_path), ADMIN_TOKEN)
+    async with KubeClient(access) as kube:
+        watched = Watched(kube)
+        task = asyncio.create_task(watched.follow())
+        await watched.kube_ready.wait()
+        try:
+            yield watched
+        finally:
+            task.cancel()
+            await asyncio.to_thread(remove_pods, plane)
+
+
+def remove_pods(plane: ControlPlane) -> None:
+    """Deletes every pod at once, without a grace period that no kubelet would end."""
+    options = {"gracePeriodSeconds": 0}
+    plane.request("DELETE", PODS, options)
+
+
+def make_nodes(plane: ControlPlane, count: int = NODES) -> None:
+    """Fake nodes n00 …"""
+    for index in range(count):
+        plane.request("POST", "/api/v1/nodes", fake_node(f"n{index:02d}", GPUS_PER_NODE))
+
+
+def finish(plane: ControlPlane, names: Sequence[str], phase: str = "Succeeded") -> None:
+    """Does what a kubelet does when the containers of these pods have ended."""
+    body = {"status": {"phase": phase}}
+    for name in names:
+        plane.request("PATCH", f"{PODS}/{name}/status", body, "application/merge-patch+json")
+
+
+def names_of(pods: Iterable[dict[str, Any]]) -> list[str]:
+    return [document["metadata"]["name"] for document in pods]
+
+
+def events_of(plane: ControlPlane, pod: str) -> list[str]:
+    """Messages of a pod's events, as `kubectl describe pod` shows them."""
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{pod}"
+    return [item["message"] for item in plane.request("GET", path)["items"]]

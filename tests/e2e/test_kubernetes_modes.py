@@ -1,0 +1,265 @@
+"""Gangs on a real kube-apiserver, etcd and kube-scheduler: bound exactly as decided, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.kubernetes_binaries import BinariesUnavailableError, find
+from tests.e2e.kubernetes_cluster import ControlPlane, free_port, gang, pod
+from tests.e2e.kubernetes_recorder import Recorder
+from tests.e2e.kubernetes_scenario import (
+    GPUS_PER_NODE,
+    NODES,
+    REPOSITORY,
+    AdapterProcess,
+    Watched,
+    events_of,
+    finish,
+    make_nodes,
+    names_of,
+    watching,
+)
+from tests.fakes.oracle import OracleServer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
+
+MODES = {"extender": "default-scheduler", "own": "placewise"}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    try:
+        binaries = find()
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no Kubernetes binaries: {error}")
+    control = ControlPlane(binaries, tmp_path_factory.mktemp("kubernetes"))
+    try:
+        control.start()
+        control.request("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "placewise"}})
+        _grant(control, REPOSITORY / "deploy/kubernetes/placewise-kubernetes.yaml")
+        make_nodes(control)
+        yield control
+    finally:
+        control.stop()
+
+
+def _grant(control: ControlPlane, manifests: Path) -> None:
+    """The adapter runs with the role of the shipped manifests: what that lacks, it lacks here."""
+    paths = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
+    for document in yaml.safe_load_all(manifests.read_text()):
+        if document["kind"] in paths:
+            control.request("POST", f"/apis/rbac.authorization.k8s.io/v1/{paths[document['kind']]}", document)
+
+
+@pytest.fixture(scope="module")
+def adapter(plane: ControlPlane) -> AdapterProcess:
+    """The adapter's address, known to the scheduler for the whole module; tests start and stop the process."""
+    process = AdapterProcess(plane, free_port())
+    plane.start_scheduler("kube-scheduler", {"extenders": [process.extender()]})
+    return process
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[OracleServer]:
+    server = await OracleServer().start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def recorder(service: OracleServer) -> AsyncIterator[Recorder]:
+    async with Recorder(service.target) as running:
+        yield running
+
+
+@pytest.fixture
+async def watched(plane: ControlPlane) -> AsyncIterator[Watched]:
+    async with watching(plane) as observer:
+        yield observer
+
+
+@pytest.fixture
+async def running(adapter: AdapterProcess, recorder: Recorder, watched: Watched) -> AsyncIterator[AdapterProcess]:
+    adapter.start(recorder.target)
+    await adapter.ready()
+    yield adapter
+    adapter.stop()
+
+
+def gangs_of(sizes: list[int], scheduler: str, **options: Any) -> dict[str, list[dict[str, Any]]]:
+    return {f"g{index}": gang(f"g{index}", size, scheduler=scheduler, **options) for index, size in enumerate(sizes)}
+
+
+def decided_for(recorder: Recorder, name: str) -> Any:
+    """What was decided for a gang, whatever its incarnation."""
+    found = [nodes for job, nodes in recorder.decided.items() if job.split("/")[1] == name]
+    assert len(found) == 1, (name, recorder.decided)
+    return found[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_gang_pod_is_bound_exactly_as_decided(
+    mode: str, running: AdapterProcess, watched: Watched, recorder: Recorder, service: OracleServer
+) -> None:
+    gangs = gangs_of([4, 8, 1, 2, 4, 6] * 5, MODES[mode])
+    for pods in gangs.values():
+        await watched.create(pods)
+    every = [name for pods in gangs.values() for name in names_of(pods)]
+    assert len(every) >= 100
+    await watched.until_bound(every)
+    for name in gangs:
+        assert watched.on_nodes(name) == decided_for(recorder, name)
+    await _until(lambda: len(service.oracle.events) >= len(gangs))
+    assert running.metric("placewise_adapter_overrides_total") == 0
+    assert service.oracle.double_placements == []
+    assert max(recorder.answers.values()) == 1  # decided once, though asked about by every pod
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_no_gang_is_bound_in_part_where_not_all_fit(
+    mode: str, running: AdapterProcess, watched: Watched, recorder: Recorder
+) -> None:
+    whole = NODES * GPUS_PER_NODE
+    # 12 × 24 = 288 GPUs are asked for, 240 are there: ten gangs fit.
+    gangs = gangs_of([3] * 12, MODES[mode], gpus=8)
+    for pods in gangs.values():
+        await watched.create(pods)
+    fitting = whole // 24
+    await _until(lambda: sum(recorder.answers.values()) >= fitting)
+    bound = {name: sum(watched.on_nodes(name).values()) for name in gangs}
+    await _until(lambda: sum(sum(watched.on_nodes(name).values()) for name in gangs) >= fitting * 3)
+    bound = {name: sum(watched.on_nodes(name).values()) for name in gangs}
+    assert sorted(bound.values()) == [0] * (len(gangs) - fitting) + [3] * fitting
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_waiting_gang_says_why_and_is_bound_within_a_second_of_turning(
+    mode: str, running: AdapterProcess, plane: ControlPlane, watched: Watched, service: OracleServer
+) -> None:
+    service.oracle.waits.add("*")
+    pods = gang("late", 4, scheduler=MODES[mode])
+    await watched.create(pods)
+    await _until(lambda: any("drift plus penalty" in text for text in events_of(plane, "late-0")), limit_s=20)
+    assert not watched.on_nodes("late")
+    service.oracle.waits.clear()
+    turned_s = time.monotonic()
+    await watched.until_bound(names_of(pods), limit_s=20)
+    waited_s = max(watched.bound_s[name] for name in names_of(pods)) - turned_s
+    print(f"{mode}: bound {waited_s * 1e3:.0f} ms after turning")
+    assert waited_s < 1.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_gang_behind_a_full_cluster_follows_a_finished_one(
+    mode: str, running: AdapterProcess, plane: ControlPlane, watched: Watched
+) -> None:
+    first = gang("first", NODES, gpus=GPUS_PER_NODE, scheduler=MODES[mode])
+    second = gang("second", 4, gpus=GPUS_PER_NODE, scheduler=MODES[mode])
+    await watched.create(first)
+    await watched.until_bound(names_of(first))
+    await watched.create(second)
+    await _until(lambda: any("insufficient gpu" in text for text in events_of(plane, "second-0")), limit_s=20)
+    await asyncio.to_thread(finish, plane, names_of(first))
+    ended_s = time.monotonic()
+    await watched.until_bound(names_of(second), limit_s=20)
+    waited_s = max(watched.bound_s[name] for name in names_of(second)) - ended_s
+    print(f"{mode}: bound {waited_s * 1e3:.0f} ms after the last pod of the other gang ended")
+    assert waited_s < 1.0
+
+
+async def test_without_the_adapter_the_scheduler_goes_on(adapter: AdapterProcess, watched: Watched) -> None:
+    pods = gang("alone", 4)
+    await watched.create(pods)
+    await watched.until_bound(names_of(pods))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_without_the_service_gangs_are_bound_all_the_same(
+    mode: str, adapter: AdapterProcess, watched: Watched, recorder: Recorder, service: OracleServer
+) -> None:
+    adapter.start(recorder.target, fail_open_s=0.1, adapter={"decide_budget_s": 0.08})
+    await adapter.ready()
+    try:
+        await service.stop()
+        pods = gang("orphan", 4, scheduler=MODES[mode])
+        await watched.create(pods)
+        await watched.until_bound(names_of(pods), limit_s=5)
+        assert recorder.decided == {}
+        await service.start()
+        # What the host did by itself is told to the service when it is back.
+        await _until(lambda: any(event.job_id.startswith("default/orphan/") for event in service.oracle.events))
+    finally:
+        adapter.stop()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_killed_adapter_takes_up_what_it_had_decided(
+    mode: str, adapter: AdapterProcess, watched: Watched, recorder: Recorder, service: OracleServer
+) -> None:
+    adapter.start(recorder.target)
+    await adapter.ready()
+    try:
+        whole = gang("half", 4, scheduler=MODES[mode])
+        # In extender mode the gang is decided at its first pod; the others come when the adapter has been replaced.
+        early = whole[:2] if mode == "extender" else []
+        await watched.create(early)
+        await watched.until_bound(names_of(early))
+        running = gang("running", 4, scheduler=MODES[mode])
+        await watched.create(running)
+        await watched.until_bound(names_of(running))
+        await _until(lambda: any("running" in event.job_id for event in service.oracle.events))
+        adapter.kill()
+        adapter.start(recorder.target)
+        await adapter.ready()
+        await watched.create(whole[len(early) :])
+        await watched.until_bound(names_of(whole))
+        assert watched.on_nodes("half") == decided_for(recorder, "half")
+        assert watched.on_nodes("running") == decided_for(recorder, "running")
+        assert service.oracle.double_placements == []
+        assert max(recorder.answers.values()) == 1
+    finally:
+        adapter.stop()
+
+
+async def test_a_pod_that_replaces_another_takes_its_place(
+    running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder
+) -> None:
+    pods = gang("again", 4, gpus=GPUS_PER_NODE)
+    await watched.create(pods)
+    await watched.until_bound(names_of(pods))
+    place = watched.node["again-2"]
+    await asyncio.to_thread(
+        plane.request, "DELETE", "/api/v1/namespaces/default/pods/again-2", {"gracePeriodSeconds": 0}
+    )
+    await _until(lambda: "again-2" not in watched.node)
+    await watched.create([pods[2]])
+    await watched.until_bound(["again-2"])
+    assert watched.node["again-2"] == place
+    assert watched.on_nodes("again") == decided_for(recorder, "again")
+
+
+async def test_pods_of_others_are_left_alone_and_counted(
+    running: AdapterProcess, watched: Watched, recorder: Recorder, service: OracleServer
+) -> None:
+    foreign = [pod(f"foreign-{index}", gpus=GPUS_PER_NODE) for index in range(NODES - 1)]
+    await watched.create(foreign)
+    await watched.until_bound(names_of(foreign))
+    await _until(lambda: len(service.oracle.events) >= len(foreign))
+    assert recorder.calls["Place"] == 0
+    mine = gang("mine", 1, gpus=GPUS_PER_NODE)
+    await watched.create(mine)
+    await watched.until_bound(names_of(mine))
+    assert watched.node["mine-0"] not in {watched.node[name] for name in names_of(foreign)}
+
+
+async def _until(condition: Any, limit_s: float = 15.0) -> None:
+    """Polls: what is waited for happens in other processes, by their clocks."""
+    async with asyncio.timeout(limit_s):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 no event can come from another process
+            await asyncio.sleep(0.05)
