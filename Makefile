@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/.installed
 CONTRACT := proto/contract.binpb
 
 .DEFAULT_GOAL := help
+.PHONY: e2e-kubernetes
 .PHONY: help install run test lint stubs stubs-check freeze-contract clean
 
 help: ## List the targets
@@ -25,6 +26,9 @@ run: install ## Start the service on its embedded Redis, with a sample cluster
 
 test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
 	$(BIN)/pytest -m "not e2e_heavy"
+
+e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake nodes; KUBEBUILDER_ASSETS, or built once
+	$(BIN)/pytest -m e2e_heavy -s tests/e2e/test_kubernetes_*.py
 
 lint: install ## ruff, mypy strict, import-linter, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .
