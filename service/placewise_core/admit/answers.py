@@ -17,7 +17,9 @@ def with_shapes(plan: AdmitPlan, slot: int) -> AdmitPlan:
     shapes = {
         a.job_id: (a.nodes, a.gpus_per_node) for a in plan.admissions if a.verdict is Verdict.ADMIT and a.nodes > 0
     }
-    new = {job: (*shape, slot) for job, shape in shapes.items() if known.get(job, (0, 0, 0))[:2] != shape}
+    new: dict[str, tuple[int, int, int]] = {
+        job: (*shape, slot) for job, shape in shapes.items() if known.get(job, (0, 0, 0))[:2] != shape
+    }
     if not new:
         return plan
     kept = {job: answer for job, answer in known.items() if slot - answer[2] < _KEPT_SLOTS}

@@ -24,14 +24,14 @@ class FactsCache:
     """The facts of the view last asked about; worked out again when its inventory changed."""
 
     def __init__(self) -> None:
-        self._of: weakref.ref[object] | None = None
+        self._of: tuple[weakref.ref[ClusterView], int] | None = None
         self._facts: PlatformFacts | None = None
 
     def of(self, view: ClusterView) -> PlatformFacts:
-        """Facts of this view. The capacity array is replaced whenever nodes come, go or change their inventory."""
-        if self._facts is None or self._of is None or self._of() is not view.capacity:
+        """Facts of this view."""
+        if self._facts is None or self._of is None or self._of[0]() is not view or self._of[1] != view.layout_stamp:
             self._facts = platform_facts(view)
-            self._of = weakref.ref(view.capacity)
+            self._of = (weakref.ref(view), view.layout_stamp)
         return self._facts
 
 

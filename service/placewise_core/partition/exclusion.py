@@ -1,0 +1,136 @@
+"""Which units may not take a share now, and how that is said. Decides nothing about those that may."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.cluster import NodeState
+from placewise_core.decision import Blocker, Excluded, Reason
+from placewise_core.job import Resources
+from placewise_core.partition.units import NO_GPU, Units
+from placewise_core.view import CPU, MEMORY, BoolArray, ClusterView, FloatArray, IntArray
+
+# In the order they are told: what an operator can do something about comes first.
+REASONS = (
+    Reason.NODE_DOWN,
+    Reason.NODE_DRAINING,
+    Reason.STALE_TELEMETRY,
+    Reason.THERMAL_LIMIT,
+    Reason.UTILISATION_LIMIT,
+    Reason.INSUFFICIENT_CPU,
+    Reason.INSUFFICIENT_MEMORY,
+    Reason.INSUFFICIENT_GPU,
+    Reason.INSUFFICIENT_GPU_MEMORY,
+    Reason.UNIT_BUSY,
+    Reason.SHARE_BELOW_THRESHOLD,
+)
+CODES = {reason: i + 1 for i, reason in enumerate(REASONS)}
+MESSAGES = {
+    Reason.NODE_DOWN: "the node is down",
+    Reason.NODE_DRAINING: "the node is draining",
+    Reason.STALE_TELEMETRY: "the node has not reported for too long",
+    Reason.THERMAL_LIMIT: "at its temperature limit, or no work fits below it",
+    Reason.UTILISATION_LIMIT: "nothing of its capability is left",
+    Reason.INSUFFICIENT_CPU: "its node has too few cores free for a share",
+    Reason.INSUFFICIENT_MEMORY: "its node has too little memory free for a share",
+    Reason.INSUFFICIENT_GPU: "a share asks for a GPU, or for more than one",
+    Reason.INSUFFICIENT_GPU_MEMORY: "a share asks for more GPU memory than it has",
+    Reason.UNIT_BUSY: "it serves a job",
+    Reason.SHARE_BELOW_THRESHOLD: "its share would be too small to be worth the overhead",
+}
+_NAMED = 256  # a task split over part of 10 000 nodes has tens of thousands left: named one by one only when explained
+
+
+@dataclass(slots=True)
+class Exclusion:
+    """(U,) reason code of every unit considered: 0 = may be used, −1 = not asked for, else CODES."""
+
+    codes: NDArray[np.int8]
+
+    def add(self, mask: BoolArray, reason: Reason) -> None:
+        """Excludes units that were usable so far; the first reason found stays."""
+        self.codes[mask & (self.codes == 0)] = CODES[reason]
+
+    def keep_only(self, rows: IntArray, reason: Reason) -> None:
+        """Excludes every unit that is usable and not among `rows`."""
+        self.codes[self.codes == 0] = CODES[reason]
+        self.codes[rows] = 0
+
+    def named(self, units: Units, view: ClusterView, is_explaining: bool) -> tuple[Excluded, ...]:
+        """Excluded units one by one, in the order of REASONS; the first 256 unless explained."""
+        limit = len(self.codes) if is_explaining else _NAMED
+        found: list[Excluded] = []
+        for reason in self._reasons():
+            rows = np.flatnonzero(self.codes == CODES[reason])[: limit - len(found)]
+            message = MESSAGES[reason]
+            for u, m in zip(rows.tolist(), units.node[rows].tolist(), strict=True):
+                found.append(Excluded(view.node_id(m), units.name(u), reason, message))
+        return tuple(found)
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        """How many units each reason keeps out."""
+        counts = self._counts()
+        return tuple(Blocker(r, nodes=int(counts[CODES[r]]), message=MESSAGES[r]) for r in self._reasons())
+
+    def _counts(self) -> IntArray:
+        return np.bincount(np.maximum(self.codes, 0), minlength=len(REASONS) + 1)
+
+    def _reasons(self) -> list[Reason]:
+        counts = self._counts()
+        return [reason for reason in REASONS if counts[CODES[reason]]]
+
+
+def excluded_units(
+    units: Units, view: ClusterView, wanted: BoolArray | None, now_s: float, allowed_s: FloatArray, demand: Resources
+) -> Exclusion:
+    """Who may not be used, for every reason but the threshold. `allowed_s` (M,) is 0 on nodes at their limit."""
+    codes = np.zeros(len(units.node), dtype=np.int8)
+    if wanted is not None:
+        codes[~wanted] = -1
+    exclusion = Exclusion(codes)
+    for mask, reason in _node_masks(view, now_s, allowed_s):
+        if mask.any():
+            exclusion.add(mask[units.node], reason)
+    idle = units.is_idle(view)
+    if not idle.all():
+        exclusion.add(~idle, Reason.UNIT_BUSY)
+    if demand != Resources():
+        _exclude_small(exclusion, units, view, demand)
+    return exclusion
+
+
+def _node_masks(view: ClusterView, now_s: float, allowed_s: FloatArray) -> list[tuple[BoolArray, Reason]]:
+    masks = []
+    if not view.is_ready.all():
+        draining = np.zeros(view.size, dtype=np.bool_)
+        for m in np.flatnonzero(~view.is_ready):
+            draining[m] = view.nodes[m].state is NodeState.DRAINING
+        masks += [(~view.is_ready & ~draining, Reason.NODE_DOWN), (draining, Reason.NODE_DRAINING)]
+    masks.append((view.is_stale(now_s), Reason.STALE_TELEMETRY))
+    masks.append((allowed_s <= 0, Reason.THERMAL_LIMIT))
+    return masks
+
+
+def _exclude_small(exclusion: Exclusion, units: Units, view: ClusterView, demand: Resources) -> None:
+    """Units whose node has no room for a share's demand; of several on one node, as many as there is room for."""
+    if demand.gpus > 0:
+        exclusion.add((units.gpu == NO_GPU) | np.full(len(units.gpu), demand.gpus > 1), Reason.INSUFFICIENT_GPU)
+    if demand.gpu_memory_gib > 0:
+        memory = np.where(units.gpu == NO_GPU, 0.0, units.gpu_memory_gib[units.node])
+        exclusion.add(memory < demand.gpu_memory_gib, Reason.INSUFFICIENT_GPU_MEMORY)
+    vector = view.demand_vector(demand)
+    rows = ((CPU, Reason.INSUFFICIENT_CPU), (MEMORY, Reason.INSUFFICIENT_MEMORY))
+    for row, reason in rows:
+        if vector is not None and vector[row] > 0:
+            room = view.free[row] // vector[row]
+            open_units = exclusion.codes == 0
+            rank = _rank_on_node(units.node, open_units)
+            exclusion.add(open_units & (rank >= room[units.node]), reason)
+
+
+def _rank_on_node(node: IntArray, is_open: BoolArray) -> IntArray:
+    """(U,) how many open units of the same node come before each unit; `node` is sorted."""
+    before: IntArray = np.cumsum(is_open) - is_open
+    starts = np.searchsorted(node, np.arange(int(node.max(initial=-1)) + 1))
+    return np.asarray(before - before[starts][node]) if len(node) else before

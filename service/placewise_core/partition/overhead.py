@@ -1,0 +1,14 @@
+"""Overhead Q of splitting a task: as asked, as learned from its kind's outcomes, or the stated default."""
+
+from collections.abc import Mapping
+
+from placewise_core.events import OverheadLearned
+from placewise_core.partition.policy import DivisibleTask
+
+
+def overhead_s(task: DivisibleTask, learned: Mapping[str, OverheadLearned], default_s: float) -> float:
+    """Seconds. What the request says counts first; a kind nobody has reported yet gets the default."""
+    if task.overhead_s > 0:
+        return task.overhead_s
+    history = learned.get(task.kind)
+    return history.mean_overhead_s if history is not None and history.count > 0 else default_s

@@ -1,0 +1,72 @@
+"""What becomes of a share that timed out, or whose unit asked to be relieved: Scheduler step 7 of the paper.
+
+The rest of that share goes to the units that are still at work, so that all of them finish together; what a unit has
+left to do counts first, and none is given more than its temperature allows. Units that are new are a matter of asking
+Partition again with the rest as the task.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise_core.decision import Blocker, Outcome, PartitionPlan, Reason, Share
+from placewise_core.partition.shares import levelled
+
+# A share that takes twice its prediction, overhead included, is not late by noise: step times repeat within 7 % at p90.
+TIMEOUT_FACTOR = 2.0
+UnitName = tuple[str, str]  # node, unit
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a share is: part done in [0, 1], and the seconds its unit may still work before it is too hot."""
+
+    done: float = 0.0
+    allowed_s: float = float("inf")
+
+
+def timed_out(plan: PartitionPlan, elapsed_s: float, finished: Collection[UnitName]) -> tuple[UnitName, ...]:
+    """Units whose share should have been done: elapsed > 2 · (predicted + overhead)."""
+    return tuple(
+        (share.node, share.unit)
+        for share in plan.shares
+        if (share.node, share.unit) not in finished
+        and elapsed_s > TIMEOUT_FACTOR * (share.predicted_s + plan.overhead_s)
+    )
+
+
+def rescheduled(
+    plan: PartitionPlan, leaving: Collection[UnitName], progress: Mapping[UnitName, Progress]
+) -> PartitionPlan:
+    """The plan without the leaving units: what they had left is spread over those that stay.
+
+    Shares of the answer are what is left to do from now on. WAIT, with the scale that found no unit, where nobody
+    stays or heat leaves too little room.
+    """
+    staying = [share for share in plan.shares if (share.node, share.unit) not in leaving]
+    left = {(s.node, s.unit): s.scale * (1.0 - progress.get((s.node, s.unit), Progress()).done) for s in plan.shares}
+    moved = sum(left[share.node, share.unit] for share in plan.shares if (share.node, share.unit) in leaving)
+    if not staying:
+        return _waiting(plan, moved)
+    own = np.array([left[share.node, share.unit] for share in staying])
+    capability = np.array([share.capability for share in staying])
+    allowed = np.array([progress.get((s.node, s.unit), Progress()).allowed_s for s in staying])
+    own_s = own / capability
+    spare_s = np.maximum(allowed - own_s, 0.0)
+    if moved > float((capability * spare_s).sum()):
+        return _waiting(plan, moved)
+    added = levelled(moved, capability, own_s, spare_s) if moved > 0 else np.zeros(len(staying))
+    scales = own + added
+    shares = tuple(_moved(s, float(scale)) for s, scale in zip(staying, scales, strict=True))
+    return replace(plan, shares=shares, predicted_s=max(s.predicted_s for s in shares) + plan.overhead_s, blockers=())
+
+
+def _moved(share: Share, scale: float) -> Share:
+    return replace(share, scale=scale, predicted_s=scale / share.capability)
+
+
+def _waiting(plan: PartitionPlan, moved: float) -> PartitionPlan:
+    message = f"no unit is left that may take a computing scale of {moved:.4g}"
+    blocker = Blocker(Reason.UNIT_BUSY, len(plan.shares), moved, "scale", message)
+    return replace(plan, outcome=Outcome.WAIT, shares=(), predicted_s=0.0, blockers=(blocker,))

@@ -1,0 +1,74 @@
+"""How hot a unit gets over its share, and how long it may work: first-order RC prediction. Never measures anything.
+
+dT/dt = (P·R − (T − T_amb))/(R·C): under constant power the temperature moves towards T_amb + P·R with time constant
+R·C. R, R·C and P come from capability.json (fitted or stated there), ambient, temperature, limit and power from the
+node where it reports them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from placewise_core.view import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class ThermalModel:
+    """R in K/W, R·C in seconds, P in watts under load, and the ambient °C where a node reports none."""
+
+    resistance_k_per_w: float
+    time_constant_s: float
+    load_watts: float
+    ambient_celsius: float
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> "ThermalModel":
+        names = ("resistance_k_per_w", "time_constant_s", "load_watts", "ambient_celsius")
+        return cls(**{name: float(data[name]) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class ThermalState:
+    """(K,) arrays: °C now, where the load would end (T_amb + P·R), and the limit, NaN where unknown; R·C in seconds."""
+
+    now: FloatArray
+    steady: FloatArray
+    limit: FloatArray
+    time_constant_s: FloatArray
+
+    def rows(self, index: IntArray) -> "ThermalState":
+        """The state of some of the units."""
+        return ThermalState(self.now[index], self.steady[index], self.limit[index], self.time_constant_s[index])
+
+
+def thermal_state(
+    model: ThermalModel, celsius: FloatArray, limit: FloatArray, ambient: FloatArray, watts: FloatArray
+) -> ThermalState:
+    """State of units from what their nodes report; all (K,), NaN where unreported, a limit of 0 means none.
+
+    `watts` is the power of the unit now. Working never takes less than that, nor less than the model's load.
+    """
+    ambient = np.where(np.isnan(ambient), model.ambient_celsius, ambient)
+    power = np.fmax(watts, model.load_watts)
+    steady = ambient + power * model.resistance_k_per_w
+    constant = np.full(len(celsius), model.time_constant_s)
+    return ThermalState(celsius, steady, np.where(limit > 0, limit, np.nan), constant)
+
+
+def allowed_s(state: ThermalState) -> FloatArray:
+    """(K,) seconds of work until the limit is reached: 0 at or over it, infinite where it never is or nobody knows."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        until = state.time_constant_s * np.log((state.steady - state.now) / (state.steady - state.limit))
+    never = np.isnan(state.now) | np.isnan(state.limit) | (state.steady <= state.limit)
+    return np.asarray(np.where(state.now >= state.limit, 0.0, np.where(never, np.inf, until)))
+
+
+def peak_celsius(state: ThermalState, seconds: FloatArray) -> FloatArray:
+    """(K,) highest temperature over a share of that length; NaN where the temperature now is unknown.
+
+    The prediction is monotone, so the peak is at the start or at the end.
+    """
+    end = state.steady + (state.now - state.steady) * np.exp(-seconds / state.time_constant_s)
+    return np.asarray(np.maximum(state.now, end))

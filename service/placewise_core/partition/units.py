@@ -1,0 +1,87 @@
+"""The computing units of a cluster, as arrays.
+
+A unit is one GPU of a node ("node/gpu0"), or the CPU of a node without GPUs ("node/cpu"): on a GPU node the CPU feeds
+the GPUs and is no unit of its own. Idle means that it serves no job.
+"""
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
+
+NO_GPU = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """All units in node order: (U,) node index and GPU index (NO_GPU for a CPU); (M,) facts of their nodes."""
+
+    node: IntArray
+    gpu: IntArray
+    has_gpu: BoolArray
+    gpu_memory_gib: FloatArray
+    per_node: IntArray
+    flat: IntArray  # where each GPU is in the view's (M, G) arrays, unrolled
+
+    def name(self, u: int) -> str:
+        """The part of a unit's name after its node."""
+        return "cpu" if self.gpu[u] == NO_GPU else f"gpu{self.gpu[u]}"
+
+    def is_idle(self, view: ClusterView) -> BoolArray:
+        """(U,) units that serve no job."""
+        if self.has_gpu.all():
+            return np.asarray(view.gpu_tenant_count.ravel()[self.flat] == 0)
+        idle_node = view.task_count == 0
+        if not self.has_gpu.any():
+            return np.asarray(idle_node[self.node])
+        tenants = view.gpu_tenant_count.ravel()[self.flat]
+        return np.asarray(np.where(self.gpu == NO_GPU, idle_node[self.node], tenants == 0))
+
+
+def units_of(view: ClusterView) -> Units:
+    has_gpu: BoolArray = np.asarray(view.gpu_exists.any(axis=1))
+    gpu_node, gpu_index = np.nonzero(view.gpu_exists)
+    cpu_node = np.flatnonzero(~has_gpu)
+    node = np.concatenate([gpu_node, cpu_node])
+    gpu = np.concatenate([gpu_index, np.full(len(cpu_node), NO_GPU)])
+    order = np.argsort(node, kind="stable")
+    per_node = np.bincount(node, minlength=view.size)
+    memory: FloatArray = view.gpu_memory.max(axis=1, initial=0.0)
+    node, gpu = node[order], gpu[order]
+    flat = node * view.gpu_exists.shape[1] + np.maximum(gpu, 0)
+    return Units(node, gpu, has_gpu, memory, per_node, flat)
+
+
+class UnitsCache:
+    """The units of the view last asked about; built again when its layout changed."""
+
+    def __init__(self) -> None:
+        self._of: tuple[weakref.ref[ClusterView], int] | None = None
+        self._units: Units | None = None
+
+    def of(self, view: ClusterView) -> Units:
+        """Units of this view."""
+        if self._units is None or self._of is None or self._of[0]() is not view or self._of[1] != view.layout_stamp:
+            self._units = units_of(view)
+            self._of = (weakref.ref(view), view.layout_stamp)
+        return self._units
+
+
+def selected(units: Units, view: ClusterView, names: tuple[str, ...]) -> tuple[BoolArray, list[str]]:
+    """(U,) mask of the named units ("node" means all of that node's), and the names that are none."""
+    mask = np.zeros(len(units.node), dtype=np.bool_)
+    unknown = []
+    first = np.searchsorted(units.node, np.arange(view.size))
+    for name in names:
+        m, tail = view.index.get(name), ""
+        if m is None:  # node ids may hold slashes themselves: only the last part can be a unit
+            head, _, tail = name.rpartition("/")
+            m = view.index.get(head)
+        rows = range(int(first[m]), int(first[m] + units.per_node[m])) if m is not None else range(0)
+        hits = [u for u in rows if tail in ("", units.name(u))]
+        if not hits:
+            unknown.append(name)
+        mask[hits] = True
+    return mask, unknown
