@@ -71,14 +71,17 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
 
 
 def check_reservable(jobs: Sequence[RunningJob]) -> None:
-    """Raises ValueError where a job comes twice, or a task asks for GPUs and names none: nothing would keep those
-    from being given twice. (A host that says so of a job it started is believed.)"""
+    """Raises ValueError for what no decision may ask: a job twice, a GPU twice in one task, or GPUs without saying
+    which, as nothing would keep those from being given twice. (A host that reports so is believed.)"""
     if len({job.id for job in jobs}) < len(jobs):
         raise ValueError("a job comes twice in one reservation")
     for running in jobs:
         for assignment in running.assignments:
-            if assignment.demand.gpus > 0 and not assignment.gpu_indices:
+            gpus = assignment.gpu_indices
+            if assignment.demand.gpus > 0 and not gpus:
                 raise ValueError(f"task {assignment.task!r} of job {running.id!r} asks for GPUs but names none")
+            if len(set(gpus)) < len(gpus):
+                raise ValueError(f"task {assignment.task!r} of job {running.id!r} names a GPU twice")
 
 
 def capacity_of(node: Node) -> Capacity:

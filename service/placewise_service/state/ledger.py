@@ -35,11 +35,11 @@ class Ledger:
         self.capacities: dict[str, Capacity] = {}
         self.used: dict[str, Used] = {}
 
-    def copy(self) -> "Ledger":
-        """A ledger to try things on."""
+    def copy(self, nodes: Collection[str]) -> "Ledger":
+        """A ledger to try things on, of these nodes only."""
         other = Ledger()
         other.capacities = self.capacities
-        other.used = deepcopy(self.used)
+        other.used = {name: deepcopy(self.used[name]) for name in nodes if name in self.used}
         return other
 
     def take(self, job_id: JobId, holds: Sequence[Hold]) -> None:

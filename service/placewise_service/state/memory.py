@@ -364,17 +364,19 @@ def _reserved(job: RunningJob, expire_s: float) -> RunningJob:
 
 def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
     """Tries the whole request on a copy. A job that is only reserved may be decided anew; a running one may not."""
-    trial = state.ledger.copy()
-    own = {job.id for job in request.jobs}
+    wanted = {job.id: holds_of(job) for job in request.jobs}
+    own = wanted.keys()
+    touched = [*wanted.values(), *(state.holds[job_id] for job_id in own & state.jobs.keys())]
+    trial = state.ledger.copy({hold.node for holds in touched for hold in holds})
     for job_id in own & state.jobs.keys():
         if state.jobs[job_id].state is RunState.RUNNING:
             return Conflict("", "JOB_RUNNING")
         trial.give_back(job_id, state.holds[job_id])
-    for job in request.jobs:
-        for hold in holds_of(job):
+    for job_id, holds in wanted.items():
+        for hold in holds:
             if reason := trial.conflict(hold, request.expected_tenants, own):
                 return Conflict(hold.node, reason)
-            trial.take(job.id, [hold])
+            trial.take(job_id, [hold])
     return None
 
 
