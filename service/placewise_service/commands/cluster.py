@@ -1,5 +1,6 @@
 """`placewise cluster`: apply an inventory, show what the service knows, change settings, forget a cluster."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from placewise.v1.cluster_pb2 import (
     ReportNodesRequest,
     UpdateClusterSettingsRequest,
 )
+from placewise_client.errors import DeadlineExceededError, StateUnavailableError
 from placewise_client.sync import Client
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
@@ -30,6 +32,7 @@ from placewise_service.commands.inventory import Inventory, read_inventory
 
 app = typer.Typer(help="Inventory and settings of a cluster.", no_args_is_help=True)
 
+_POLL_S = 0.1
 _NODES_PER_REPORT = 2000  # about 1 MiB of nodes with eight GPUs each: well under the service's message limit
 
 ClusterArgument = Annotated[str, typer.Argument(help="Cluster name.")]
@@ -40,6 +43,7 @@ def apply(
     file: Annotated[Path, typer.Argument(help="YAML inventory.", exists=True, dir_okay=False)],
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name; empty: the one in the file.")] = "",
     is_full: Annotated[bool, typer.Option("--full", help="Remove the nodes that the file does not name.")] = False,
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Wait so long for the service to answer.")] = 0.0,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -51,11 +55,24 @@ def apply(
     if not name:
         raise CommandError("name the cluster: in the file, or by --cluster", Exit.USAGE)
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
+        wait_for_service(client, wait_s)
         version = send_inventory(client, name, inventory, is_full=is_full)
     if is_json:
         print_json({"cluster": name, "nodes": len(inventory.nodes), "snapshot_version": version})
     else:
         console.print(f"cluster {name}: {len(inventory.nodes)} nodes applied (version {version})")
+
+
+def wait_for_service(client: Client, wait_s: float) -> None:
+    """Returns when the service answers, or after `wait_s` (the next call then says what is wrong)."""
+    deadline_s = time.monotonic() + wait_s
+    while time.monotonic() < deadline_s:
+        try:
+            client.list_clusters(ListClustersRequest(), timeout_s=1.0, retry=None)
+        except (StateUnavailableError, DeadlineExceededError):
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def send_inventory(client: Client, cluster: str, inventory: Inventory, *, is_full: bool) -> int:

@@ -114,7 +114,7 @@ def _print(placement: PlaceResponse, admission: AdmitOrWaitResponse | None, is_j
     for admitted in admission.admissions if admission is not None else ():
         _print_admission(admitted)
     for decision in placement.decisions:
-        _print_decision(decision, placement.meta.policy)
+        print_decision(decision, placement.meta.policy)
 
 
 def _print_admission(admitted: Admission) -> None:
@@ -126,7 +126,8 @@ def _print_admission(admitted: Admission) -> None:
         print_table("drift plus penalty", ("GPUs n", "S(n)", "C(n) [s]"), rows)
 
 
-def _print_decision(decision: JobDecision, policy: str) -> None:
+def print_decision(decision: JobDecision, policy: str) -> None:
+    """One job's answer as tables: where it goes, or what stands in the way."""
     speed = f", predicted speed {decision.predicted_speed:.3g}" if decision.predicted_speed else ""
     console.print(f"{decision.job_id}: {Outcome.Name(decision.outcome)} by {policy}{speed}")
     if decision.assignments:

@@ -1,0 +1,233 @@
+"""`placewise doctor`: would the service start here, and would it work? Changes nothing (it probes the state dir)."""
+
+import asyncio
+import contextlib
+import enum
+import os
+import socket
+import ssl
+import stat
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placewise.v1.cluster_pb2 import ListClustersRequest
+from placewise_client.errors import PlacewiseError
+from placewise_core.clock import SystemClock
+from placewise_service.api.auth import TokenFile, TokensFileError
+from placewise_service.commands.connection import CaOption, JsonOption, TokenOption, connect
+from placewise_service.commands.console import print_json, print_table
+from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.store import redis_options
+from placewise_service.engine.build import PACKAGED_BUNDLES
+from placewise_service.model.bundle import BundleError, load
+from placewise_service.settings import Settings, SettingsError, load_settings
+from placewise_service.state.connection import client_for
+from placewise_service.state.embedded import embedded_url, server_binary
+
+app = typer.Typer(help="Check configuration and reachability.")
+
+OLDEST_REDIS = (6, 2)
+
+
+class Verdict(enum.StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at, and what to do about it where it is not well."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+@app.command()
+def doctor(
+    target: Annotated[str, typer.Option(help="Also ask this running service.")] = "",
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Check settings, Redis, ports, bundle, credentials; exit code 5 where the service could not work."""
+    findings = list(examine())
+    if target:
+        findings.append(_running_service(target, token, tls_ca))
+    is_well = all(finding.verdict is not Verdict.FAILED for finding in findings)
+    if is_json:
+        rows = [{"check": f.check, "verdict": f.verdict.value, "detail": f.detail} for f in findings]
+        print_json({"ok": is_well, "findings": rows})
+    else:
+        print_table("doctor", ("check", "verdict", "detail"), [(f.check, f.verdict.value, f.detail) for f in findings])
+    if not is_well:
+        raise typer.Exit(Exit.NEGATIVE)
+
+
+def examine() -> Iterator[Finding]:
+    """Every check that needs no running service. Without readable settings nothing else makes sense."""
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        yield Finding("settings", Verdict.FAILED, str(error))
+        return
+    yield Finding("settings", Verdict.OK, "read")
+    checks: list[tuple[str, Callable[[Settings], str]]] = [
+        ("state directory", _state_directory),
+        ("Redis", _redis),
+        ("gRPC port", lambda s: _port(s.server.grpc_host, s.server.grpc_port, s)),
+        ("REST port", lambda s: _port(s.server.rest_host, s.server.rest_port, s)),
+        ("bundle", _bundle),
+        ("tokens", _tokens),
+        ("TLS", _tls),
+    ]
+    for name, check in checks:
+        yield _finding(name, check, settings)
+
+
+class ConcernError(Exception):
+    """Not well, but the service would run."""
+
+
+def _finding(name: str, check: Callable[[Settings], str], settings: Settings) -> Finding:
+    try:
+        return Finding(name, Verdict.OK, check(settings))
+    except ConcernError as concern:
+        return Finding(name, Verdict.WARNING, str(concern))
+    except Exception as error:  # whatever it is, the other checks still say something
+        return Finding(name, Verdict.FAILED, str(error) or type(error).__name__)
+
+
+def _state_directory(settings: Settings) -> str:
+    if settings.redis_url is not None:
+        return "not used: a Redis URL is set"
+    path = settings.state_dir.absolute()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile(dir=path):
+        pass
+    if path.stat().st_mode & stat.S_IWOTH:
+        raise ConcernError(f"{path} can be written by everybody")
+    return f"{path} can be written"
+
+
+def _redis(settings: Settings) -> str:
+    if settings.redis_url is None:
+        url = embedded_url(settings.state_dir)
+        if not Path(url.removeprefix("unix://")).exists():
+            return _embedded_binary(settings)
+    return asyncio.run(_reached_redis(settings))
+
+
+def _embedded_binary(settings: Settings) -> str:
+    binary = server_binary(settings.redis.command)
+    done = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+    words = dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
+    _check_version(words.get("v", ""))
+    return f"embedded, {words.get('v')} ({binary})"
+
+
+async def _reached_redis(settings: Settings) -> str:
+    client = client_for(redis_options(settings))
+    try:
+        info = await client.info("server")
+        version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
+        _check_version(version)
+        policy = await client.config_get("maxmemory-policy", "appendonly")
+    finally:
+        with contextlib.suppress(Exception):
+            await client.aclose()
+    if policy.get("maxmemory-policy") not in (None, "noeviction"):
+        raise ConcernError(f"reached, {version}; maxmemory-policy is {policy['maxmemory-policy']}: it may forget state")
+    if policy.get("appendonly") == "no":
+        raise ConcernError(
+            f"reached, {version}; appendonly is off: a restart of Redis forgets what came since its last save"
+        )
+    return f"reached, {version}"
+
+
+def _check_version(text: str) -> None:
+    parts = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if parts < OLDEST_REDIS:
+        raise CommandError(
+            f"Redis {text or 'of an unknown version'}; needed: {'.'.join(map(str, OLDEST_REDIS))} or later"
+        )
+
+
+def _port(host: str, port: int, settings: Settings) -> str:
+    if port == 0:
+        return "any free one"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if _is_placewise(settings):
+                raise ConcernError(f"{host}:{port} is taken by a Placewise that answers") from None
+            raise OSError(f"{host}:{port}: {os.strerror(error.errno or 0)}") from None
+    return f"{host}:{port} is free"
+
+
+def _is_placewise(settings: Settings) -> bool:
+    scheme = "https" if settings.tls.is_on else "http"
+    host = "127.0.0.1" if settings.server.rest_host in ("0.0.0.0", "::") else settings.server.rest_host  # noqa: S104
+    url = f"{scheme}://{host}:{settings.server.rest_port}/healthz"
+    context = ssl._create_unverified_context() if settings.tls.is_on else None  # noqa: S323 - only: does it answer?
+    try:
+        with urllib.request.urlopen(url, timeout=2, context=context) as answer:  # noqa: S310 - our own URL
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _bundle(settings: Settings) -> str:
+    root = settings.bundle_dir or PACKAGED_BUNDLES
+    try:
+        bundle = load(root / "default")
+    except BundleError as error:
+        raise CommandError(f"{root}: {error}") from None
+    return f"{bundle.name} in {root}"
+
+
+def _tokens(settings: Settings) -> str:
+    path = settings.auth.tokens_file
+    if path is None:
+        return "none: no bearer token is asked for"
+    try:
+        TokenFile(path, SystemClock())
+    except TokensFileError as error:
+        raise CommandError(str(error)) from None
+    if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise ConcernError(f"{path} can be read or changed by others: chmod 600")
+    return f"{path} can be used"
+
+
+def _tls(settings: Settings) -> str:
+    tls = settings.tls
+    if not tls.is_on:
+        return "off"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(tls.cert_file), str(tls.key_file))
+    if tls.client_ca_file is not None:
+        context.load_verify_locations(str(tls.client_ca_file))
+    if tls.key_file is not None and tls.key_file.stat().st_mode & stat.S_IRWXO:
+        raise ConcernError(f"{tls.key_file} can be read by everybody: chmod 600")
+    return "certificate and key belong together"
+
+
+def _running_service(target: str, token: str, tls_ca: Path | None) -> Finding:
+    try:
+        with connect(target, token, tls_ca, timeout_s=5.0) as client:
+            names = client.list_clusters(ListClustersRequest()).clusters
+    except (PlacewiseError, CommandError) as error:
+        return Finding("service", Verdict.FAILED, f"{target}: {error}")
+    return Finding("service", Verdict.OK, f"{target} answers; clusters: {', '.join(names) or 'none'}")
