@@ -16,9 +16,9 @@ from placewise_training.sim.jobs import SimJob, demand_signature, with_shape
 class Admitter:
     """One admission policy over all queues of a run. Q and Z live here, as they live in the store of a service."""
 
-    def __init__(self, policy: AdmissionPolicy, seed: int, settings: QueueSettings | None = None) -> None:
+    def __init__(self, policy: AdmissionPolicy, seed: int, settings: QueueSettings) -> None:
         self.policy = policy
-        self.settings = settings or QueueSettings()
+        self.settings = settings
         self.queues: dict[str, QueueState] = {}
         self._rng = np.random.default_rng(seed)
 

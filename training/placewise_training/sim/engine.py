@@ -12,7 +12,7 @@ import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, NodeState, RunningJob
+from placewise_core.cluster import Assignment, NodeState, QueueSettings, RunningJob
 from placewise_core.events import ClusterRecords, NodesReported
 from placewise_core.job import JobId, NodeId, Role
 from placewise_core.place.decode import can_fit
@@ -79,6 +79,7 @@ class SimOptions:
 
     discipline: Discipline = field(default_factory=Discipline)
     belief: GpuInterference = field(default_factory=NoInterference)
+    queue_settings: QueueSettings = field(default_factory=QueueSettings)
     faults: Sequence[Fault] = ()
     telemetry_every_s: float = 0.0
     reports_progress: bool = False
@@ -116,7 +117,7 @@ class Simulation:
         self.running: dict[str, LiveJob] = {}
         self.footprints: dict[str, Footprint] = {}
         self.context = PlaceContext(0.0, np.random.default_rng(seed), interference=self.options.belief)
-        self.admitter = Admitter(admission, seed) if admission is not None else None
+        self.admitter = Admitter(admission, seed, self.options.queue_settings) if admission is not None else None
         self.heat = HeatMap(nodes) if self.options.telemetry_every_s > 0 else None
         self._source: Iterator[SimJob] = iter(jobs)
         self._more_arrivals = True
@@ -126,6 +127,7 @@ class Simulation:
         self._impossible: list[str] = []
         self._tick_pushed = False
         self._idle_ticks = 0
+        self._retimings = 0
         self._events_done = self._decisions = 0
         self._decide_s = 0.0
         self._last_submit_s = 0.0
@@ -437,7 +439,8 @@ class Simulation:
             return
         live.settle(self.now_s)
         live.rate = rate
-        live.version += 1
+        self._retimings += 1  # counts over all jobs: a restarted job must not take its old finish for the new one
+        live.version = self._retimings
         left_s = max(0.0, live.sim.samples - live.done) / rate
         self.events.push(self.now_s + left_s, EventKind.FINISH, live.sim.id, live.version)
 

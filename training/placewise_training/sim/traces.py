@@ -209,7 +209,7 @@ class TraceMapping:
             submit_time_s=submit_s,
             params_millions=profile.params_millions,
         )
-        made = sized(job, row.duration_s, truth, self.gpu_model, self.gpus_per_node, number, profile)
+        made = sized(job, row.duration_s, truth, self.gpu_model, self.gpus_per_node, number)
         return self._extended(made, row, rng) if self.is_elastic or self.has_classes else made
 
     def _extended(self, made: SimJob, row: TraceJob, rng: np.random.Generator) -> SimJob:

@@ -1,8 +1,12 @@
 """The truths of the simulator: which speed model trains and which one judges. docs/truths.md is the table of them.
 
 A policy, an interference model or a reward model fitted on `train` is judged on `judge`: other GPUs, other measured
-sources, another overlap of stages, another rule for three jobs on a GPU, other noise.
+sources, another overlap of stages, another rule for three jobs on a GPU, other noise. `train` is a family: how far
+input and compute overlap is drawn per seed from all there is between perfect prefetching (0, what Synergy's rows show)
+and none (1), so that nothing learned on it can lean on one value. `judge` has the value of Muri's rows.
 """
+
+import numpy as np
 
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.speed.fitting import muri_overlap
@@ -18,7 +22,8 @@ def make_truth(name: str, seed: int = 0, *, contended: bool = True, noisy: bool 
     if name == "train":
         catalogue = train_catalogue()
         sharing = gavel_sharing("gavel_simulation", "K80", catalogue, "additive")
-        return ComposedSpeed(catalogue, sharing, overlap=0.0, seed=seed, contended=contended, noisy=noisy)
+        overlap = float(np.random.default_rng((seed, 4)).uniform())
+        return ComposedSpeed(catalogue, sharing, overlap=overlap, seed=seed, contended=contended, noisy=noisy)
     if name == "judge":
         catalogue = judge_catalogue()
         sharing = gavel_sharing("gavel_oracle_v1", "V100", catalogue, "product")

@@ -13,7 +13,6 @@ from placewise_core.job import Architecture, Job, JobId, Priority, Resources
 from placewise_training.sim.arrivals import INTERVAL_S, arrival_times
 from placewise_training.sim.jobs import SimJob, elastic, gang
 from placewise_training.sim.speed.composed import ComposedSpeed
-from placewise_training.sim.speed.profiles import ModelProfile
 
 HARMONY_MODELS = ("resnet50", "vgg16", "resnext110", "seq2seq", "ctc", "wlm")
 QOS_MODELS = ("alexnet", "googlenet", "resnet50", "inceptionv3", "lstm", "seq2seq")
@@ -89,7 +88,7 @@ class HarmonyWorkload:
             submit_time_s=submit_s,
             params_millions=profile.params_millions,
         )
-        return sized(job, length_s, truth, self.gpu_model, self.gpus_per_node, number, profile)
+        return sized(job, length_s, truth, self.gpu_model, self.gpus_per_node, number)
 
 
 def _architecture(workers: int, servers: int) -> Architecture:
@@ -105,7 +104,6 @@ def sized(
     gpu_model: str,
     gpus_per_node: int,
     number: int,
-    profile: ModelProfile,
     deadline_s: float = float("inf"),
 ) -> SimJob:
     """The job with the work it does in `length_s` alone, in epochs of a minute."""
@@ -113,7 +111,7 @@ def sized(
     rate = truth.alone_rate(draft, gpu_model, gpus_per_node)
     data_set = max(1, round(rate * _EPOCH_S))
     epochs = rate * length_s / data_set
-    single = SimJob(job=_single(job, profile), samples=1.0, submit_time_s=0.0)
+    single = SimJob(job=_single(job), samples=1.0, submit_time_s=0.0)
     single_s = rate * length_s / truth.alone_rate(single, gpu_model, gpus_per_node)
     made = replace(job, dataset_size=data_set, total_epochs=epochs, single_gpu_s=single_s)
     return SimJob(
@@ -126,13 +124,13 @@ def sized(
     )
 
 
-def _single(job: Job, profile: ModelProfile) -> Job:
-    """The job as one worker on one GPU, at its model's usual batch."""
+def _single(job: Job) -> Job:
+    """The job as one worker on one GPU, with its whole batch: shape ⟨1, 1⟩ of the QoS paper."""
     return Job(
         id=job.id,
         model=job.model,
         groups=gang(1, worker_demand=Resources(cpu_cores=1, gpus=1)),
-        batch_size=profile.local_batch,
+        batch_size=job.batch_size,
     )
 
 
@@ -175,7 +173,7 @@ class ElasticWorkload:
         )
         job = elastic(rigid, self.most_gpus, Resources(cpu_cores=2, memory_gib=8))
         deadline_s = submit_s + EXPECTED_LATENCIES[priority] * length_s if self.has_classes else float("inf")
-        return sized(job, length_s, truth, self.gpu_model, self.gpus_per_node, number, profile, deadline_s)
+        return sized(job, length_s, truth, self.gpu_model, self.gpus_per_node, number, deadline_s)
 
 
 def draw_priority(rng: np.random.Generator) -> Priority:

@@ -33,7 +33,10 @@ def canonical(model: str) -> str:
 
 def gpu_speed(gpu_model: str) -> float:
     """Speed of a GPU relative to a V100; 1.0 for an unknown one."""
-    return GPU_SPEED.get(gpu_model.upper().replace("GTX", "").replace("RTX", "").strip(" -_"), 1.0)
+    name = gpu_model.upper().replace(" ", "")
+    if name in GPU_SPEED:
+        return GPU_SPEED[name]
+    return next((speed for known, speed in GPU_SPEED.items() if known in name), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""Several seeds of one setting, side by side for several policies, with what one prints of them. Paired by seed.
+
+Every policy sees the same jobs, the same noise and the same faults under one seed; only its decisions differ.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from placewise_core.cluster import QueueSettings
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
+from placewise_training.sim.faults import Fault
+from placewise_training.sim.hardware import NodeSpec
+from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.policies import admission_policy, placement_policy
+from placewise_training.sim.speed.composed import ComposedSpeed
+from placewise_training.sim.statistics import Estimate, estimate
+from placewise_training.sim.truths import make_truth
+
+# Makes the jobs of one seed, in order of arrival, under the truth that will run them.
+Workload = Callable[[ComposedSpeed, int], Iterable[SimJob]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything of an experiment but policy and seed."""
+
+    nodes: Sequence[NodeSpec]
+    workload: Workload
+    truth: str = "judge"
+    discipline: Discipline = field(default_factory=Discipline)
+    queue_settings: QueueSettings = field(default_factory=QueueSettings)
+    faults: Sequence[Fault] = ()
+    telemetry_every_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """What is compared: a placement policy and, if any, an admission policy before it."""
+
+    place: str
+    admit: str = "none"
+
+    @property
+    def label(self) -> str:
+        return self.place if self.admit in ("", "none") else f"{self.admit}+{self.place}"
+
+
+def simulate(
+    setting: Setting,
+    contender: Contender,
+    seed: int,
+    *,
+    observers: Sequence[Observer] = (),
+    progress: Callable[[int, float], None] | None = None,
+) -> SimResult:
+    """One run. Raises ValueError for unknown names."""
+    truth = make_truth(setting.truth, seed)
+    belief = make_truth("train", seed).sharing  # what a policy thinks of shared GPUs is never the judge's table
+    options = SimOptions(
+        discipline=setting.discipline,
+        queue_settings=setting.queue_settings,
+        belief=belief,
+        faults=setting.faults,
+        telemetry_every_s=setting.telemetry_every_s,
+        observers=observers,
+    )
+    simulation = Simulation(
+        setting.nodes,
+        setting.workload(truth, seed),
+        truth,
+        placement_policy(contender.place),
+        admission=admission_policy(contender.admit),
+        options=options,
+        seed=seed,
+    )
+    return simulation.run(progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Means over seeds of one contender. `is_partial` where a run was stopped."""
+
+    label: str
+    estimates: Mapping[str, Estimate]
+    seeds: tuple[int, ...]
+    event_hashes: tuple[str, ...]
+    impossible: tuple[str, ...]
+    is_partial: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """Flat: every metric's mean under its name, its 95 % half-width under name + "_ci95"."""
+        flat: dict[str, object] = {}
+        for name, value in self.estimates.items():
+            flat[name] = value.mean
+            if value.count > 1:
+                flat[f"{name}_ci95"] = value.half_width
+        return {
+            "policy": self.label,
+            **flat,
+            "seeds": list(self.seeds),
+            "event_hashes": list(self.event_hashes),
+            "impossible_jobs": list(self.impossible),
+            "partial": self.is_partial,
+        }
+
+
+def summarise(label: str, seeds: Sequence[int], results: Sequence[SimResult]) -> Summary:
+    """Raises ValueError if there is no result, or one holds a value that is not finite."""
+    rows = [{**r.metrics.as_dict(), "decisions_per_s": r.decisions_per_s, "wall_s": r.wall_s} for r in results]
+    if not rows:
+        raise ValueError("nothing to summarise: no run ended")
+    return Summary(
+        label=label,
+        estimates={name: estimate([row[name] for row in rows]) for name in rows[0]},
+        seeds=tuple(seeds[: len(rows)]),
+        event_hashes=tuple(r.event_hash for r in results),
+        impossible=tuple(dict.fromkeys(job for r in results for job in r.impossible)),
+        is_partial=len(rows) < len(seeds) or any(r.is_partial for r in results),
+    )
