@@ -278,7 +278,7 @@ class OracleServer:
             self._server = None
 
 
-class _Handler(grpc.GenericRpcHandler):
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         rpcs = {name: rpc for name, rpc in vars(Rpcs).items() if isinstance(rpc, Rpc)}

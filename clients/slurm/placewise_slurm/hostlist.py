@@ -15,7 +15,7 @@ def expand(expression: str) -> list[str]:
     """Names in order. Raises ValueError for brackets that do not match or a range that is none."""
     names: list[str] = []
     for host in _split(expression):
-        names.extend(_expand_one(host))
+        names.extend(itertools.islice(_expand_one(host), _MOST + 1))
         if len(names) > _MOST:
             raise ValueError(f"more than {_MOST} hosts in {expression[:60]!r}")
     return names

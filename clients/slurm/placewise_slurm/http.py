@@ -47,9 +47,12 @@ class JsonHttp:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             raise TransportError(f"{method} {path} at {self.address}: {error or type(error).__name__}") from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            connection = self._idle.pop()
+            connection.close()
+            with suppress(ConnectionError):
+                await connection.writer.wait_closed()
 
     async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         message = self._message(method, path, body)

@@ -43,7 +43,7 @@ async def run_bridge(config: BridgeConfig) -> None:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(AsyncClient(config.service.target()))
         rest = _rest(config)
-        stack.callback(rest.http.close)
+        stack.push_async_callback(rest.http.close)
         pokes = PokeListener()
         await pokes.open(config.hooks.listen_host, config.hooks.listen_port)
         stack.callback(pokes.close)
@@ -76,7 +76,7 @@ async def check(config: BridgeConfig) -> list[str]:
     except TransportError as error:
         problems.append(f"slurmrestd: {error}")
     finally:
-        rest.http.close()
+        await rest.http.close()
     async with AsyncClient(config.service.target()) as client:
         try:
             request = GetClusterRequest(cluster=config.adapter.cluster)

@@ -1,0 +1,179 @@
+"""The Slurm adapter keeps the conformance suite, on both shapes of slurmrestd, and Slurm's own traps on top."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, World
+from tests.fakes.slurmrestd import FakeSlurm
+
+from placewise.v1.cluster_pb2 import Node
+from placewise_client.adapter.native import Applied, End, HostUnreachableError, Stage
+from placewise_slurm.translate import to_native
+
+
+class SlurmConformance(AdapterConformance):
+    version = ""
+
+    @pytest.fixture
+    async def host(self, tmp_path: Path) -> AsyncIterator[FakeSlurm]:
+        slurm = await FakeSlurm(tmp_path / "rest.sock", self.version).start()
+        yield slurm
+        await slurm.stop()
+
+    # --- what only Slurm has ------------------------------------------------------------------------------------------
+
+    async def test_a_poke_finds_the_new_job_without_reading_all(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        host.requests.clear()
+        key = await host.submit(1, 2)
+        await world.loop.run_pass(full=False)
+        assert host.changes == [("apply", key)]
+        assert [path for _, path, _ in host.requests if path.endswith(("/jobs", "/nodes"))] == []
+
+    async def test_an_elastic_job_gets_its_size_from_admission(self, world: World, host: FakeSlurm) -> None:
+        world.oracle.chosen_gpus = lambda job: (3, 4) if job.elastic.max_gpus == 8 else (1, 1)
+        key = await host.submit(1, 2, max_nodes=4)
+        await world.step()
+        assert await host.where(key) == world.decided_nodes(key) == ["n2", "n3", "n4"]
+        assert host.jobs[1].gpus == 4
+
+    async def test_a_rigid_job_keeps_its_request(self, world: World, host: FakeSlurm) -> None:
+        await host.submit(2, 3)
+        await world.step()
+        (body,) = [body for method, _, body in host.requests if method == "POST"]
+        assert not {"gres", "tres_per_node"} & body.keys()
+
+    async def test_typed_gpus_are_asked_for_by_index(self, world: World, host: FakeSlurm) -> None:
+        host.types = tuple(f"g{index}" for index in range(8))
+        await world.loop.run_pass(full=True)
+        await host.submit(1, 3)
+        await host.submit(1, 2)
+        await world.step()
+        assert host.jobs[1].gres.replace("gres/", "gres:") == "gres:gpu:g0:1,gres:gpu:g1:1,gres:gpu:g2:1"
+        assert host.jobs[2].gres.replace("gres/", "gres:") == "gres:gpu:g3:1,gres:gpu:g4:1"
+
+    async def test_a_refused_update_leaves_the_job_held(self, world: World, host: FakeSlurm) -> None:
+        host.refuse.append(2014)
+        key = await host.submit(1, 1)
+        await world.loop.run_pass(full=True)
+        assert await host.stage(key) is Stage.WAITING
+        world.clock.advance(2)
+        await world.step()
+        assert await host.where(key)
+
+    async def test_a_running_job_is_never_changed(self, world: World, host: FakeSlurm) -> None:
+        key = await host.submit(1, 1)
+        await world.step()
+        entry = world.loop.book.entries[key]
+        assert entry.decided is not None
+        for change in (host.native.release(entry.job), host.native.withdraw(entry.job)):
+            assert await change is Applied.GONE
+        assert await host.native.apply(entry.job, entry.decided) is Applied.GONE
+        assert not host.jobs[1].was_shrunk
+        assert host.changes == [("apply", key)]
+
+    async def test_a_job_its_user_released_is_left_alone(self, world: World, host: FakeSlurm) -> None:
+        world.oracle.waits.add("*")
+        await host.submit(1, 1)
+        await world.loop.run_pass(full=True)
+        host.jobs[1].is_held = False
+        world.oracle.waits.clear()
+        world.clock.advance(2)
+        await world.step()
+        assert host.changes == []
+        assert host.jobs[1].state == "RUNNING"
+
+    async def test_a_requeued_job_is_a_new_question(self, world: World, host: FakeSlurm) -> None:
+        key = await host.submit(1, 8)
+        await world.step()
+        (node,) = await host.where(key)
+        await host.set_node_state(node, Node.DOWN)
+        again = host.requeue(key)
+        await world.step()
+        world.clock.advance(SETTINGS.start_timeout_s + 1)
+        await world.step()
+        await world.step()
+        assert await host.where(again) == world.decided_nodes(again) != [node]
+        assert world.kinds(again) == ["STARTED"]
+        assert key not in world.oracle.held
+
+    async def test_jobs_that_slurm_has_forgotten_are_reported_as_over(self, world: World, host: FakeSlurm) -> None:
+        key = await host.submit(1, 1)
+        await world.step()
+        host.jobs.clear()
+        await world.step()
+        assert world.kinds(key) == ["STARTED", "FINISHED"]
+        assert world.oracle.held == {}
+
+    async def test_a_completing_job_keeps_its_nodes(self, world: World, host: FakeSlurm) -> None:
+        first = await host.submit(4, 8)
+        await world.step()
+        host.jobs[1].state = "COMPLETING"
+        second = await host.submit(1, 8)
+        await world.loop.run_pass(full=False)
+        assert await host.stage(second) is Stage.WAITING
+        await host.end(first, End.FINISHED)
+        await world.loop.run_pass(full=False)
+        assert await host.stage(second) is Stage.APPLIED
+
+    async def test_controller_away_is_no_answer_and_not_an_empty_cluster(self, world: World, host: FakeSlurm) -> None:
+        key = await host.submit(1, 1)
+        await world.step()
+        await host.set_reachable(False)
+        with pytest.raises(HostUnreachableError):
+            await host.native.observe(True)
+        await host.set_reachable(True)
+        await world.step()
+        assert world.kinds(key) == ["STARTED"]
+
+    async def test_an_unmarked_pending_job_is_not_even_seen(self, world: World, host: FakeSlurm) -> None:
+        await host.submit(1, 1, is_managed=False)
+        await world.loop.run_pass(full=True)
+        assert world.loop.book.entries == {}
+
+    async def test_a_burst_of_500_is_read_once_and_all_of_it_runs(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        keys = [await host.submit(1, 8) for _ in range(500)]
+        host.requests.clear()
+        await world.loop.run_pass(full=False)
+        assert sum(path.endswith("/jobs") for _, path, _ in host.requests) == 1
+        waves = 0
+        while any([await host.stage(key) is not Stage.ENDED for key in keys]):
+            waves += 1
+            assert waves < 200
+            await host.run_scheduler()
+            for key in keys:
+                if await host.where(key):
+                    await host.end(key, End.FINISHED)
+            world.clock.advance(2)
+            await world.loop.run_pass(full=False)
+        assert sorted(host.changes) == sorted(("apply", key) for key in keys)
+        assert world.oracle.double_placements == []
+
+
+class TestSlurm2205(SlurmConformance):
+    version = "v0.0.38"
+
+
+class TestSlurm2311(SlurmConformance):
+    version = "v0.0.40"
+
+
+def test_the_fake_says_what_the_adapter_reads(tmp_path: Path) -> None:
+    """Both shapes of the same job are read as the same job."""
+    from tests.fakes.slurmrestd import FakeJob
+
+    from placewise_slurm.translate import SiteNames
+    from placewise_slurm.versions import VERSIONS
+
+    job = FakeJob(7, 2, 4, gres="gres:gpu:4", nodes=["n1", "n2"], state="RUNNING")
+    read = [
+        to_native(VERSIONS[version].job(FakeSlurm(tmp_path, version)._job_json(job)), SiteNames())
+        for version in ("v0.0.38", "v0.0.40")
+    ]
+    assert read[0] == read[1]
+    assert read[0] is not None
+    assert [list(a.gpu_indices) for a in read[0].placement] == [[0, 1, 2, 3]] * 2

@@ -1,0 +1,268 @@
+"""slurmrestd and the slurmctld behind it, in memory: HTTP on a unix socket with the JSON of v0.0.38 or of v0.0.40+.
+
+Only what the bridge uses. Behaviour that matters was seen on the real thing: `errors` under status 200, `nodes` only as
+a string, more nodes listed than asked for means BadConstraints, a node list on a running job shrinks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placewise.v1.cluster_pb2 import Node
+from placewise_client.adapter.native import End, Stage
+from placewise_slurm.http import JsonHttp
+from placewise_slurm.pokes import PokeListener
+from placewise_slurm.rest import SlurmRest
+from placewise_slurm.scheduler import SlurmScheduler
+from placewise_slurm.translate import stage
+from placewise_slurm.versions import VERSIONS
+
+END_STATES = {End.FINISHED: "COMPLETED", End.FAILED: "FAILED", End.CANCELLED: "CANCELLED"}
+
+
+@dataclass
+class FakeJob:
+    """One job record of slurmctld."""
+
+    id: int
+    min_nodes: int
+    gpus: int
+    is_marked: bool = True
+    is_held: bool = True
+    state: str = "PENDING"
+    max_nodes: int = 0
+    required: list[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    gres: str = ""
+    reason: str = "JobHeldUser"
+    restarts: int = 0
+    was_shrunk: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.id}.r{self.restarts}" if self.restarts else str(self.id)
+
+
+@dataclass
+class FakeSlurm:
+    """The cluster, and the `Host` of the conformance suite. `start` and `stop` the server around a test."""
+
+    socket: Path
+    version: str = "v0.0.38"
+    jobs: dict[int, FakeJob] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    gpus: int = 8
+    types: tuple[str, ...] = ()
+    changes: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str, Any]] = field(default_factory=list)
+    pokes: PokeListener = field(default_factory=PokeListener)
+    refuse: list[int] = field(default_factory=list)
+    """The next updates are refused with these Slurm error numbers."""
+    is_controller_up: bool = True
+    _server: asyncio.Server | None = None
+    _native: SlurmScheduler | None = None
+    _handlers: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self) -> FakeSlurm:
+        self._server = await asyncio.start_unix_server(self._serve, self.socket)
+        return self
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self.native.rest.http.close()
+        for handler in list(self._handlers):
+            handler.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+
+    @property
+    def native(self) -> SlurmScheduler:
+        """A new one after every `restart_bridge`; the adapter keeps nothing else."""
+        if self._native is None:
+            rest = SlurmRest(JsonHttp(f"unix:{self.socket}"), VERSIONS[self.version])
+            self._native = SlurmScheduler(rest, self.pokes)
+        return self._native
+
+    # --- Host ---------------------------------------------------------------------------------------------------------
+
+    async def add_nodes(self, count: int, gpus: int) -> None:
+        self.gpus = gpus
+        self.nodes |= {f"n{number}": "idle" for number in range(1, count + 1)}
+
+    async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True, max_nodes: int = 0) -> str:
+        job = FakeJob(len(self.jobs) + 1, tasks, gpus, is_managed, is_managed, max_nodes=max_nodes)
+        job.gres = f"gres:gpu:{gpus}"
+        self.jobs[job.id] = job
+        if is_managed:
+            self.pokes.datagram_received(b"submit", ("127.0.0.1", 1))
+        return str(job.id)
+
+    async def run_scheduler(self) -> None:
+        """Starts every pending job that is not held and whose nodes are free."""
+        for job in self.jobs.values():
+            if job.state == "PENDING" and not job.is_held and (nodes := self._choice(job)):
+                job.state, job.nodes, job.reason = "RUNNING", nodes, "None"
+                self.pokes.datagram_received(f"start {job.id}".encode(), ("127.0.0.1", 1))
+
+    async def end(self, key: str, end: End) -> None:
+        job = self._job(key)
+        job.state = END_STATES[end]
+        self.pokes.datagram_received(f"end {job.id} {job.state} - 0 0 0:0".encode(), ("127.0.0.1", 1))
+
+    async def set_node_state(self, node: str, state: Node.State) -> None:
+        self.nodes[node] = {Node.READY: "idle", Node.DRAINING: "drained", Node.DOWN: "down"}[state]
+
+    async def set_reachable(self, is_reachable: bool) -> None:
+        self.is_controller_up = is_reachable
+
+    async def where(self, key: str) -> list[str]:
+        job = self._job(key)
+        return sorted(job.nodes) if job.state == "RUNNING" else []
+
+    async def stage(self, key: str) -> Stage:
+        now = stage(VERSIONS[self.version].job(self._job_json(self._job(key))))
+        return Stage.RELEASED if now is None else now
+
+    def requeue(self, key: str) -> str:
+        """A node failed: Slurm queues the job again, not held, with its node list."""
+        job = self._job(key)
+        job.state, job.nodes, job.restarts, job.reason = "PENDING", [], job.restarts + 1, "None"
+        return job.key
+
+    # --- scheduling ---------------------------------------------------------------------------------------------------
+
+    def _job(self, key: str) -> FakeJob:
+        return self.jobs[int(key.partition(".")[0])]
+
+    def _is_free(self, node: str, job: FakeJob) -> bool:
+        running = (other for other in self.jobs.values() if other.state == "RUNNING" and node in other.nodes)
+        return self.nodes[node] == "idle" and sum(other.gpus for other in running) + job.gpus <= self.gpus
+
+    def _choice(self, job: FakeJob) -> list[str]:
+        if len(job.required) > max(job.min_nodes, job.max_nodes):
+            job.is_held, job.reason = True, "BadConstraints"
+            return []
+        nodes = job.required or [node for node in sorted(self.nodes) if self._is_free(node, job)][: job.min_nodes]
+        return nodes if len(nodes) >= job.min_nodes and all(self._is_free(node, job) for node in nodes) else []
+
+    # --- HTTP ---------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._handlers.add(handler)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                method, path, _ = head.split(" ", 2)
+                length = next((int(x[15:]) for x in head.split("\r\n") if x.lower().startswith("content-length:")), 0)
+                body = json.loads(await reader.readexactly(length)) if length else None
+                self.requests.append((method, path, body))
+                payload = json.dumps({"errors": [], **self._answer(method, path, body)}).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._handlers.discard(handler)
+            writer.close()
+
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        prefix = f"/slurm/{self.version}/"
+        if not path.startswith(prefix):
+            return _error(9001, "unknown path")
+        if not self.is_controller_up:
+            return _error(1800, "Unable to contact slurm controller (connect failure)")
+        what = path.removeprefix(prefix)
+        if what == "jobs":
+            return {"jobs": [self._job_json(job) for job in self.jobs.values()]}
+        if what == "nodes":
+            return {"nodes": [self._node_json(name) for name in self.nodes]}
+        job = self.jobs.get(int(what.removeprefix("job/")))
+        if job is None:
+            return _error(2017, "Invalid job id specified")
+        if method == "GET":
+            return {"jobs": [self._job_json(job)]}
+        return self._update(job, body or {})
+
+    def _update(self, job: FakeJob, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self.refuse:
+            return _error(self.refuse.pop(0), "refused")
+        listed = body.get("nodelist", body.get("required_nodes"))
+        names = listed.split(",") if isinstance(listed, str) and listed else listed or []
+        if job.state == "RUNNING":
+            job.was_shrunk |= bool(names)
+            return _error(2021, "Job is no longer pending execution")
+        if listed is not None:
+            job.required = list(names)
+        if isinstance(body.get("nodes"), str):
+            job.min_nodes = job.max_nodes = int(body["nodes"].split("-")[0])
+        if "minimum_nodes" in body:
+            job.min_nodes, job.max_nodes = body["minimum_nodes"], body["maximum_nodes"]
+        self._update_gres(job, body)
+        job.is_held = bool(body["hold"])
+        verb = "withdraw" if job.is_held else "apply" if names else "release"
+        self.changes.append((verb, job.key))
+        return {}
+
+    def _update_gres(self, job: FakeJob, body: Mapping[str, Any]) -> None:
+        asked = body.get("gres") or body.get("tres_per_node")
+        if asked:
+            job.gres = asked
+            job.gpus = sum(int(entry.rpartition(":")[2]) for entry in asked.split(","))
+
+    # --- JSON ---------------------------------------------------------------------------------------------------------
+
+    def _wrap(self, number: int) -> Any:
+        return number if self.version == "v0.0.38" else {"set": True, "infinite": False, "number": number}
+
+    def _job_json(self, job: FakeJob) -> dict[str, Any]:
+        is_plain = self.version == "v0.0.38"
+        has_ended = job.state in END_STATES.values()
+        return {
+            "job_id": job.id,
+            "job_state": job.state if is_plain else [job.state],
+            "state_reason": job.reason,
+            "priority": self._wrap(0 if job.is_held else 4294901750),
+            "partition": "main",
+            "comment": "",
+            "admin_comment": "placewise:held" if job.is_marked else "",
+            "node_count": self._wrap(job.min_nodes),
+            "max_nodes": self._wrap(job.max_nodes),
+            "cpus": self._wrap(job.min_nodes),
+            "minimum_cpus_per_node": self._wrap(1),
+            "memory_per_node": None if is_plain else {"set": False, "infinite": False, "number": 0},
+            "tres_per_node": job.gres if is_plain else job.gres.replace("gres:", "gres/"),
+            "nodes": ",".join(job.nodes),
+            "required_nodes": ",".join(job.required),
+            "gres_detail": [f"gpu:{job.gpus}(IDX:0-{job.gpus - 1})" for _ in job.nodes] if not has_ended else [],
+            "submit_time": self._wrap(1_800_000_000),
+            "start_time": self._wrap(1_800_000_001 if job.nodes else 0),
+            "end_time": self._wrap(1_800_000_009 if has_ended else 0),
+            "restart_cnt": job.restarts,
+            "exit_code": 0 if is_plain else {"status": ["SUCCESS"], "return_code": self._wrap(0)},
+        }
+
+    def _node_json(self, name: str) -> dict[str, Any]:
+        state = self.nodes[name]
+        is_plain = self.version == "v0.0.38"
+        types = [f"gpu:{kind}:1" for kind in self.types] or [f"gpu:{self.gpus}"]
+        return {
+            "name": name,
+            "state": state if is_plain else [state.upper()],
+            "cpus": 64,
+            "real_memory": 65536,
+            "gres": ",".join(types),
+            "cpu_load": 0,
+            **({"free_memory": 60000} if is_plain else {"free_mem": self._wrap(60000)}),
+        }
+
+
+def _error(number: int, text: str) -> dict[str, Any]:
+    return {"errors": [{"error_number": number, "error": text, "description": text}]}

@@ -1,0 +1,140 @@
+"""The bridge's configuration: what is wrong is named, and the hooks carry the site's values."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewise_slurm import config
+from placewise_slurm.hooks import SCRIPTS, write_hooks
+from placewise_slurm.main import EXIT_CONFIG, main
+
+EXAMPLE = Path(__file__).parents[2] / "clients" / "slurm" / "slurm.toml.example"
+
+
+def test_the_example_is_valid_and_names_every_setting() -> None:
+    loaded = config.load(EXAMPLE)
+    assert loaded.adapter.cluster
+    text = EXAMPLE.read_text()
+    import dataclasses
+
+    for name, kind in config._SECTIONS.items():
+        assert f"[{name}" in text
+        missing = [item.name for item in dataclasses.fields(kind) if item.name not in text]
+        assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ({}, "cluster"),
+        ({"adapter": {"cluster": "c"}, "slrum": {}}, r"\[slrum\]"),
+        ({"adapter": {"cluster": "c", "depht": 1}}, "adapter.depht"),
+        ({"adapter": {"cluster": "c", "resync_s": "5"}}, "adapter.resync_s"),
+        ({"adapter": {"cluster": "c", "resync_s": -5}}, "adapter.resync_s"),
+        ({"adapter": {"cluster": "c", "is_dry_run": 1}}, "adapter.is_dry_run"),
+        ({"adapter": {"cluster": "c"}, "slurm": {"version": "v0.0.39"}}, "slurm.version"),
+        ({"adapter": {"cluster": "c"}, "site": {"priorities": {"high": "hot"}}}, "site.priorities"),
+    ],
+)
+def test_bad_configurations_name_the_key(raw: dict[str, Any], named: str) -> None:
+    with pytest.raises(config.ConfigError, match=named):
+        config.parse(raw)
+
+
+def test_a_bad_file_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "slurm.toml"
+    path.write_text("[adapter\n")
+    assert main(["--config", str(path), "check"]) == EXIT_CONFIG
+    assert str(path) in capsys.readouterr().err
+
+
+def parsed(**hooks: Any) -> config.BridgeConfig:
+    return config.parse({"adapter": {"cluster": "c"}, "hooks": hooks})
+
+
+def test_hooks_are_written_executable_and_filled_in(tmp_path: Path) -> None:
+    written = write_hooks(parsed(listen_port=6831, partitions=["gpu", "big"]), tmp_path)
+    assert [path.name for path in written] == list(SCRIPTS)
+    for path in written:
+        text = path.read_text()
+        assert "@POKE" not in text
+        assert os.access(path, os.X_OK)
+    assert '["gpu"] = true, ["big"] = true' in (tmp_path / "job_submit.lua").read_text()
+    assert "/dev/udp/127.0.0.1/6831" in (tmp_path / "jobcomp.sh").read_text()
+
+
+def test_a_name_that_would_be_program_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="script"):
+        write_hooks(parsed(partitions=['x"] = os.execute("id'], listen_port=1), tmp_path)
+
+
+def test_task_prolog_prints_the_share_of_its_task(tmp_path: Path) -> None:
+    write_hooks(parsed(shares_dir=str(tmp_path)), tmp_path)
+    (tmp_path / "42").write_text("n1 gpu0 10 1.5\nn1 gpu1 20 3\nn2 gpu0 10 1.5\n")
+
+    def run(node: str, rank: int, job: int = 42) -> str:
+        environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": str(job)}
+        environment |= {"SLURMD_NODENAME": node, "SLURM_LOCALID": str(rank)}
+        return subprocess.run(
+            [tmp_path / "task_prolog.sh"], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert run("n1", 1).splitlines() == [
+        "export PLACEWISE_SHARE_SCALE=20",
+        "export PLACEWISE_SHARE_FRACTION=0.5",
+        "export PLACEWISE_SHARE_UNIT=gpu1",
+        "export PLACEWISE_SHARE_SECONDS=3",
+    ]
+    assert run("n2", 0).startswith("export PLACEWISE_SHARE_SCALE=10")
+    assert run("n3", 0) == run("n1", 2) == run("n1", 0, job=43) == ""
+
+
+LUA = shutil.which("lua5.3") or shutil.which("lua")
+
+
+@pytest.mark.skipif(LUA is None, reason="no Lua interpreter")
+@pytest.mark.parametrize(
+    ("job", "priority"),
+    [
+        ("partition='gpu'", 0),
+        ("partition='cpu'", None),
+        ("", 0),  # the default partition is gpu
+        ("partition='cpu', comment='placewise model=x'", 0),
+        ("partition='gpu', comment='placewise=off'", None),
+        ("partition='cpu', comment='notplacewise'", None),
+        ("partition='gpu', array_inx='1-4'", None),
+        ("partition='gpu', req_nodes='n1'", None),
+        ("partition='gpu', immediate=1", None),
+        ("partition='gpu', begin_time=1900000000", None),
+    ],
+)
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_the_submit_hook(tmp_path: Path, job: str, priority: int | None, is_heard: bool) -> None:
+    """With the socket library replaced by one that is heard or refused."""
+    write_hooks(parsed(partitions=["gpu"]), tmp_path)
+    answer = "'timeout'" if is_heard else "'connection refused'"
+    program = f"""
+    slurm = {{ SUCCESS = 0, log_error = print }}
+    local sent = 0
+    package.loaded.socket = {{ udp = function() return {{
+      settimeout = function() end, setpeername = function() end,
+      send = function() sent = sent + 1; return 6 end, receive = function() return nil, {answer} end }} end }}
+    dofile("{tmp_path}/job_submit.lua")
+    local job = {{ {job} }}
+    assert(slurm_job_submit(job, {{ gpu = {{ flag_default = 1 }}, cpu = {{ flag_default = 0 }} }}, 1000) == 0)
+    print(job.priority, job.admin_comment, sent)
+    """
+    assert LUA is not None
+    printed = subprocess.run([LUA, "-"], input=program, capture_output=True, text=True, check=True).stdout.split()
+    if priority is None:
+        assert printed == ["nil", "nil", "0"]
+    elif is_heard:
+        assert printed == ["0", "placewise:held", "1"]
+    else:
+        assert printed == ["nil", "nil", "1"]

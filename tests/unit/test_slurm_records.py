@@ -1,0 +1,155 @@
+"""REST payloads of every supported version become the same records, and records become the right questions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewise.v1.cluster_pb2 import Node
+from placewise.v1.job_pb2 import Job
+from placewise_client.adapter.native import End, Stage
+from placewise_slurm.records import SlurmJob
+from placewise_slurm.shares import divisible_task
+from placewise_slurm.translate import SiteNames, stage, to_job, to_native, to_node
+from placewise_slurm.versions import VERSIONS, Update
+
+CASES = Path(__file__).parents[1] / "cases" / "slurm"
+HELD = SlurmJob(
+    7, "PENDING", is_held=True, partition="main", admin_comment="placewise:held", tres_per_node="gres:gpu:2", cpus=4
+)
+
+
+def payload(version: str) -> dict[str, Any]:
+    return json.loads((CASES / f"{version}.json").read_text())
+
+
+@pytest.mark.parametrize("version", list(VERSIONS))
+def test_the_same_jobs_are_read_from_every_version(version: str) -> None:
+    recorded = [VERSIONS["v0.0.38"].job(raw) for raw in payload("v0.0.38")["jobs"]]
+    read = [VERSIONS[version].job(raw) for raw in payload(version)["jobs"]]
+    same = [dataclasses.replace(job, tres_per_node=job.tres_per_node.replace("gres/", "gres:")) for job in read[:3]]
+    assert same == recorded
+    assert [stage(job) for job in same] == [Stage.WAITING, Stage.RUNNING, Stage.ENDED]
+    assert all(job.state == "COMPLETING" for job in read[3:])
+
+
+@pytest.mark.parametrize("version", list(VERSIONS))
+def test_nodes_of_every_version(version: str) -> None:
+    nodes = [to_node(VERSIONS[version].node(raw), SiteNames()) for raw in payload(version)["nodes"]]
+    assert (nodes[0].id, nodes[0].capacity.gpus, nodes[0].capacity.cpu_cores, nodes[0].state) == (
+        "n1",
+        8,
+        16,
+        Node.READY,
+    )
+    if version in ("v0.0.41", "v0.0.42"):
+        assert nodes[1].state == Node.DRAINING
+        assert {gpu.model for gpu in nodes[1].gpus} == {"a100"}
+        assert nodes[1].labels == {"feature/ib": "true", "feature/a100": "true"}
+
+
+def test_updates_are_written_as_each_version_wants_them() -> None:
+    change = Update(False, ["n2", "n3"], "gres:gpu:2")
+    assert VERSIONS["v0.0.38"].update(change) == {
+        "hold": False,
+        "nodelist": "n2,n3",
+        "nodes": "2-2",
+        "gres": "gres:gpu:2",
+    }
+    for version in ("v0.0.40", "v0.0.41", "v0.0.42"):
+        assert VERSIONS[version].update(change) == {
+            "hold": False,
+            "required_nodes": ["n2", "n3"],
+            "minimum_nodes": 2,
+            "maximum_nodes": 2,
+            "tres_per_node": "gres/gpu:2",
+        }
+    assert VERSIONS["v0.0.38"].update(Update(True)) == {"hold": True}
+    assert VERSIONS["v0.0.38"].update(Update(False, ())) == {"hold": False, "nodelist": ""}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, Stage.WAITING),
+        ({"is_held": False}, Stage.RELEASED),
+        ({"is_held": False, "required_nodes": "n1"}, Stage.APPLIED),
+        ({"required_nodes": "n1"}, Stage.WAITING),
+        ({"admin_comment": ""}, None),
+        ({"admin_comment": "placewise:watched", "is_held": False}, Stage.WAITING),
+        ({"state": "RUNNING", "admin_comment": ""}, Stage.RUNNING),
+        ({"state": "CONFIGURING"}, Stage.RUNNING),
+        ({"state": "REQUEUED"}, Stage.WAITING),
+        ({"state": "TIMEOUT"}, Stage.ENDED),
+    ],
+)
+def test_stages(changes: dict[str, Any], wanted: Stage | None) -> None:
+    assert stage(dataclasses.replace(HELD, **changes)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [("COMPLETED", End.FINISHED), ("CANCELLED", End.CANCELLED), ("TIMEOUT", End.FAILED), ("NODE_FAIL", End.FAILED)],
+)
+def test_ends(state: str, end: End) -> None:
+    native = to_native(dataclasses.replace(HELD, state=state), SiteNames())
+    assert native is not None
+    assert native.end is end
+
+
+def test_a_gang_has_one_task_per_node() -> None:
+    job = to_job(dataclasses.replace(HELD, min_nodes=3, cpus=12, memory_per_cpu_mib=512), SiteNames())
+    (group,) = job.groups
+    assert (group.count, group.max_per_node) == (3, 1)
+    assert (group.demand.cpu_cores, group.demand.gpus, group.demand.memory_gib) == (4, 2, 2)
+
+
+def test_a_node_range_is_elastic_and_a_cpu_job_is_not() -> None:
+    elastic = to_job(dataclasses.replace(HELD, max_nodes=4), SiteNames())
+    assert (elastic.elastic.min_gpus, elastic.elastic.max_gpus, len(elastic.groups)) == (2, 8, 0)
+    assert not to_job(dataclasses.replace(HELD, max_nodes=4, tres_per_node=""), SiteNames()).HasField("elastic")
+
+
+def test_gpus_for_the_whole_job_are_split_over_its_nodes() -> None:
+    job = to_job(dataclasses.replace(HELD, tres_per_node="", tres_per_job="gres:gpu:8", min_nodes=2), SiteNames())
+    assert job.groups[0].demand.gpus == 4
+
+
+def test_priority_comes_from_qos_then_partition() -> None:
+    names = SiteNames(priorities={"high": "urgent", "main": "prior"})
+    assert to_job(dataclasses.replace(HELD, qos="high"), names).priority == Job.URGENT
+    assert to_job(HELD, names).priority == Job.PRIOR
+    assert to_job(HELD, SiteNames()).priority == Job.NORMAL
+
+
+def test_what_slurm_does_not_know_is_in_the_comment() -> None:
+    job = to_job(
+        dataclasses.replace(HELD, comment="placewise model=VGG-16,epochs=90 batch=64 samples=nan"), SiteNames()
+    )
+    assert (job.model, job.total_epochs, job.batch_size, job.dataset_size) == ("VGG-16", 90, 64, 0)
+
+
+def test_a_gpu_type_is_a_model_unless_the_site_types_every_gpu() -> None:
+    asked = dataclasses.replace(HELD, tres_per_node="gres:gpu:a100:2")
+    assert to_job(asked, SiteNames()).groups[0].gpu_model == "a100"
+    typed = dataclasses.replace(HELD, tres_per_node="gres:gpu:g1:1")
+    assert to_job(typed, SiteNames(), ("g0", "g1")).groups[0].gpu_model == ""
+
+
+@pytest.mark.parametrize(
+    ("comment", "scales"),
+    [
+        ("divisible=100 serial=5 kind=render", (100, 5, "render")),
+        ("divisible=inf", None),
+        ("divisible=-1", None),
+        ("divisible=many", None),
+        ("", None),
+    ],
+)
+def test_divisible_jobs(comment: str, scales: tuple[float, float, str] | None) -> None:
+    task = divisible_task(dataclasses.replace(HELD, comment=comment))
+    assert (task and (task.parallel_scale, task.serial_scale, task.kind)) == scales
