@@ -94,10 +94,10 @@ class RedisSettings(Section):
 
 class PlaceSettings(Section):
     policy: str = Field(
-        default="load-balance", description="Placement policy where neither request nor cluster names one."
+        default="consolidate", description="Placement policy where neither request nor cluster names one."
     )
     fallback_policy: str = Field(
-        default="load-balance", description="Heuristic that answers when a learned policy cannot."
+        default="consolidate", description="Heuristic that answers when a learned policy cannot."
     )
     reserve_ttl_s: float = Field(
         default=60.0, gt=0, description="How long a placement is held until the job is started."

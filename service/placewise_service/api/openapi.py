@@ -106,7 +106,7 @@ def _operation(route: Route) -> Schema:
 
 
 def _request_body(route: Route) -> Schema:
-    descriptor = route.rpc.request.DESCRIPTOR
+    descriptor: MessageType = route.rpc.request.DESCRIPTOR
     if route.body != "*":
         descriptor = descriptor.fields_by_name[route.body].message_type
     content: Schema = {"schema": _reference(descriptor)}

@@ -1,0 +1,108 @@
+"""Server certificates that are read again when their files change, for both faces. Never writes or makes one.
+
+A reload that fails (a half-written file, a key that is not the certificate's) keeps the last good certificate.
+"""
+
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from placewise_service.settings import TlsSettings
+
+log = structlog.get_logger(__name__)
+
+
+class CertificateError(ValueError):
+    """The certificate files cannot be used; the text says why."""
+
+
+class Certificates:
+    """The files of TlsSettings. Raises CertificateError at construction. Thread-safe: gRPC asks from its own threads."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        if settings.cert_file is None or settings.key_file is None:
+            raise CertificateError("TLS needs cert_file and key_file")
+        self._cert, self._key, self._ca = settings.cert_file, settings.key_file, settings.client_ca_file
+        self._lock = threading.Lock()
+        self._stamp = self._stamps()
+        self._context = self._load()
+        self._version = 1
+
+    def context(self) -> ssl.SSLContext:
+        """The context in force; later handshakes on it switch to newer certificates by themselves."""
+        return self._context
+
+    def current(self) -> tuple[ssl.SSLContext, int]:
+        """The newest usable context, and a number that grows with each reload."""
+        with self._lock:
+            self._reload_if_changed()
+            return self._context, self._version
+
+    def grpc_configuration(self) -> Any:
+        """What gRPC wants: PEM bytes."""
+        return grpc.ssl_server_certificate_configuration(
+            [(self._key.read_bytes(), self._cert.read_bytes())], self._ca.read_bytes() if self._ca else None
+        )
+
+    def _reload_if_changed(self) -> None:
+        try:
+            stamp = self._stamps()
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            self._context = self._load()
+        except CertificateError as error:
+            log.error("certificate not usable; the last good one stays in force", reason=str(error))
+            return
+        self._version += 1
+        log.info("certificate reloaded")
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self._cert, self._key)
+            if self._ca is not None:
+                context.load_verify_locations(self._ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            raise CertificateError(f"{self._cert}: {error.strerror or type(error).__name__}") from None
+        context.sni_callback = self._switch
+        return context
+
+    def _switch(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        """At the start of a handshake: moves the connection to the newest context."""
+        newest, _ = self.current()
+        if newest is not context:
+            connection.context = newest
+
+    def _stamps(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple(_stamp(path) for path in (self._cert, self._key, self._ca) if path is not None)
+
+
+def grpc_credentials(certificates: Certificates, demands_client: bool) -> grpc.ServerCredentials:
+    """Credentials that follow the files: gRPC asks before each handshake."""
+    seen = certificates.current()[1]
+
+    def fetch() -> Any:
+        nonlocal seen
+        _, version = certificates.current()
+        if version == seen:
+            return None
+        seen = version
+        return certificates.grpc_configuration()
+
+    return grpc.dynamic_ssl_server_credentials(certificates.grpc_configuration(), fetch, demands_client)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CertificateError(f"{path}: {error.strerror}") from None
+    return status.st_mtime_ns, status.st_size, status.st_ino

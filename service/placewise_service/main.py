@@ -1,0 +1,191 @@
+"""Starts the service: settings → store → engine → faces, in one process or in several that share the ports.
+
+`serve` blocks until SIGTERM or SIGINT. Stopping is orderly: health says NOT_SERVING, calls in flight are finished
+within the drain time, the decision log is written out, and the embedded Redis, if there is one, goes last.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import structlog
+import uvloop
+
+from placewise_core.clock import SystemClock
+from placewise_core.cluster import QueueSettings
+from placewise_core.errors import StateUnavailableError
+from placewise_service.api.auth import Authenticator, Open, TokenFile, TokensFileError
+from placewise_service.api.desk import Desk
+from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.rest_server import RestFace
+from placewise_service.api.tls import CertificateError, Certificates, grpc_credentials
+from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.engine.engine import Engine, EngineOptions
+from placewise_service.model.bundle import BundleError
+from placewise_service.settings import Settings
+from placewise_service.state.connection import RedisOptions
+from placewise_service.state.embedded import EmbeddedRedis, EmbeddedRedisError
+from placewise_service.state.options import StoreOptions
+from placewise_service.state.redis_store import RedisStore
+from placewise_service.supervisor import Supervisor
+from placewise_service.telemetry import Telemetry, configure_logging
+
+log = structlog.get_logger(__name__)
+
+FAILED = 1
+_FIRST_PAUSE_S = 0.05  # before a store that does not answer at start is asked again; doubles
+_LONGEST_PAUSE_S = 1.0
+_REFUSALS = (OSError, EmbeddedRedisError, TokensFileError, CertificateError, BundleError, ValueError)
+
+
+def serve(settings: Settings) -> int:
+    """Serves until told to stop; the exit code: 0 after an orderly stop, 1 if the service could not start."""
+    configure_logging(settings.log)
+    log.info("starting", settings=settings.effective())
+    try:
+        with _redis_url(settings) as redis_url:
+            if settings.server.workers == 1:
+                run(settings, redis_url)
+                return 0
+            return Supervisor(settings, redis_url, work).run()
+    except _REFUSALS as error:
+        log.error("cannot start", reason=str(error))
+        return FAILED
+
+
+def work(settings: Settings, redis_url: str, parent: Connection) -> None:
+    """Body of one of several processes: serves until told to stop or until the parent is gone."""
+    configure_logging(settings.log)
+    try:
+        run(settings, redis_url, parent)
+    except _REFUSALS as error:
+        log.error("cannot start", reason=str(error))
+        sys.exit(FAILED)
+
+
+def run(settings: Settings, redis_url: str, parent: Connection | None = None) -> None:
+    """Serves in this process. `parent`: a pipe that closes with the supervisor, whose ports are shared."""
+    uvloop.run(_run(settings, redis_url, parent))
+
+
+@contextlib.contextmanager
+def _redis_url(settings: Settings) -> Iterator[str]:
+    """The Redis to use: the one configured, or a private one that lives as long as the service."""
+    if settings.redis_url is not None:
+        yield settings.redis_url.get_secret_value()
+        return
+    with EmbeddedRedis(settings.state_dir, settings.redis.command) as redis:
+        log.info("embedded redis", pid=redis.pid, state_dir=str(settings.state_dir))
+        yield redis.url
+
+
+async def _run(settings: Settings, redis_url: str, parent: Connection | None) -> None:
+    stop = _stop_signals(parent)
+    telemetry = Telemetry(settings.otel)
+    engine = _engine(settings, redis_url, telemetry)
+    desk = Desk(
+        engine, SystemClock(), settings.limits, _authenticator(settings), telemetry, settings.place.max_reserve_ttl_s
+    )
+    shares_ports = parent is not None
+    certificates = Certificates(settings.tls) if settings.tls.is_on else None
+    credentials = grpc_credentials(certificates, settings.tls.client_ca_file is not None) if certificates else None
+    grpc_face = GrpcFace(desk, settings.server, credentials, shares_ports)
+    rest_face = RestFace(desk, settings.server, certificates, shares_ports)
+    await grpc_face.start()
+    await rest_face.start()
+    log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, pid=os.getpid())
+    if await _started(engine, stop):
+        await grpc_face.set_serving(True)
+        _settle_garbage_collector()
+        log.info("ready", pid=os.getpid())
+        await stop.wait()
+    await _drain(settings, desk, grpc_face, rest_face, engine)
+    telemetry.close()
+
+
+def _stop_signals(parent: Connection | None) -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if parent is not None:
+        loop.add_reader(parent.fileno(), _on_parent_gone, loop, parent, stop)
+    return stop
+
+
+def _on_parent_gone(loop: asyncio.AbstractEventLoop, parent: Connection, stop: asyncio.Event) -> None:
+    loop.remove_reader(parent.fileno())
+    stop.set()
+
+
+def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
+    redis = settings.redis
+    store = RedisStore(
+        RedisOptions(
+            url=redis_url,
+            timeout_s=redis.timeout_ms / 1000.0,
+            connections=redis.connections,
+            ca_file=redis.ca_file,
+            cert_file=redis.cert_file,
+            key_file=redis.key_file,
+            sentinel_service=redis.sentinel_service,
+            is_cluster=redis.is_cluster,
+        ),
+        StoreOptions(ring_records=settings.declog.ring_records),
+    )
+    admit = settings.admit
+    options = EngineOptions(
+        place_policy=settings.place.policy,
+        admit_policy=admit.policy,
+        fallback_policy=settings.place.fallback_policy,
+        reserve_ttl_s=settings.place.reserve_ttl_s,
+        stale_telemetry_after_s=settings.stale_telemetry_after_s,
+        queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
+    )
+    return build_engine(store, SystemClock(), telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)
+
+
+def _authenticator(settings: Settings) -> Authenticator:
+    path = settings.auth.tokens_file
+    return TokenFile(path, SystemClock()) if path is not None else Open()
+
+
+async def _started(engine: Engine, stop: asyncio.Event) -> bool:
+    """Waits for a store that does not answer yet, as it may start beside us; False if told to stop meanwhile."""
+    pause_s = _FIRST_PAUSE_S
+    while not stop.is_set():
+        try:
+            await engine.start()
+        except StateUnavailableError as error:
+            log.warning("the state store does not answer yet", reason=error.message)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        else:
+            return True
+    return False
+
+
+def _settle_garbage_collector() -> None:
+    """What is loaded now stays: without this every full collection would walk it, in the middle of a decision."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+
+
+async def _drain(settings: Settings, desk: Desk, grpc_face: GrpcFace, rest_face: RestFace, engine: Engine) -> None:
+    log.info("draining", in_flight=desk.in_flight, pid=os.getpid())
+    timeout_s = settings.server.drain_timeout_s
+    await grpc_face.drain()
+    if not await desk.drain(timeout_s):
+        log.warning("calls cut off", in_flight=desk.in_flight)
+    await grpc_face.stop(0.5)
+    await rest_face.stop()
+    await engine.drain(timeout_s)
+    await engine.close()
+    log.info("stopped", pid=os.getpid())
