@@ -1,58 +1,92 @@
-"""Estimated speed of a task on each node, alone: what ECT and PATS compare. Never looks at co-location."""
+"""Estimated speed of a task on each node, alone, and the load of nodes: what ECT and PATS compare.
+
+Never looks at co-location. Both are kept per view and renewed where something changed.
+"""
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import TELEMETRY_COLUMNS, ClusterView, FloatArray
+from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, TELEMETRY_COLUMNS, ClusterView, FloatArray, IntArray
 
-_CPU_UTIL, _MEMORY_UTIL, _GPU_UTIL, _GPU_MEMORY_UTIL = (
-    TELEMETRY_COLUMNS.index(name) for name in ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util")
+_ROWS = np.array([CPU, MEMORY, GPUS, GPU_MEMORY])
+_MEASURED = np.array(
+    [TELEMETRY_COLUMNS.index(name) for name in ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util")]
 )
 
 
-@dataclass(frozen=True)
 class NodeSpeeds:
-    """Relative speed of one task on every node."""
+    """Relative speed of a model's tasks on every node."""
 
-    gpu_speeds: GpuSpeeds
+    def __init__(self, gpu_speeds: GpuSpeeds) -> None:
+        self._gpu_speeds = gpu_speeds
+        self._kept: WeakKeyDictionary[ClusterView, tuple[int, dict[str, FloatArray]]] = WeakKeyDictionary()
 
     def of(self, task: TaskContext) -> FloatArray:
-        """(M,) > 0. A task on GPUs: that of the node's free GPU model fastest for the job's model, over the reference
-        GPU (measured, Gavel). A CPU task: the CPU clock over the cluster's mean; unknown clocks count as the mean."""
-        if task.demand[4] > 0:
-            return self._gpu(task)
-        return _cpu(task.view)
-
-    def _gpu(self, task: TaskContext) -> FloatArray:
+        """(M,) > 0. A task on GPUs: the node's GPU model that is fastest for the job's model, over the reference GPU
+        (measured, Gavel). A CPU task: the CPU clock over the cluster's mean; unknown clocks count as the mean."""
         view = task.view
-        names = view.gpu_model_names()
-        if not names:
-            return np.ones(view.size)
-        by_model = np.array([*(self.gpu_speeds.of(task.job.model, name) for name in names), 0.0])
-        is_open = view.gpu_exists & (view.gpu_tenant_count == 0)
-        is_open |= ~is_open.any(axis=1)[:, None] & view.gpu_exists  # only shared ones left
-        speeds = np.where(is_open, by_model[view.gpu_model], 0.0).max(axis=1, initial=0.0)
-        return np.where(speeds > 0, speeds, 1.0)
+        stamp, kept = self._kept.get(view, (0, {}))
+        if stamp != view.layout_stamp:
+            kept = {}
+            self._kept[view] = (view.layout_stamp, kept)
+        key = task.job.model if task.demand[GPUS] > 0 else ""
+        speeds = kept.get(key)
+        if speeds is None:
+            speeds = kept[key] = self._on_gpus(view, key) if task.demand[GPUS] > 0 else _on_cpus(view)
+        return speeds
+
+    def _on_gpus(self, view: ClusterView, model: str) -> FloatArray:
+        # gpu_model is -1 where there is no GPU: that picks the last entry.
+        by_model = np.array([*(self._gpu_speeds.of(model, name) for name in view.gpu_model_names()), 0.0])
+        speeds = by_model[view.gpu_model].max(axis=1, initial=0.0)
+        return np.asarray(np.where(speeds > 0, speeds, 1.0))
 
 
-def _cpu(view: ClusterView) -> FloatArray:
-    clocks = view.cpu_ghz
-    known = clocks > 0
+def _on_cpus(view: ClusterView) -> FloatArray:
+    known = view.cpu_ghz > 0
     if not known.any():
         return np.ones(view.size)
-    mean = clocks[known].mean()
-    return np.asarray(np.where(known, clocks, mean) / mean)
+    mean = view.cpu_ghz[known].mean()
+    return np.asarray(np.where(known, view.cpu_ghz, mean) / mean)
 
 
-def node_load(view: ClusterView) -> FloatArray:
-    """(M,) mean share of CPU, memory, GPUs and GPU memory in use, the larger of what was promised and what was measured
-    (LDWP's Load_i, equation (7))."""
-    rows = [0, 1, 4, 2]
-    is_there = view.capacity[rows] > 0
-    used = np.where(is_there, 1.0 - view.free[rows] * view.inverse_capacity[rows], 0.0)
-    measured = view.telemetry[[_CPU_UTIL, _MEMORY_UTIL, _GPU_UTIL, _GPU_MEMORY_UTIL]]
-    used = np.clip(np.fmax(used, measured), 0.0, 1.0)
+@dataclass(slots=True)
+class _Kept:
+    load: FloatArray
+    stamps: IntArray
+    telemetry_stamp: int
+
+
+class NodeLoads:
+    """Load of every node: LDWP's Load_i (7), the mean share of CPU, memory, GPUs and GPU memory in use; of each the
+    larger of what was promised and what was measured."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
+
+    def of(self, view: ClusterView) -> FloatArray:
+        """(M,) in [0, 1]. Do not write."""
+        kept = self._kept.get(view)
+        if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
+            load = _load(view, np.arange(view.size))
+            self._kept[view] = _Kept(load, view.node_stamp.copy(), view.telemetry_stamp)
+            return load
+        changed = (kept.stamps != view.node_stamp).nonzero()[0]
+        if len(changed):
+            kept.load[changed] = _load(view, changed)
+            kept.stamps[changed] = view.node_stamp[changed]
+        return kept.load
+
+
+def _load(view: ClusterView, nodes: IntArray) -> FloatArray:
+    """(n,) load of some nodes. A resource the node lacks counts in neither sum nor mean."""
+    at = np.ix_(_ROWS, nodes)
+    scale = view.inverse_capacity[at]
+    is_there = scale > 0
+    used = np.fmax(is_there - view.free[at] * scale, view.telemetry[np.ix_(_MEASURED, nodes)])
+    used = np.clip(used, 0.0, 1.0) * is_there
     return np.asarray(used.sum(axis=0) / np.maximum(1, is_there.sum(axis=0)))

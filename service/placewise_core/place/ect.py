@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.job import Job
-from placewise_core.place.completion import NodeSpeeds, node_load
+from placewise_core.place.completion import NodeLoads, NodeSpeeds
 from placewise_core.place.decode import decode
 from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
 from placewise_core.place.tables import GpuSpeeds
@@ -23,6 +23,7 @@ class ExpectedCompletionTime:
 
     def __init__(self, gpu_speeds: GpuSpeeds) -> None:
         self._speeds = NodeSpeeds(gpu_speeds)
+        self._loads = NodeLoads()
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
@@ -37,9 +38,9 @@ class ExpectedCompletionTime:
         return (
             ("completion_s", float(self._completion_s(task)[m])),
             ("speed", float(self._speeds.of(task)[m])),
-            ("load", float(node_load(task.view)[m])),
+            ("load", float(self._loads.of(task.view)[m])),
         )
 
     def _completion_s(self, task: TaskContext) -> FloatArray:
         work = task.job.single_gpu_s / max(1, task.group.count) if task.job.single_gpu_s > 0 else 1.0
-        return np.asarray(work / self._speeds.of(task) * (1.0 + node_load(task.view)))
+        return np.asarray(work / self._speeds.of(task) * (1.0 + self._loads.of(task.view)))

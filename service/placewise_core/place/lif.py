@@ -75,7 +75,7 @@ class LeastInterference:
         sums = self._sums.get(view)
         if sums is None or len(sums.stamps) != view.size:
             sums = self._sums[view] = _Sums(np.zeros((5, view.size)), np.zeros(view.size, dtype=np.int64))
-        for m in np.flatnonzero(sums.stamps != view.node_stamp).tolist():
+        for m in (sums.stamps != view.node_stamp).nonzero()[0].tolist():
             sums.terms[:, m] = self._sum_over_tasks(view, m)
         sums.stamps[:] = view.node_stamp
         return sums

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.job import Job
-from placewise_core.place.completion import NodeSpeeds, node_load
+from placewise_core.place.completion import NodeSpeeds
 from placewise_core.place.decode import decode
 from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
 from placewise_core.place.tables import GpuSpeeds
@@ -16,8 +16,8 @@ class RelativePerformance:
     """Score = relative speedup · idle share of the kind of unit the task runs on.
 
     PATS orders by the speedup a task has on an accelerator and balances that against the loads of CPUs and GPUs. On
-    nodes that means: for a task on GPUs, its speed on the node's GPUs over the slowest in the cluster, times the share
-    of the node's GPUs that is idle; for a CPU task the same with CPUs. Jobs with the largest speedup choose first.
+    nodes that means: for a task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times
+    the share of the node's GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first.
     """
 
     name = "pats"
@@ -40,7 +40,6 @@ class RelativePerformance:
         return (
             ("speedup", float(self._speedup(task)[m])),
             ("idle", float(self._idle(task)[m])),
-            ("load", float(node_load(task.view)[m])),
         )
 
     def _spread(self, job: Job, gpu_models: Sequence[str]) -> float:
@@ -50,8 +49,7 @@ class RelativePerformance:
 
     def _speedup(self, task: TaskContext) -> FloatArray:
         speeds = self._speeds.of(task)
-        among = speeds[task.mask]
-        return np.asarray(speeds / among.min()) if len(among) else speeds
+        return np.asarray(speeds / speeds.min(initial=np.inf, where=task.mask))
 
     @staticmethod
     def _idle(task: TaskContext) -> FloatArray:
