@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False)
+# A pipe has no width; 80 columns would fold tables that a file or a log has room for.
+console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+errors = Console(stderr=True, highlight=False, markup=False)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -24,7 +25,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     """A table; columns whose name ends in a unit in brackets, or that hold numbers, are set right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     raw = list(zip(*cells, strict=True)) if cells else [() for _ in columns]
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    console.print(title, style="bold")
+    table = Table(header_style="bold", pad_edge=False)
     for name, values in zip(columns, raw, strict=True):
         table.add_column(name, justify="right" if values and all(_is_number(v) for v in values) else "left")
     for row in cells:
