@@ -1,0 +1,192 @@
+"""The adapters' conformance suite on Kubernetes: as an extender of the scheduler, and as a scheduler of our own name."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from placewise.v1.cluster_pb2 import Node
+from placewise_client.adapter.loop import AdapterLoop
+from placewise_client.adapter.native import AdapterSettings, Applied, End, NativeJob, Placement, Stage
+from placewise_kubernetes import names
+from placewise_kubernetes.extender import Extender
+from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.gangs import UID_LENGTH, stage_of
+from placewise_kubernetes.host import KubernetesHost
+from placewise_kubernetes.kube import KubeClient
+from placewise_kubernetes.nodes import NodeReader
+from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
+from tests.e2e.kubernetes_cluster import fake_node, pod
+from tests.fakes.kubernetes_api import FakeKube
+from tests.fakes.oracle import Oracle, OracleServer
+
+RULES = GangRules()
+PHASES = {End.FINISHED: "Succeeded", End.FAILED: "Failed"}
+
+
+class RecordedHost(KubernetesHost):
+    """Notes what it changed."""
+
+    changes: list[tuple[str, str]]
+
+    async def apply(self, job: NativeJob, placement: Placement) -> Applied:
+        return self._noted("apply", job, await super().apply(job, placement))
+
+    async def release(self, job: NativeJob) -> Applied:
+        return self._noted("release", job, await super().release(job))
+
+    async def withdraw(self, job: NativeJob) -> Applied:
+        return self._noted("withdraw", job, await super().withdraw(job))
+
+    def _noted(self, verb: str, job: NativeJob, result: Applied) -> Applied:
+        if result is Applied.DONE:
+            self.changes.append((verb, job.key))
+        return result
+
+
+class KubernetesScheduler:
+    """A cluster whose scheduler takes the first node that fits, after asking the extender as kube-scheduler does."""
+
+    def __init__(self, scheduler: str) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.kube = FakeKube()
+        self.native: RecordedHost
+        self._scheduler = scheduler
+        self._paths: dict[str, list[str]] = {}
+        self._number = itertools.count(1)
+        self._watching: asyncio.Task[None] | None = None
+
+    def restart(self) -> None:
+        """A new life of the native layer."""
+        self.stop()
+        reader = NodeReader(RULES.gpu_resources)
+        self.native = RecordedHost(cast(KubeClient, self.kube), RULES, reader)
+        self.native.changes = self.changes
+        self._watching = asyncio.ensure_future(self.native.run())
+
+    def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def add_nodes(self, count: int, gpus: int) -> None:
+        for index in range(1, count + 1):
+            self.kube.add_node(fake_node(f"n{index}", gpus))
+        await self.kube.seen()
+
+    async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True) -> str:
+        name = f"g{next(self._number)}"
+        notes = {names.GANG: str(tasks), names.MAX_PER_NODE: "1"} if is_managed else {}
+        labels = {names.JOB: name} if is_managed else {}
+        scheduler = self._scheduler if is_managed else "default-scheduler"
+        made = [
+            self.kube.add_pod(pod(f"{name}-{index}", gpus=gpus, labels=labels, annotations=notes, scheduler=scheduler))
+            for index in range(tasks)
+        ]
+        await self.kube.seen()
+        uid = made[0]["metadata"]["uid"][:UID_LENGTH]
+        key = f"default/{name}/{uid}" if is_managed else f"default/{name}-0/{uid}"
+        self._paths[key] = [f"/api/v1/namespaces/default/pods/{name}-{index}" for index in range(tasks)]
+        return key
+
+    async def run_scheduler(self) -> None:
+        await self.kube.seen()
+        extender = Extender(self.native, fail_open_s=0.0, is_open_failing=False)
+        for path, document in list(self.kube.pods.items()):
+            is_pending = document["status"]["phase"] == "Pending" and not document["spec"].get("nodeName")
+            if is_pending and document["spec"]["schedulerName"] == "default-scheduler":
+                answer = await extender.filter({"Pod": document, "NodeNames": self._feasible(document)})
+                if answer["NodeNames"]:
+                    self.kube.bind(path, answer["NodeNames"][0], {})
+        await self.kube.seen()
+
+    async def end(self, key: str, end: End) -> None:
+        for path in self._paths[key]:
+            if end is End.CANCELLED:
+                self.kube.remove_pod(path)
+            else:
+                self.kube.set_phase(path, PHASES[end])
+        await self.kube.seen()
+
+    async def set_node_state(self, node: str, state: Node.State) -> None:
+        self.kube.change_node(node, unschedulable=state == Node.State.DRAINING)
+        await self.kube.seen()
+
+    async def set_reachable(self, is_reachable: bool) -> None:
+        if not is_reachable:
+            self.kube.lose_connections()
+            await asyncio.sleep(0)
+            return
+        self.kube.is_reachable = True
+        while not self.native.is_current():  # noqa: ASYNC110 the watch connects again after a pause of its own
+            await asyncio.sleep(0.01)
+
+    async def where(self, key: str) -> list[str]:
+        documents = [self.kube.pods[path] for path in self._paths[key] if path in self.kube.pods]
+        running = [document for document in documents if document["status"]["phase"] == "Pending"]
+        return sorted(document["spec"]["nodeName"] for document in running if document["spec"].get("nodeName"))
+
+    async def stage(self, key: str) -> Stage:
+        await self.kube.seen()
+        stage = stage_of(self.native.pods.book.gangs[key])
+        assert stage is not None
+        return stage
+
+    def _feasible(self, document: dict[str, Any]) -> list[str]:
+        """What kube-scheduler's own filters leave over: nodes that take pods and have the GPUs."""
+        wanted = _gpus(document)
+        free = {name: 8 for name, node in self.kube.nodes.items() if not node.get("spec", {}).get("unschedulable")}
+        for other in self.kube.pods.values():
+            node = other["spec"].get("nodeName")
+            if node in free and other["status"]["phase"] in ("Pending", "Running"):
+                free[node] -= _gpus(other)
+        return [name for name, gpus in free.items() if gpus >= wanted]
+
+
+def _gpus(document: dict[str, Any]) -> int:
+    return int(document["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+
+
+class KubernetesWorld(World):
+    """A new life of the adapter is a new process: its native layer forgets, too."""
+
+    host: KubernetesScheduler
+
+    def start_adapter(self, settings: AdapterSettings = SETTINGS) -> AdapterLoop:
+        self.host.restart()
+        return super().start_adapter(settings)
+
+
+class KubernetesConformance(AdapterConformance):
+    scheduler: str
+
+    @pytest.fixture
+    async def host(self) -> AsyncIterator[KubernetesScheduler]:  # type: ignore[override]
+        host = KubernetesScheduler(self.scheduler)
+        yield host
+        host.stop()
+        await host.native.writer.drain()
+
+    @pytest.fixture
+    async def world(self, host: KubernetesScheduler) -> AsyncIterator[KubernetesWorld]:  # type: ignore[override]
+        clock = Clock()
+        server = await OracleServer(Oracle(now=clock)).start()
+        world = KubernetesWorld(host, server, clock)
+        await host.add_nodes(4, 8)
+        yield world
+        for client in world.clients:
+            await client.close()
+        await server.stop()
+
+
+class TestExtender(KubernetesConformance):
+    scheduler = "default-scheduler"
+
+
+class TestOwnScheduler(KubernetesConformance):
+    """Here to apply is to bind: there is no time between the two."""
+
+    scheduler = RULES.own_scheduler
