@@ -40,6 +40,13 @@ class SlurmConformance(AdapterConformance):
         assert await host.where(key) == world.decided_nodes(key) == ["n2", "n3", "n4"]
         assert host.jobs[1].gpus == 4
 
+    async def test_an_elastic_job_stays_in_its_node_range(self, world: World, host: FakeSlurm) -> None:
+        world.oracle.chosen_gpus = lambda job: (1, 6)
+        key = await host.submit(2, 2, max_nodes=3)
+        await world.step()
+        assert len(await host.where(key)) == 2
+        assert host.jobs[1].gpus == 3
+
     async def test_a_rigid_job_keeps_its_request(self, world: World, host: FakeSlurm) -> None:
         await host.submit(2, 3)
         await world.step()

@@ -87,8 +87,13 @@ class Oracle:
         decision = response.decisions.add(job_id=job.id)
         self._expire()
         held = self.held.get(job.id)
-        if held is not None and not held.is_running:
-            self.held.pop(job.id)
+        if held is not None and not request.dry_run:
+            # Asking again must not place it twice.
+            decision.outcome = decision_pb2.PLACED
+            decision.assignments.extend(held.assignments)
+            decision.reservation_id = held.reservation_id
+            decision.reservation_expire_time.FromSeconds(int(held.expire_time_s))
+            return
         found = self._first_fit(job, empty=False)
         if found is None:
             fits_ever = self._first_fit(job, empty=True) is not None
@@ -102,8 +107,15 @@ class Oracle:
         ttl_s = request.reserve_ttl.seconds or 60
         decision.reservation_id = str(uuid.uuid4())
         decision.reservation_expire_time.FromSeconds(int(self.now() + ttl_s))
+        self._forget_end(job.id)
         self.held[job.id] = Held(found, decision.reservation_id, response.meta.decision_id, self.now() + ttl_s)
         self.decided.setdefault(job.id, []).append(found)
+
+    def _forget_end(self, job_id: str) -> None:
+        """A job that is placed again (its placement was withdrawn) is not over."""
+        if job_id in self.ended:
+            self.ended.discard(job_id)
+            self.events = [event for event in self.events if event.job_id != job_id]
 
     def admit_or_wait(self, request: decision_pb2.AdmitOrWaitRequest) -> decision_pb2.AdmitOrWaitResponse:
         response = decision_pb2.AdmitOrWaitResponse()

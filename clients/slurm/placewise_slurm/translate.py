@@ -141,6 +141,7 @@ def to_native(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Nat
         job=to_job(job, names, types),
         stage=now,
         template=task_group(job, types) if is_elastic(job) else None,
+        most_nodes=job.max_nodes,
         placement=placement(job),
         is_managed=job.is_marked or job.is_watched,
         are_gpus_exact=bool(job.gres_detail) and _names_indices(job, types),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -243,11 +244,19 @@ def _shaped(gang: _Gang) -> Job:
     job.CopyFrom(gang.job.job)
     job.shape.CopyFrom(gang.shape)
     if gang.job.template is not None:
+        job.shape.CopyFrom(_in_range(gang.shape, gang.job.template.count, gang.job.most_nodes))
         group = job.groups.add()
         group.CopyFrom(gang.job.template)
-        group.count = gang.shape.nodes
-        group.demand.gpus = gang.shape.gpus_per_node
+        group.count = job.shape.nodes
+        group.demand.gpus = job.shape.gpus_per_node
     return job
+
+
+def _in_range(shape: Shape, fewest: int, most: int) -> Shape:
+    """The shape on a number of nodes that the job's user allowed, with no GPU less than was admitted."""
+    nodes = max(fewest, min(shape.nodes, most or shape.nodes))
+    gpus = shape.nodes * shape.gpus_per_node
+    return shape if nodes == shape.nodes else Shape(nodes=nodes, gpus_per_node=math.ceil(gpus / nodes))
 
 
 def _verdict(decision: pb.JobDecision, meta: pb.DecisionMeta) -> Verdict:

@@ -230,6 +230,15 @@ class AdapterLoop:
         elif result is Applied.GONE:
             # The next look says what became of it; its end frees the reservation, which is joined through `decided`.
             entry.decided = placement
+        elif result is Applied.REFUSED:
+            entry.decided = placement
+            self._drop_decision(entry)
+
+    def _drop_decision(self, entry: Entry) -> None:
+        """The job will be decided anew, so what the service holds for it must go first."""
+        if entry.decided is not None:
+            self.reporter.withdrawn(entry.job, entry.decided)
+        entry.decided = None
 
     async def _release(self, entry: Entry, reason: str, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -252,7 +261,7 @@ class AdapterLoop:
             if await self.native.withdraw(entry.job) is Applied.DONE:
                 log.warning("job %s did not start where it was placed; it is decided anew", entry.job.key)
                 self.metrics.withdrawn.inc()
-                entry.decided = None
+                self._drop_decision(entry)
                 self.book.move(entry, Stage.WAITING, self.clock())
 
 

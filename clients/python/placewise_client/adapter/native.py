@@ -45,7 +45,8 @@ class NativeJob:
     A job that the host queues again after it had started (requeue after a node failure) is a new job with a new key
     ("4711.r1"): events are idempotent by job and kind.
     `template` is the task of an elastic job, one per node: the shape that AdmitOrWait gives fills in count and GPUs. A
-    job with groups of its own needs none.
+    job with groups of its own needs none. The shape is brought into the node range that the user allowed, from
+    `template.count` to `most_nodes` (0: no limit), with at least as many GPUs.
     `placement` is where it is applied (APPLIED, as far as the host tells) or where it really runs (RUNNING, ENDED).
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
     `are_gpus_exact` is True where the host was told which GPU indices to use; where it is False, the host picks
@@ -57,6 +58,7 @@ class NativeJob:
     job: Job
     stage: Stage
     template: TaskGroup | None = None
+    most_nodes: int = 0
     placement: tuple[Assignment, ...] = ()
     is_managed: bool = True
     are_gpus_exact: bool = False

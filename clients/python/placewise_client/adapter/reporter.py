@@ -87,6 +87,13 @@ class OutcomeReporter:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         self._add(event)
 
+    def withdrawn(self, job: NativeJob, decided: Placement) -> None:
+        """A placement that will not be used: the service frees what it held for it. The job itself goes on waiting."""
+        event = JobEvent(job_id=job.key, kind=JobEvent.CANCELLED, event_time=self._time(0))
+        event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
+        event.reason = "placement withdrawn by the host's adapter"
+        self.other(event)
+
     def other(self, event: JobEvent) -> None:
         """Any other event, such as a share's outcome; not deduplicated."""
         self._waiting.append(event)
