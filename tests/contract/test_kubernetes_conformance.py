@@ -1,4 +1,4 @@
-"""The adapters' conformance suite on Kubernetes: as an extender of the scheduler, and as a scheduler of our own name."""
+"""The adapters' conformance suite on Kubernetes: as the scheduler's extender, and as a scheduler of our own name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
+from tests.e2e.kubernetes_cluster import fake_node, pod
+from tests.fakes.kubernetes_api import FakeKube
+from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise.v1.cluster_pb2 import Node
 from placewise_client.adapter.loop import AdapterLoop
@@ -19,10 +23,6 @@ from placewise_kubernetes.gangs import UID_LENGTH, stage_of
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeClient
 from placewise_kubernetes.nodes import NodeReader
-from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
-from tests.e2e.kubernetes_cluster import fake_node, pod
-from tests.fakes.kubernetes_api import FakeKube
-from tests.fakes.oracle import Oracle, OracleServer
 
 RULES = GangRules()
 PHASES = {End.FINISHED: "Succeeded", End.FAILED: "Failed"}
@@ -190,3 +190,24 @@ class TestOwnScheduler(KubernetesConformance):
     """Here to apply is to bind: there is no time between the two."""
 
     scheduler = RULES.own_scheduler
+
+    async def test_applying_twice_is_applying_once(self, world: KubernetesWorld) -> None:  # type: ignore[override]
+        key = await world.host.submit(2, 1)
+        await world.loop.run_pass(full=True)
+        entry = world.loop.book.entries[key]
+        assert entry.decided is not None
+        assert await world.host.native.apply(entry.job, entry.decided) is Applied.GONE
+        assert len(world.host.kube.bound) == 2
+        assert await world.host.stage(key) is Stage.RUNNING
+
+    async def test_a_node_drained_before_the_start_is_left_for_another(self, world: KubernetesWorld) -> None:  # type: ignore[override]
+        """A bound pod is never touched; the next gang goes elsewhere."""
+        key = await world.host.submit(1, 4)
+        await world.loop.run_pass(full=True)
+        node = world.decided_nodes(key)[0]
+        await world.host.set_node_state(node, Node.DRAINING)
+        await world.step()
+        later = await world.host.submit(1, 4)
+        await world.step()
+        assert await world.host.where(key) == [node]
+        assert await world.host.where(later) == world.decided_nodes(later) != [node]

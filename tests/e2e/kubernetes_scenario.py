@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ADMIN_TOKEN, ControlPlane, fake_node
 
-from placewise_kubernetes.kube import KubeAccess, KubeClient
+from placewise_kubernetes.kube import OPENED, KubeAccess, KubeClient
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = 30
@@ -142,6 +142,8 @@ class Watched:
         _, version = await self.kube.list_all(PODS)
         self.kube_ready.set()
         async for kind, item in self.kube.watch(PODS, version):
+            if kind == OPENED:
+                continue
             name, node = item["metadata"]["name"], item["spec"].get("nodeName")
             if kind == "DELETED":
                 self.node.pop(name, None)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 TOP_SCORE = 10
 # A reason is repeated for each node it holds for; beyond this many it tells the user nothing more.
 FAILED_NODES_LIMIT = 200
-DECIDING = "Placewise is deciding"
+DECIDING = "a decision is under way"
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def build_job(
         queue=rules.queue(lead, facts),
     )
     job.architecture = _architecture(lead, job)
-    created_s = facts.created_s or min(pod.created_s for pod in examples.values())
+    created_s = facts.created_s or min((pod.created_s for pod in examples.values() if pod.created_s), default=0.0)
     if created_s:
         job.submit_time.CopyFrom(Timestamp(seconds=int(created_s)))
     return job

@@ -71,6 +71,10 @@ class KubernetesHost:
         """Whether nodes and pods have been listed at least once."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
+    def is_current(self) -> bool:
+        """Whether what is known of nodes and pods is up to date."""
+        return self.is_synced() and not any(reflector.is_broken for reflector in self._reflectors)
+
     # --- NativeScheduler ----------------------------------------------------------------------------------------------
 
     async def wait(self, timeout_s: float) -> bool:
@@ -97,7 +101,7 @@ class KubernetesHost:
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
         """See NativeScheduler."""
         gang = self.pods.book.gangs.get(job.key)
-        if gang is None or gang.is_released or gang.has_started:
+        if gang is None or gang.is_released or not _needs_nodes(gang):
             return Applied.GONE
         if gang.plan is None:
             gang.build(self.rules)
@@ -111,7 +115,7 @@ class KubernetesHost:
     async def release(self, job: NativeJob) -> Applied:
         """See NativeScheduler."""
         gang = self.pods.book.gangs.get(job.key)
-        if gang is None or gang.has_started:
+        if gang is None or not _needs_nodes(gang):
             return Applied.GONE
         self.let_go(gang)
         return Applied.DONE
@@ -119,7 +123,7 @@ class KubernetesHost:
     async def withdraw(self, job: NativeJob) -> Applied:
         """See NativeScheduler. A gang of which some pods are bound cannot be taken back: the others are let go."""
         gang = self.pods.book.gangs.get(job.key)
-        if gang is None or gang.has_started:
+        if gang is None or not _needs_nodes(gang):
             return Applied.GONE
         if any(pod.node for pod in gang.live()):
             log.warning("gang %s is bound in part; its other pods are left to the scheduler", gang.key)
@@ -190,6 +194,9 @@ class KubernetesHost:
                     await reflector.synced.wait()
         except TimeoutError as error:
             raise HostUnreachableError("nodes and pods have not been listed yet") from error
+        if not self.is_current():
+            # What is decided on an old view could not be bound anyway.
+            raise HostUnreachableError("a watch is broken")
 
     def _settle(self, gang: Gang) -> None:
         event = self._settled.pop(gang.key, None)
@@ -290,6 +297,11 @@ class KubernetesHost:
         for gang in list(self.pods.book.active.values()):
             if gang.templates and not gang.pods and self._clock() - gang.asked_at_s > GROUP_FORGOTTEN_S:
                 self.pods.book.remove(gang)
+
+
+def _needs_nodes(gang: Gang) -> bool:
+    """Whether the gang has yet to start: pods wait, or have not been made."""
+    return not gang.has_started and bool(gang.waiting() or gang.templates)
 
 
 def _worst(outcomes: list[Bound]) -> Applied:

@@ -24,6 +24,7 @@ REQUEST_TIMEOUT_S = 10.0
 # The apiserver ends a watch after this; a connection that died silently is noticed soon after.
 WATCH_TIMEOUT_S = 240
 GONE = 410
+OPENED = "OPENED"
 
 
 class KubeError(Exception):
@@ -166,7 +167,7 @@ class KubeClient:
             query["continue"] = metadata["continue"]
 
     async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """(type, object) of every change after `version`, until the apiserver ends the watch.
+        """(type, object) of every change after `version`, until the apiserver ends the watch; first (OPENED, {}).
 
         Raises:
             KubeError: with status 410 where the version is too old.
@@ -184,6 +185,7 @@ class KubeClient:
                 self._access.server + path, params=params, headers=self._headers(), timeout=timeout
             ) as response:
                 await _check(response)
+                yield OPENED, {}
                 async for event in _lines(response):
                     yield _watch_event(event)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

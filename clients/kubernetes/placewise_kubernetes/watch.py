@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from placewise_kubernetes.kube import GONE, KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube import GONE, OPENED, KubeClient, KubeError, KubeUnreachableError
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class Reflector:
     async def _watch(self) -> None:
         async for kind, item in self._client.watch(self._path, self._version):
             self._recovered()
+            if kind == OPENED:
+                continue
             self._version = item["metadata"]["resourceVersion"]
             if kind == "DELETED":
                 self._sink.remove(item)

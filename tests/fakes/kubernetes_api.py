@@ -1,0 +1,146 @@
+"""A Kubernetes API in memory for the adapter's tests: pods, nodes, watches, bindings, patches. No admission.
+
+`FakeKube` stands in for `KubeClient`. Watches are queues, so a test knows when everything has been seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from placewise_kubernetes.kube import OPENED, KubeError, KubeUnreachableError
+
+Document = dict[str, Any]
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+
+
+class FakeKube:
+    """The API's objects and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Document] = {}
+        self.nodes: dict[str, Document] = {}
+        self.groups: dict[str, Document] = {}
+        self.events: list[Document] = []
+        self.patches: list[tuple[str, Document]] = []
+        self.bound: list[tuple[str, str]] = []
+        self.is_reachable = True
+        self._queues: list[tuple[str, asyncio.Queue[tuple[str, Document] | None]]] = []
+        self._version = itertools.count(1)
+        self._uid = itertools.count(1)
+
+    # --- what KubeClient offers ---------------------------------------------------------------------------------------
+
+    async def get(self, path: str, **_: str) -> Document:
+        self._check()
+        return self._found(path)
+
+    async def list_all(self, path: str, **_: str) -> tuple[list[Document], str]:
+        self._check()
+        store = self.pods if path == PODS else self.nodes
+        return copy.deepcopy(list(store.values())), str(next(self._version))
+
+    async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
+        self._check()
+        queue: asyncio.Queue[tuple[str, Document] | None] = asyncio.Queue()
+        entry = (path, queue)
+        self._queues.append(entry)
+        try:
+            yield OPENED, {}
+            while True:
+                item = await queue.get()
+                if item is None:
+                    raise KubeUnreachableError("connection lost")
+                yield item
+                queue.task_done()
+        finally:
+            self._queues.remove(entry)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Document:
+        self._check()
+        if path.endswith("/binding"):
+            self.bind(path.removesuffix("/binding"), body["target"]["name"], body["metadata"])
+        elif path.endswith("/events"):
+            self.events.append(dict(body))
+        return dict(body)
+
+    async def patch(self, path: str, body: Mapping[str, Any], content_type: str = "") -> Document:
+        self._check()
+        self.patches.append((path, dict(body)))
+        document = self._found(path.removesuffix("/status"))
+        document["metadata"].setdefault("annotations", {}).update(body.get("metadata", {}).get("annotations", {}))
+        self._tell(PODS, "MODIFIED", document)
+        return document
+
+    # --- what a test does ---------------------------------------------------------------------------------------------
+
+    def add_pod(self, document: Document) -> Document:
+        document = copy.deepcopy(document)
+        uid = f"{next(self._uid):08d}-uid"
+        document["metadata"] |= {"uid": uid, "creationTimestamp": "2026-11-21T00:00:00Z"}
+        document["metadata"].setdefault("namespace", "default")
+        document.setdefault("status", {"phase": "Pending"})
+        self.pods[_path(document)] = document
+        self._tell(PODS, "ADDED", document)
+        return document
+
+    def add_node(self, document: Document) -> None:
+        self.nodes[document["metadata"]["name"]] = document
+        self._tell(NODES, "ADDED", document)
+
+    def change_node(self, name: str, **spec: Any) -> None:
+        self.nodes[name].setdefault("spec", {}).update(spec)
+        self._tell(NODES, "MODIFIED", self.nodes[name])
+
+    def set_phase(self, path: str, phase: str) -> None:
+        self.pods[path]["status"]["phase"] = phase
+        self._tell(PODS, "MODIFIED", self.pods[path])
+
+    def remove_pod(self, path: str) -> None:
+        self._tell(PODS, "DELETED", self.pods.pop(path))
+
+    def bind(self, path: str, node: str, metadata: Mapping[str, Any]) -> None:
+        document = self._found(path)
+        if document["metadata"]["uid"] != metadata.get("uid", document["metadata"]["uid"]):
+            raise KubeError(409, "Conflict", "uid")
+        if document["spec"].get("nodeName"):
+            raise KubeError(409, "Conflict", "already assigned")
+        document["spec"]["nodeName"] = node
+        document["metadata"].setdefault("annotations", {}).update(metadata.get("annotations", {}))
+        self.bound.append((path, node))
+        self._tell(PODS, "MODIFIED", document)
+
+    def lose_connections(self) -> None:
+        self.is_reachable = False
+        for _, queue in self._queues:
+            queue.put_nowait(None)
+
+    async def seen(self) -> None:
+        """Returns when every watcher has been told everything."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            await asyncio.gather(*(queue.join() for _, queue in self._queues))
+
+    def _found(self, path: str) -> Document:
+        for store in (self.pods, self.groups):
+            if path in store:
+                return store[path]
+        raise KubeError(404, "NotFound", path)
+
+    def _tell(self, path: str, kind: str, document: Document) -> None:
+        document["metadata"]["resourceVersion"] = str(next(self._version))
+        for watched, queue in self._queues:
+            if watched == path:
+                queue.put_nowait((kind, copy.deepcopy(document)))
+
+    def _check(self) -> None:
+        if not self.is_reachable:
+            raise KubeUnreachableError("no route")
+
+
+def _path(document: Document) -> str:
+    metadata = document["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
