@@ -164,14 +164,14 @@ class KubernetesConformance(AdapterConformance):
     scheduler: str
 
     @pytest.fixture
-    async def host(self) -> AsyncIterator[KubernetesScheduler]:  # type: ignore[override]
+    async def host(self) -> AsyncIterator[KubernetesScheduler]:
         host = KubernetesScheduler(self.scheduler)
         yield host
         host.stop()
         await host.native.writer.drain()
 
     @pytest.fixture
-    async def world(self, host: KubernetesScheduler) -> AsyncIterator[KubernetesWorld]:  # type: ignore[override]
+    async def world(self, host: KubernetesScheduler) -> AsyncIterator[KubernetesWorld]:
         clock = Clock()
         server = await OracleServer(Oracle(now=clock)).start()
         world = KubernetesWorld(host, server, clock)

@@ -39,7 +39,8 @@ class Bench:
         self._versions = itertools.count(1)
 
     async def filter(self, document: dict[str, Any], offered: list[str] = NODES) -> dict[str, Any]:
-        return await self.post("/filter", {"Pod": document, "Nodes": None, "NodeNames": offered})
+        answer: dict[str, Any] = await self.post("/filter", {"Pod": document, "Nodes": None, "NodeNames": offered})
+        return answer
 
     async def post(self, path: str, body: Any) -> Any:
         response = await self.http.post(path, json=body)
@@ -80,11 +81,8 @@ async def test_a_waiting_pod_gets_no_node_and_the_reason_for_each(bench: Bench) 
     (document,) = [bench.kube.add_pod(item) for item in gang("g", 1)]
     answer = await bench.filter(document)
     assert answer["NodeNames"] == []
-    assert (
-        answer["FailedNodes"]
-        == answer["FailedAndUnresolvableNodes"]
-        == dict.fromkeys(NODES, "Placewise: Placewise is deciding")
-    )
+    assert answer["FailedNodes"] == dict.fromkeys(NODES, "Placewise: a decision is under way")
+    assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"]
     (job,) = await bench.waiting()
     await bench.host.explain(job, "waiting: insufficient gpu on 4 nodes")
     assert set((await bench.filter(document))["FailedNodes"].values()) == {
@@ -97,9 +95,8 @@ async def test_a_refused_pod_is_woken_when_its_gang_is_placed(bench: Bench) -> N
     await bench.filter(documents[0])
     await bench.decide("n2", "n3")
     await bench.host.writer.drain()
-    woken = [
-        path.rsplit("/", 1)[1] for path, body in bench.kube.patches if names.WAKE in body["metadata"]["annotations"]
-    ]
+    patched = [(path.rsplit("/", 1)[1], body["metadata"]["annotations"]) for path, body in bench.kube.patches]
+    woken = [name for name, notes in patched if names.WAKE in notes]
     assert woken == ["g-0"]  # the other one has not been refused: it is yet to come
 
 

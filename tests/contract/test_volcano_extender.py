@@ -159,7 +159,8 @@ class Bench:
 
     def asked(self) -> Job:
         """The job of the last Place."""
-        return [request for name, request in self.oracle.calls if name == "place"][-1].jobs[0]
+        job: Job = [request for name, request in self.oracle.calls if name == "place"][-1].jobs[0]
+        return job
 
 
 @pytest.fixture
