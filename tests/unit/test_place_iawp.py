@@ -200,3 +200,16 @@ def test_cosine_is_the_definition_over_what_both_know() -> None:
     a, b = np.array([1.0, 2.0, np.nan]), np.array([2.0, 1.0, 5.0])
     assert cosine(a, b) == pytest.approx(4.0 / 5.0)
     assert cosine(a, np.full(3, np.nan)) == 1.0
+
+
+def test_the_queue_compares_normalised_metrics() -> None:
+    """By raw numbers both are all size, and alike; normalised, only one uses what the running one uses."""
+    profile = dict.fromkeys(GPU_METRICS, 0.0)
+    on_gpu = subtask(
+        "now", 3.0, state=SubtaskState.RUNNING, unit="gpu0", **{**profile, "sm": 0.3, "l2": 0.01}, size=9000.0
+    )
+    alike = subtask("alike", 9.0, **{**profile, "sm": 0.3, "l2": 0.01}, size=1000.0)
+    unlike = subtask("unlike", 2.0, **{**profile, "l1": 0.3, "l2": 0.0}, size=9000.0)
+    view = view_of([host(cores=0, util=0.3, memory_util=0.1)])
+    (decision,) = assign(view, pipeline(on_gpu, alike, unlike), max_per_gpu=2)
+    assert units(decision) == {"unlike": "gpu0"}

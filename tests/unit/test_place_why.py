@@ -216,3 +216,10 @@ def test_a_fraction_that_no_gpu_has_left() -> None:
     outcome, blockers = explain(gang(workers=1, gpus=0.5, sharing=share), view)
     assert outcome is Outcome.WAIT
     assert [(b.reason, b.shortfall) for b in blockers] == [(Reason.INSUFFICIENT_GPU, 0.25)]
+
+
+def test_among_equals_the_smallest_relative_shortfall_comes_first() -> None:
+    """Both are short on the one node there is: a tenth of the memory, half of the CPU."""
+    job = Job(gang().id, groups=(TaskGroup(Role.WORKER, 1, Resources(64, 0, 142)),))
+    _, blockers = explain(job, view_of([node("a")]))
+    assert reasons(blockers) == [Reason.INSUFFICIENT_MEMORY, Reason.INSUFFICIENT_CPU]
