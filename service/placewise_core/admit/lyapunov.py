@@ -1,7 +1,7 @@
 """The two queues of Proteus: how Q and Z move from slot to slot, and S(n). Formulas on plain numbers; decides nothing.
 
 Q holds Cost_i(1) of every waiting job, in seconds of one GPU; Z is the delay queue. What arrives in a slot counts from
-the next slot on, and so does what leaves: a state is "as of" its slot, however often it is asked in it.
+the next slot on, and so does what is served in it: a state is "as of" its slot, however often it is asked in it.
 
 The slot never goes back: while a clock that was set back runs up to where it was, the queue stands still (the same
 answers, Q and Z untouched). Slots in which nobody asked are made up for in closed form, but for no more than a day's
@@ -54,12 +54,15 @@ def _idle_slots(backlog_s: float, delay_s: float, slots: int, settings: QueueSet
     if backlog_s > 0:
         credited = min(slots, max(1, int(_MOST_CREDITED_S / settings.slot_s)))
         return delay_s + credited * settings.epsilon_s
-    return math.ldexp(delay_s, -min(slots, 1074))  # 2⁻¹⁰⁷⁴ is the smallest double: more halvings change nothing
+    return math.ldexp(delay_s, -min(slots, 2200))  # no double survives more halvings than that
 
 
 def renumbered(queue: QueueState, now_s: float, settings: QueueSettings) -> QueueState:
-    """The same queue in the slot numbers of a new slot length: for when settings change, and at no other time."""
-    slot = math.floor(now_s / settings.slot_s)
+    """The same queue in the slot numbers of a new slot length: for when settings change, and at no other time.
+
+    It stands one slot back, so that whoever asks next moves it on.
+    """
+    slot = math.floor(now_s / settings.slot_s) - 1
     admitted = {job: (nodes, per_node, slot - 1) for job, (nodes, per_node, _) in queue.admitted.items()}
     waiting = {job: cost for job, cost in queue.waiting.items() if job not in queue.admitted}
     backlog_s = math.fsum(waiting.values())

@@ -1,7 +1,8 @@
 """Proteus (Lyapunov admission): the head of the queue starts with the n of least S(n) < 0, or waits. One per slot.
 
-What is asked more than once in a slot is answered the same and moves nothing. A job is in the queue while the host
-lists it, has not started (holds nothing in the view), and could fit the empty cluster. An admitted job keeps its
+The first question in a slot moves the queues and decides; every further one is answered the same and moves nothing.
+As in equation (7), what arrives in a slot is in the queue from the next slot on. A job is in the queue while the host
+lists it, it has not started (holds nothing in the view), and it could fit the empty cluster. An admitted job keeps its
 answer, and its GPUs stay promised, until it starts or is no longer listed.
 """
 
@@ -23,6 +24,7 @@ from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view import ClusterView, FloatArray
 
 _EXPLAINED_COUNTS = 64
+_SLOT_TAKEN = Blocker(Reason.SLOT_TAKEN, message="this slot's decision was made; the next slot decides again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class _Scores:
         return (nothing, *(DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in list(rows)[:_EXPLAINED_COUNTS]))
 
 
+_Decided = dict[JobId, tuple[_Scores, Pool]]  # the job looked at, with what was seen
+
+
 class Proteus:
     """Equations (1)–(8), (14)–(15) with the corrections of PAPERS.md: slot-exact, scaled by τ, no Comm on one GPU."""
 
@@ -54,43 +59,38 @@ class Proteus:
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         started = {job.id for job in jobs if job.id in view.jobs}
-        state = self._up_to_date(jobs, started, view, queue, context)
-        pool = Pool.free(view, context.now_s)
-        promised(
-            [job for job in jobs if job.id in state.admitted and job.id not in started],
-            pool,
-            {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()},
-        )
-        head = next((job for job in jobs if job.id in state.waiting and job.id not in state.admitted), None)
-        if head is None or head.id in started:
-            return self._answer(jobs, started, view, state, context, {})
-        scores = self._scores(head, pool, state, view, context)
-        if state.decided_slot < state.slot:
-            state = self._decide(head, scores, state)
-        return self._answer(jobs, started, view, state, context, {head.id: (scores, pool)})
+        state = advanced(queue, max(context.slot, queue.slot), context.settings)
+        is_new_slot = state is not queue
+        if is_new_slot:
+            state = _without_departed(state, jobs, started)
+        taken = _taken_in_slot(jobs, started, state)
+        pool = _open_pool([job for job in jobs if job.id not in started and job is not taken], state, view, context)
+        head = taken or next((job for job in jobs if _is_waiting(job, started, state)), None)
+        scores = self._scores(head, pool, state, view, context) if head is not None else None
+        if is_new_slot:
+            state = replace(state, decided_slot=state.slot)
+            if head is not None and scores is not None:
+                state = _decided(head, scores, state)
+        state = self._with_arrivals(jobs, started, view, state, context)
+        decided: _Decided = {head.id: (scores, pool)} if head is not None and scores is not None else {}
+        return self._answer(jobs, started, view, state, context, decided)
 
     # -- the queue ----------------------------------------------------------------------------------------------
 
-    def _up_to_date(
-        self, jobs: Sequence[Job], started: set[JobId], view: ClusterView, queue: QueueState, context: AdmitContext
+    def _with_arrivals(
+        self, jobs: Sequence[Job], started: set[JobId], view: ClusterView, state: QueueState, context: AdmitContext
     ) -> QueueState:
-        """The state at this slot, with who left taken out (once per slot) and who came noted."""
-        state = advanced(queue, max(context.slot, queue.slot), context.settings)
-        if state is not queue:
-            listed = {job.id for job in jobs}
-            state = without(state, {job for job in state.waiting if job not in listed or job in started})
-            kept = {job: answer for job, answer in state.admitted.items() if job in listed}
-            state = replace(state, admitted=kept)
+        """The state with every job noted that is new: it counts as an arrival of this slot."""
         arrived: dict[str, float] = {
             job.id: self._single_s(job, view, context)
             for job in jobs
             if job.id not in state.waiting and job.id not in state.admitted and job.id not in started
         }
         arrived = self._servable(jobs, arrived, view)
-        if arrived:
-            came_s = state.arrivals_s + sum(arrived.values())
-            state = replace(state, waiting={**state.waiting, **arrived}, arrivals_s=came_s)
-        return state
+        if not arrived:
+            return state
+        came_s = state.arrivals_s + sum(arrived.values())
+        return replace(state, waiting={**state.waiting, **arrived}, arrivals_s=came_s)
 
     def _servable(self, jobs: Sequence[Job], arrived: dict[str, float], view: ClusterView) -> dict[str, float]:
         """Without the jobs that no shape of this cluster could ever take: work that cannot be served is no backlog."""
@@ -115,14 +115,6 @@ class Proteus:
         costs = cost.total_s(np.maximum(options.gpus, 1), options.nodes)
         return _Scores(options, drift_plus_penalty(costs, cost.single_s, state, context.settings), costs)
 
-    def _decide(self, head: Job, scores: _Scores, state: QueueState) -> QueueState:
-        """Equation (15): the n of least S(n), if that is below S(0) = 0."""
-        state = replace(state, decided_slot=state.slot)
-        if len(scores.options) == 0 or scores.values[scores.best] >= 0:
-            return state
-        shape = scores.options.shape(scores.best)
-        return replace(state, admitted={**state.admitted, head.id: (shape.nodes, shape.gpus_per_node, state.slot)})
-
     # -- the answer ---------------------------------------------------------------------------------------------
 
     def _answer(
@@ -132,7 +124,7 @@ class Proteus:
         view: ClusterView,
         state: QueueState,
         context: AdmitContext,
-        decided: dict[str, tuple[_Scores, Pool]],
+        decided: _Decided,
     ) -> AdmitPlan:
         admissions = []
         before = 0
@@ -153,7 +145,7 @@ class Proteus:
         view: ClusterView,
         state: QueueState,
         context: AdmitContext,
-        decided: dict[str, tuple[_Scores, Pool]],
+        decided: _Decided,
     ) -> Admission:
         nodes, per_node, _ = state.admitted.get(job.id, (0, 0, 0))
         gpus = int(np.ceil(job.gpus)) if job.is_rigid else nodes * per_node
@@ -183,14 +175,51 @@ class Proteus:
         before: int,
         state: QueueState,
         context: AdmitContext,
-        decided: dict[str, tuple[_Scores, Pool]],
+        decided: _Decided,
     ) -> Admission:
+        if before:
+            return Admission(job.id, Verdict.WAIT, blockers=blockers.behind(before))
         if job.id not in decided:
-            return Admission(job.id, Verdict.WAIT, blockers=blockers.behind(before or 1))
+            return Admission(job.id, Verdict.WAIT, blockers=(_SLOT_TAKEN,))
         scores, pool = decided[job.id]
         explained = scores.explained() if context.is_explaining else ()
         why = _why_waiting(job, scores, pool, context)
         return Admission(job.id, Verdict.WAIT, blockers=why, drift_plus_penalty=explained)
+
+
+def _without_departed(state: QueueState, jobs: Sequence[Job], started: set[JobId]) -> QueueState:
+    """Without the work of jobs that are no longer listed, or that the host started of its own will."""
+    listed = {job.id for job in jobs}
+    state = without(state, {job for job in state.waiting if job not in listed or job in started})
+    return replace(state, admitted={job: answer for job, answer in state.admitted.items() if job in listed})
+
+
+def _is_waiting(job: Job, started: set[JobId], state: QueueState) -> bool:
+    return job.id in state.waiting and job.id not in state.admitted and job.id not in started
+
+
+def _taken_in_slot(jobs: Sequence[Job], started: set[JobId], state: QueueState) -> Job | None:
+    """The job this slot's decision admitted, if it is still to start."""
+    for job in jobs:
+        if job.id in state.admitted and state.admitted[job.id][2] == state.slot and job.id not in started:
+            return job
+    return None
+
+
+def _open_pool(jobs: Sequence[Job], state: QueueState, view: ClusterView, context: AdmitContext) -> Pool:
+    """What is free, without what is promised to admitted ones among `jobs`."""
+    pool = Pool.free(view, context.now_s)
+    shapes = {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()}
+    promised([job for job in jobs if job.id in shapes], pool, shapes)
+    return pool
+
+
+def _decided(head: Job, scores: _Scores, state: QueueState) -> QueueState:
+    """Equation (15): the n of least S(n), if that is below S(0) = 0."""
+    if len(scores.options) == 0 or scores.values[scores.best] >= 0:
+        return state
+    shape = scores.options.shape(scores.best)
+    return replace(state, admitted={**state.admitted, head.id: (shape.nodes, shape.gpus_per_node, state.slot)})
 
 
 def _why_waiting(job: Job, scores: _Scores, pool: Pool, context: AdmitContext) -> tuple[Blocker, ...]:
@@ -198,6 +227,6 @@ def _why_waiting(job: Job, scores: _Scores, pool: Pool, context: AdmitContext) -
         return blockers.does_not_fit(job, pool, context.now_s)
     least = float(scores.values[scores.best])
     if least < 0:  # it would start, but this slot's decision was made
-        return (Blocker(Reason.SLOT_TAKEN, message="this slot's decision was made; the next slot decides again"),)
+        return (_SLOT_TAKEN,)
     message = f"starting now costs more than waiting: least S(n) = {least:.4g}"
     return (Blocker(Reason.DRIFT_PLUS_PENALTY, shortfall=least, message=message),)

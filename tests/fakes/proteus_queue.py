@@ -1,0 +1,107 @@
+"""A cluster of GPUs behind one Proteus queue, slot by slot: jobs arrive, the policy is asked, jobs run C(n) and end."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
+from placewise_core.cluster import Assignment, Gpu, Node, QueueSettings, QueueState, RunningJob
+from placewise_core.decision import Admission, Verdict
+from placewise_core.events import ClusterRecords
+from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
+from placewise_core.view import ClusterView
+
+
+def gpu_nodes(nodes: int, gpus: int) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            NodeId(f"n{i}"),
+            Resources(cpu_cores=32, gpus=gpus, memory_gib=256, network_gbps=100),
+            tuple(Gpu(g, "T4", 16) for g in range(gpus)),
+        )
+        for i in range(nodes)
+    )
+
+
+def bundled(name: str) -> dict[str, Any]:
+    """A JSON file of the default bundle."""
+    text = resources.files("placewise_service").joinpath("bundles", "default", name).read_text("utf-8")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+def cluster_of(nodes: tuple[Node, ...]) -> ClusterView:
+    return ClusterView(ClusterRecords("c", 1, "e", nodes=nodes))
+
+
+@dataclass
+class Trace:
+    """What a run looked like: Q and Z per slot; C(n)/C(1) and n of every job that started."""
+
+    backlog_s: list[float] = field(default_factory=list)
+    delay_s: list[float] = field(default_factory=list)
+    cost_s: list[float] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+
+
+def run(
+    policy: AdmissionPolicy,
+    settings: QueueSettings,
+    arrivals_per_slot: float,
+    slots: int,
+    seed: int,
+    single_gpu_s: float = 600.0,
+    max_gpus: int = 4,
+) -> Trace:
+    """Poisson arrivals of elastic jobs on 2 × 4 GPUs; every job is placed at once where its shape fits."""
+    view = cluster_of(gpu_nodes(2, 4))
+    rng = np.random.default_rng(seed)
+    queue, waiting, ends, trace, count = QueueState("q"), [], {}, Trace(), 0
+    for slot in range(slots):
+        now_s = slot * settings.slot_s
+        for job_id in [j for j, end in ends.items() if end <= now_s]:
+            view.remove_job(job_id)
+            del ends[job_id]
+        for _ in range(int(rng.poisson(arrivals_per_slot))):
+            work = single_gpu_s * float(rng.uniform(0.5, 1.5))
+            waiting.append(
+                Job(
+                    JobId(f"j{count}"),
+                    model="ResNet-18",
+                    batch_size=512,
+                    single_gpu_s=work,
+                    elastic=ElasticRange(1, max_gpus),
+                )
+            )
+            count += 1
+        plan = policy.admit(waiting, view, queue, AdmitContext(now_s, slot, settings, rng))
+        queue = plan.queue
+        for job, admission in zip(list(waiting), plan.admissions, strict=True):
+            if admission.verdict is Verdict.ADMIT:
+                start(view, job, admission)
+                seconds = admission.expected_finish_time_s - now_s
+                ends[job.id] = now_s + math.ceil(seconds / settings.slot_s) * settings.slot_s
+                trace.cost_s.append(seconds / job.single_gpu_s)
+                trace.gpus.append(admission.gpus)
+                waiting.remove(job)
+        trace.backlog_s.append(queue.backlog_s)
+        trace.delay_s.append(queue.delay_s)
+    return trace
+
+
+def start(view: ClusterView, job: Job, admission: Admission) -> None:
+    """Gives the job its shape on the first nodes that have room. Fails where the shape does not fit."""
+    left, assignments = admission.nodes, []
+    for m in np.argsort(view.free_gpus(), kind="stable"):
+        if left and view.free_gpus()[m] >= admission.gpus_per_node:
+            free = [g for g in range(view.gpu_exists.shape[1]) if view.gpu_exists[m, g] and not view.tenants(int(m), g)]
+            indices = tuple(free[: admission.gpus_per_node])
+            demand = Resources(gpus=float(len(indices)))
+            assignments.append(Assignment(f"worker-{m}", Role.WORKER, view.nodes[m].id, indices, demand))
+            left -= 1
+    assert left == 0, f"the admitted shape {admission.nodes}×{admission.gpus_per_node} does not fit"
+    view.add_job(RunningJob(job, tuple(assignments)))
