@@ -1,6 +1,8 @@
 """Reasons of an unplaced job: outcome, codes, numbers and order."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -223,3 +225,8 @@ def test_among_equals_the_smallest_relative_shortfall_comes_first() -> None:
     job = Job(gang().id, groups=(TaskGroup(Role.WORKER, 1, Resources(64, 0, 142)),))
     _, blockers = explain(job, view_of([node("a")]))
     assert reasons(blockers) == [Reason.INSUFFICIENT_MEMORY, Reason.INSUFFICIENT_CPU]
+
+
+def test_the_table_of_reasons_is_complete() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "reasons.md").read_text("utf-8")
+    assert sorted(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE)) == sorted(Reason)
