@@ -82,9 +82,16 @@ class Exclusion:
 
 
 def excluded_units(
-    units: Units, view: ClusterView, wanted: BoolArray | None, now_s: float, allowed_s: FloatArray, demand: Resources
+    units: Units,
+    view: ClusterView,
+    wanted: BoolArray | None,
+    now_s: float,
+    allowed_s: FloatArray,
+    demand: Resources,
+    own: BoolArray | None = None,
 ) -> Exclusion:
-    """Who may not be used, for every reason but the threshold. `allowed_s` (M,) is 0 on nodes at their limit."""
+    """Who may not be used, for every reason but the threshold. `allowed_s` (M,) is 0 on nodes at their limit; `own`
+    (U,) are busy units that the task's own job holds."""
     codes = np.zeros(len(units.node), dtype=np.int8)
     if wanted is not None:
         codes[~wanted] = -1
@@ -93,6 +100,8 @@ def excluded_units(
         if mask.any():
             exclusion.add(mask[units.node], reason)
     idle = units.is_idle(view)
+    if own is not None:
+        idle = idle | own
     if not idle.all():
         exclusion.add(~idle, Reason.UNIT_BUSY)
     if demand != Resources():

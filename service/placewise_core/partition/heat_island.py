@@ -100,7 +100,8 @@ class HeatIsland:
         units = self._units.of(view)
         figures = self._figures.of(view, lambda: self._work_out(view, units))
         wanted, unknown = selected(units, view, context.units) if context.units else (None, [])
-        exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand)
+        own = units.held_by(view, task.id) if task.id else None
+        exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
         if not figures.capability.all():
             exclusion.add((figures.capability <= 0)[units.node], Reason.UTILISATION_LIMIT)
         plan = self._plan(task, view, units, figures, exclusion, q)

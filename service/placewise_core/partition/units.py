@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise_core.job import JobId
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 NO_GPU = -1
@@ -38,6 +39,16 @@ class Units:
             return np.asarray(idle_node[self.node])
         tenants = view.gpu_tenant_count.ravel()[self.flat]
         return np.asarray(np.where(self.gpu == NO_GPU, idle_node[self.node], tenants == 0))
+
+    def held_by(self, view: ClusterView, job_id: str) -> BoolArray | None:
+        """(U,) units that serve this job and no other, which may split its own work over them; None without such."""
+        running = view.jobs.get(JobId(job_id))
+        if running is None:
+            return None
+        held = {(view.index.get(a.node), index) for a in running.assignments for index in a.gpu_indices or (NO_GPU,)}
+        mine = [(m, g) in held for m, g in zip(self.node.tolist(), self.gpu.tolist(), strict=True)]
+        tenants = np.where(self.gpu == NO_GPU, view.task_count[self.node], view.gpu_tenant_count.ravel()[self.flat])
+        return np.asarray(mine, dtype=np.bool_) & (tenants <= 1)
 
 
 def units_of(view: ClusterView) -> Units:
