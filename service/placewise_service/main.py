@@ -47,6 +47,8 @@ def serve(settings: Settings) -> int:
     """Serves until told to stop; the exit code: 0 after an orderly stop, 1 if the service could not start."""
     configure_logging(settings.log)
     log.info("starting", settings=settings.effective())
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the loop has its own: what was started is stopped
+        signal.signal(number, _leave)
     try:
         with _redis_url(settings) as redis_url:
             if settings.server.workers == 1:
@@ -56,6 +58,10 @@ def serve(settings: Settings) -> int:
     except _REFUSALS as error:
         log.error("cannot start", reason=str(error))
         return FAILED
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 def work(settings: Settings, redis_url: str, parent: Connection) -> None:

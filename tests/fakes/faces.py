@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import grpc
 import httpx
-import uvicorn
 
 from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, QueueState
@@ -242,18 +241,3 @@ async def faces(
     ):
         yield Faces(engine, desk, face, channel, http)
     await face.stop(0)
-
-
-@contextlib.asynccontextmanager
-async def rest_server(desk: Desk) -> AsyncIterator[str]:
-    """The REST face on a real socket; its base URL."""
-    server = uvicorn.Server(uvicorn.Config(rest_app(desk), port=0, log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await serving

@@ -203,7 +203,8 @@ def _store(path: Path, entries: Sequence[TokenEntry]) -> None:
 
 def _load(path: Path) -> tuple[TokenEntry, ...]:
     try:
-        return _TokenDocument.model_validate(yaml.safe_load(path.read_bytes()) or {}).tokens
+        document = yaml.safe_load(path.read_bytes())
+        return _TokenDocument.model_validate({} if document is None else document).tokens
     except OSError as error:
         raise TokensFileError(f"{path}: {error.strerror}") from None
     except yaml.YAMLError:

@@ -258,4 +258,4 @@ def set_time(message: Timestamp, time_s: float) -> None:
 
 def duration(span_s: float) -> Duration:
     whole = math.floor(span_s)
-    return Duration(seconds=whole, nanos=round((span_s - whole) * 1e9))
+    return Duration(seconds=whole, nanos=min(round((span_s - whole) * 1e9), 999_999_999))

@@ -28,7 +28,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class GrpcFace:
-    """The server and its health. `start` binds; `port` is then the one that was bound."""
+    """The server and its health. Constructing it binds, and `port` is then the one that was bound; raises OSError."""
 
     def __init__(
         self,
@@ -43,10 +43,13 @@ class GrpcFace:
         self._server = grpc.aio.server(options=_options(desk.limits.message_bytes, shares_port))
         self._add_services(settings.reflection)
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
-        if credentials is None:
-            self.port = self._server.add_insecure_port(address)
-        else:
-            self.port = self._server.add_secure_port(address, credentials)
+        try:
+            if credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise OSError(f"cannot bind {address}: is it taken?") from None
 
     async def start(self) -> None:
         """Listens; not yet SERVING."""

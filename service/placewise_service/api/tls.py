@@ -21,7 +21,7 @@ class CertificateError(ValueError):
 
 
 class Certificates:
-    """The files of TlsSettings. Raises CertificateError at construction. Thread-safe: gRPC asks from its own threads."""
+    """The files of TlsSettings. Raises CertificateError when built. Thread-safe: gRPC asks from its own threads."""
 
     def __init__(self, settings: TlsSettings) -> None:
         if settings.cert_file is None or settings.key_file is None:

@@ -1,0 +1,206 @@
+"""The whole service as processes: ready, both faces, workers on shared ports, orderly stops, refusals at start."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from tests.fakes.tls import Authority
+
+from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
+from placewise.v1.decision_pb2_grpc import DecisionServiceStub
+from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = (
+    "import sys\n"
+    "from placewise_service.main import serve\n"
+    "from placewise_service.settings import load_settings\n"
+    "if __name__ == '__main__':\n"
+    "    sys.exit(serve(load_settings()))\n"
+)
+
+
+@dataclass
+class Running:
+    """A service in processes of its own, and what it logged."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("event") == name]
+
+    def wait_for(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+        """The events of a name, once there are so many. Fails when the process ends first."""
+        end_s = time.monotonic() + 60
+        while time.monotonic() < end_s:
+            found = self.events(name)
+            if len(found) >= count:
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"no {count} × {name!r} in:\n{self.log.read_text()}")
+
+
+@contextmanager
+def service(folder: Path, **environment: str) -> Iterator[Running]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    log = folder / "log"
+    base = {name: value for name, value in os.environ.items() if not name.startswith("PLACEWISE_")}
+    base |= {
+        "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("service", "clients/python")),
+        "PLACEWISE_STATE_DIR": str(folder / "state"),
+        "PLACEWISE_SERVER__GRPC_PORT": "0",
+        "PLACEWISE_SERVER__REST_PORT": "0",
+        "PLACEWISE_SERVER__DRAIN_TIMEOUT_S": "10",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, str(program)], env=base | environment, stdout=output, stderr=output)
+    try:
+        yield Running(process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def question(job_id: str) -> PlaceRequest:
+    group = TaskGroup(count=1, demand=Resources(gpus=1))
+    return PlaceRequest(cluster="prod", request_id=job_id, jobs=[Job(id=job_id, groups=[group])])
+
+
+def report_node(rest: str, gpus: int = 4) -> None:
+    nodes = {"nodes": [{"id": "n1", "capacity": {"cpuCores": 64, "gpus": gpus, "memoryGib": 64}}]}
+    httpx.put(f"{rest}/v1/clusters/prod/nodes", json=nodes).raise_for_status()
+
+
+def ask(port: int, job_id: str) -> PlaceResponse:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        answer: PlaceResponse = DecisionServiceStub(channel).Place(question(job_id), timeout=10)
+    return answer
+
+
+def test_one_process_serves_both_faces_and_keeps_its_state(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        running.wait_for("ready")
+        [ports] = running.events("listening")
+        rest = f"http://127.0.0.1:{ports['rest_port']}"
+        report_node(rest)
+        assert httpx.get(f"{rest}/readyz").status_code == 200
+        first = ask(ports["grpc_port"], "a")
+        assert first.decisions[0].reservation_id
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
+        assert running.events("stopped")
+    with service(tmp_path) as running:
+        running.wait_for("ready")
+        [*_, ports] = running.events("listening")
+        again = ask(ports["grpc_port"], "a")
+    assert again.meta.repeated
+    assert again.decisions[0].reservation_id == first.decisions[0].reservation_id
+
+
+def test_workers_share_the_ports_and_are_replaced(tmp_path: Path) -> None:
+    with service(tmp_path, PLACEWISE_SERVER__WORKERS="2") as running:
+        ready = running.wait_for("ready", 2)
+        listening = running.wait_for("listening", 2)
+        assert len({(event["grpc_port"], event["rest_port"]) for event in listening}) == 1
+        grpc_port, rest = listening[0]["grpc_port"], f"http://127.0.0.1:{listening[0]['rest_port']}"
+        report_node(rest, gpus=64)
+        taken = [(a.node, *a.gpu_indices) for i in range(20) for a in ask(grpc_port, f"j{i}").decisions[0].assignments]
+        assert len(set(taken)) == 20  # whichever worker answered, no GPU was given twice
+        metrics = httpx.get(f"{rest}/metrics").text
+        assert 'placewise_rpc_seconds_count{code="OK",rpc="Place"} 20.0' in metrics  # summed over the workers
+        os.kill(ready[0]["pid"], signal.SIGKILL)
+        running.wait_for("ready", 3)
+        assert ask(grpc_port, "after").decisions[0].assignments
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(40) == 0
+        assert len(running.events("stopped")) == 2
+
+
+def test_workers_go_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with service(tmp_path, PLACEWISE_SERVER__WORKERS="2") as running:
+        pids = [event["pid"] for event in running.wait_for("ready", 2)]
+        [redis] = running.events("embedded redis")
+        running.process.kill()
+        running.process.wait()
+        end_s = time.monotonic() + 30
+        while any(is_alive(pid) for pid in pids) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        os.kill(redis["pid"], signal.SIGTERM)
+        assert not any(is_alive(pid) for pid in pids)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_port_that_is_taken_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with service(tmp_path / "one") as running:
+        running.wait_for("ready")
+        [ports] = running.events("listening")
+        for name, workers in (("GRPC", "1"), ("GRPC", "2"), ("REST", "1"), ("REST", "2")):
+            taken = {
+                f"PLACEWISE_SERVER__{name}_PORT": str(ports[f"{name.lower()}_port"]),
+                "PLACEWISE_SERVER__WORKERS": workers,
+            }
+            with service(tmp_path / "two", **taken) as second:
+                assert second.process.wait(60) == 1
+                assert str(ports[f"{name.lower()}_port"]) in second.events("cannot start")[0]["reason"]
+
+
+def test_tls_and_tokens_together(tmp_path: Path) -> None:
+    authority = Authority("test")
+    cert, key = authority.write(tmp_path, "server")
+    (tmp_path / "tokens.yaml").write_text("tokens: []")
+    environment = {
+        "PLACEWISE_TLS__CERT_FILE": str(cert),
+        "PLACEWISE_TLS__KEY_FILE": str(key),
+        "PLACEWISE_AUTH__TOKENS_FILE": str(tmp_path / "tokens.yaml"),
+        "PLACEWISE_SERVER__GRPC_HOST": "0.0.0.0",
+    }
+    with service(tmp_path, **environment) as running:
+        running.wait_for("ready")
+        [ports] = running.events("listening")
+        credentials = grpc.ssl_channel_credentials(authority.pem)
+        with (
+            grpc.secure_channel(f"localhost:{ports['grpc_port']}", credentials) as channel,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            DecisionServiceStub(channel).Place(question("a"), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+
+
+def test_secrets_stay_out_of_the_log(tmp_path: Path) -> None:
+    url = "redis://user:hunter2@127.0.0.1:1/0"
+    with service(tmp_path, PLACEWISE_REDIS_URL=url) as running:
+        running.wait_for("the state store does not answer yet")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
+        assert "hunter2" not in running.log.read_text()

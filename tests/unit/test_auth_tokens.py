@@ -1,0 +1,155 @@
+"""Bearer tokens: making, checking, expiring, reloading, and what each scope and cluster allows."""
+
+import datetime
+import os
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+from tests.fakes.cluster import make_node
+from tests.fakes.faces import Faces, FakeEngine, faces
+
+from placewise.v1.cluster_pb2 import GetClusterRequest, ListClustersRequest
+from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
+from placewise_core.clock import ManualClock
+from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
+from placewise_service.api.auth import ANYONE, Open, Principal, Scope, TokenFile, TokensFileError, create_token
+
+PLACE = "/v1/clusters/prod/jobs:place"
+QUESTION = {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}
+
+
+def test_a_token_is_stored_as_its_hash_and_shown_once(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    token = create_token(path, "slurm", [Scope.DECIDE, Scope.REPORT], ["prod"])
+    assert token.startswith("pw_")
+    assert len(token) > 40
+    assert token not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    principal = TokenFile(path, ManualClock()).authenticate(token)
+    assert principal == Principal("slurm", frozenset({Scope.DECIDE, Scope.REPORT}), frozenset({"prod"}))
+
+
+def test_a_name_is_given_once(tmp_path: Path) -> None:
+    create_token(tmp_path / "t", "a", [Scope.READ])
+    create_token(tmp_path / "t", "b", [Scope.READ])
+    with pytest.raises(TokensFileError, match="'a'"):
+        create_token(tmp_path / "t", "a", [Scope.READ])
+
+
+@pytest.mark.parametrize("token", [None, "", "pw_wrong", "\udcff"])
+def test_no_token_and_a_wrong_one_are_refused(tmp_path: Path, token: str | None) -> None:
+    create_token(tmp_path / "t", "a", [Scope.READ])
+    with pytest.raises(UnauthenticatedError):
+        TokenFile(tmp_path / "t", ManualClock()).authenticate(token)
+
+
+def test_a_token_expires(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    end = datetime.datetime.fromtimestamp(1_000_060.0, datetime.UTC)
+    token = create_token(tmp_path / "t", "a", [Scope.READ], expire_time=end)
+    tokens = TokenFile(tmp_path / "t", clock)
+    assert tokens.authenticate(token).name == "a"
+    clock.advance(60.0)
+    with pytest.raises(UnauthenticatedError):
+        tokens.authenticate(token)
+
+
+def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_good(tmp_path: Path) -> None:
+    path, clock = tmp_path / "t", ManualClock()
+    first = create_token(path, "first", [Scope.READ])
+    tokens = TokenFile(path, clock)
+    second = create_token(path, "second", [Scope.READ])
+    with pytest.raises(UnauthenticatedError):
+        tokens.authenticate(second)
+    clock.advance(2.0)
+    assert tokens.authenticate(second).name == "second"
+    path.write_text("tokens: [{name: third}]")
+    clock.advance(2.0)
+    assert tokens.authenticate(first).name == "first"
+    path.unlink()
+    clock.advance(2.0)
+    assert tokens.authenticate(first).name == "first"
+    path.write_text("tokens: []")
+    clock.advance(2.0)
+    with pytest.raises(UnauthenticatedError):
+        tokens.authenticate(first)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "tokens: 3", "tokens: [{name: a, sha256: zz, scopes: [read]}]", "tokenz: []"]
+)
+def test_a_file_that_is_no_tokens_file_is_refused_at_start(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(TokensFileError):
+        TokenFile(tmp_path / "t", ManualClock())
+
+
+def test_a_missing_file_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(TokensFileError):
+        TokenFile(tmp_path / "t", ManualClock())
+
+
+def test_no_scope_includes_another() -> None:
+    for scope in Scope:
+        principal = Principal("x", frozenset({scope}))
+        for other in Scope:
+            if other is scope:
+                principal.require(other, "any")
+            else:
+                with pytest.raises(PermissionDeniedError):
+                    principal.require(other, "any")
+
+
+def test_a_token_of_one_cluster_has_no_right_over_all() -> None:
+    principal = Principal("x", frozenset(Scope), frozenset({"a"}))
+    principal.require(Scope.READ, "a")
+    for cluster in ("b", None):
+        with pytest.raises(PermissionDeniedError):
+            principal.require(Scope.READ, cluster)
+    assert Open().authenticate(None) is ANYONE
+
+
+async def test_both_faces_demand_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    reader = create_token(path, "reader", [Scope.READ], ["prod"])
+    decider = create_token(path, "decider", [Scope.DECIDE], ["prod"])
+    engine = FakeEngine()
+    for cluster in ("prod", "other"):
+        await engine.report_nodes(cluster, [make_node("n0")], full=True)
+    async with faces(engine, authenticator=TokenFile(path, ManualClock())) as running:
+        assert await rest_codes(running, reader) == [200, 403, 403, 403]
+        assert await rest_codes(running, decider) == [403, 200, 403, 403]
+        assert await rest_codes(running, None) == [401, 401, 401, 401]
+        assert (await running.http.get("/metrics")).status_code == 401
+        assert (await running.http.get("/healthz")).status_code == 200
+        stub = ClusterServiceStub(running.channel)
+        metadata = (("authorization", f"Bearer {reader}"),)
+        assert list((await stub.ListClusters(ListClustersRequest(), metadata=metadata)).clusters) == ["prod"]
+        for wrong, code in (
+            ((), grpc.StatusCode.UNAUTHENTICATED),
+            ((("authorization", f"Basic {reader}"),), grpc.StatusCode.UNAUTHENTICATED),
+            ((("authorization", f"Bearer {decider}"),), grpc.StatusCode.PERMISSION_DENIED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.GetCluster(GetClusterRequest(cluster="prod"), metadata=wrong)
+            assert caught.value.code() is code
+
+
+async def rest_codes(running: Faces, token: str | None) -> list[int]:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    http = running.http
+    return [
+        (await http.get("/v1/clusters/prod", headers=headers)).status_code,
+        (await http.post(PLACE, json=QUESTION, headers=headers)).status_code,
+        (await http.get("/v1/clusters/other", headers=headers)).status_code,
+        (await http.get("/v1/bundles", headers=headers)).status_code,
+    ]
+
+
+def test_the_file_is_plain_yaml(tmp_path: Path) -> None:
+    create_token(tmp_path / "t", "a", [Scope.READ, Scope.ADMIN], ["y", "x"])
+    [row] = yaml.safe_load((tmp_path / "t").read_text())["tokens"]
+    assert (row["name"], row["scopes"], row["clusters"]) == ("a", ["admin", "read"], ["x", "y"])
+    assert not [name for name in os.listdir(tmp_path) if name != "t"]

@@ -1,0 +1,181 @@
+"""Contract ↔ domain: the same names on both sides, nothing lost, absent readings stay unknown."""
+
+import math
+
+import pytest
+from google.protobuf import json_format
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
+from placewise_core.cluster import Gpu, NodeState, RunState, Telemetry
+from placewise_core.commands import JobEventKind, Scope
+from placewise_core.decision import Outcome, Reason, Verdict
+from placewise_core.errors import InvalidRequestError
+from placewise_core.job import Architecture, Priority, Role, SubtaskState
+from placewise_core.validate import Limits, check_node
+from placewise_service.api import convert_cluster, convert_in, convert_out, examples
+from placewise_service.model.registry import BundleState
+
+
+@pytest.mark.parametrize(
+    ("domain", "contract"),
+    [
+        (Outcome, decision_pb2.Outcome),
+        (Reason, decision_pb2.Reason),
+        (Verdict, decision_pb2.Admission.Verdict),
+        (Scope, decision_pb2.PlaceRequest.Scope),
+        (Role, job_pb2.TaskGroup.Role),
+        (Architecture, job_pb2.Job.Architecture),
+        (Priority, job_pb2.Job.Priority),
+        (SubtaskState, job_pb2.Subtask.State),
+        (NodeState, cluster_pb2.Node.State),
+        (RunState, cluster_pb2.RunningJob.State),
+        (JobEventKind, cluster_pb2.JobEvent.Kind),
+        (BundleState, bundle_pb2.Bundle.State),
+    ],
+)
+def test_domain_and_contract_spell_their_values_alike(domain: type, contract: object) -> None:
+    contract_names = contract.keys()  # type: ignore[attr-defined]
+    names = [name for name in contract_names if not name.endswith("_UNSPECIFIED")]
+    assert [item.value for item in domain] == names  # type: ignore[attr-defined]
+
+
+def test_a_full_job_arrives_whole() -> None:
+    message = json_format.ParseDict(
+        {
+            "id": "j",
+            "model": "VGG",
+            "architecture": "PARAMETER_SERVER",
+            "groups": [
+                {
+                    "role": "PARAMETER_SERVER",
+                    "count": 2,
+                    "demand": {
+                        "cpuCores": 1.5,
+                        "gpus": 0.25,
+                        "memoryGib": 2,
+                        "gpuMemoryGib": 3,
+                        "networkGbps": 4,
+                        "extended": {"licence": 5},
+                    },
+                    "maxPerNode": 1,
+                    "gpuModel": "T4",
+                    "nodeSelector": {"zone": "a"},
+                }
+            ],
+            "totalEpochs": 10,
+            "batchSize": 32,
+            "datasetSize": "50000",
+            "iterations": 7,
+            "priority": "URGENT",
+            "queue": "q",
+            "submitTime": "2026-01-01T00:00:00.500Z",
+            "subtasks": [
+                {"id": "s", "kind": "k", "after": ["r"], "hasGpuVersion": True, "profile": {"sm": 0.5}, "size": 9},
+                {"id": "r", "kind": "k", "state": "DONE", "unit": "gpu0"},
+            ],
+            "singleGpuSeconds": 60,
+            "paramsMillions": 138,
+            "gpuSharing": {"allowed": True},
+            "elastic": {"minGpus": 1, "maxGpus": 8},
+            "shape": {"nodes": 2, "gpusPerNode": 4},
+            "attainedGpuSeconds": 12,
+        },
+        job_pb2.Job(),
+    )
+    job = convert_in.job(message)
+    [group] = job.groups
+    assert (group.role, group.count, group.max_per_node, group.gpu_model) == (Role.PARAMETER_SERVER, 2, 1, "T4")
+    assert group.node_selector == {"zone": "a"}
+    demand = group.demand
+    assert (demand.cpu_cores, demand.gpus, demand.memory_gib) == (1.5, 0.25, 2.0)
+    assert (demand.gpu_memory_gib, demand.network_gbps, demand.extended) == (3.0, 4.0, {"licence": 5.0})
+    assert (job.architecture, job.priority) == (Architecture.PARAMETER_SERVER, Priority.URGENT)
+    assert (job.total_epochs, job.batch_size, job.dataset_size, job.iterations) == (10.0, 32, 50_000, 7.0)
+    assert job.submit_time_s == 1_767_225_600.5
+    assert job.subtasks[0].after == ("r",)
+    assert job.subtasks[0].profile == {"sm": 0.5}
+    assert (job.subtasks[1].state, job.subtasks[1].unit) == (SubtaskState.DONE, "gpu0")
+    assert (job.single_gpu_s, job.params_millions, job.attained_gpu_s) == (60.0, 138.0, 12.0)
+    assert (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown) == (True, 2.0)
+    assert job.elastic is not None
+    assert (job.elastic.min_gpus, job.elastic.max_gpus) == (1, 8)
+    assert job.shape is not None
+    assert job.shape.gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("job", "architecture"),
+    [
+        ({"groups": [{"count": 1}]}, Architecture.SINGLE),
+        ({"groups": [{"count": 2}]}, Architecture.ALL_REDUCE),
+        ({"groups": [{"count": 1}, {"count": 1, "role": "PARAMETER_SERVER"}]}, Architecture.PARAMETER_SERVER),
+        ({"subtasks": [{"id": "s"}]}, Architecture.PIPELINE),
+    ],
+)
+def test_a_job_that_does_not_say_is_known_by_its_parts(job: dict[str, object], architecture: Architecture) -> None:
+    assert convert_in.job(json_format.ParseDict(job, job_pb2.Job())).architecture is architecture
+
+
+@pytest.mark.parametrize("number", [-1, 99])
+def test_an_unknown_enum_number_is_refused(number: int) -> None:
+    with pytest.raises(InvalidRequestError, match=str(number)):
+        convert_in.job(job_pb2.Job(id="j", architecture=number))  # type: ignore[arg-type]
+
+
+def test_a_reading_that_is_absent_is_unknown_and_zero_is_zero() -> None:
+    node = convert_in.node(
+        cluster_pb2.Node(id="n", telemetry=cluster_pb2.Telemetry(cpu_util=0.0), gpus=[cluster_pb2.Gpu(util=0.0)])
+    )
+    assert node.telemetry.cpu_util == 0.0
+    assert math.isnan(node.telemetry.gpu_util)
+    assert math.isnan(node.telemetry.limit_celsius)
+    assert node.gpus[0].util == 0.0
+    assert math.isnan(node.gpus[0].celsius)
+
+
+def test_a_node_survives_the_round_trip() -> None:
+    message = json_format.ParseDict(examples.NODES["nodes"][0], cluster_pb2.Node())
+    message.labels["zone"] = "a"
+    message.hardware.cpu_ghz = 2.5
+    message.telemetry.observe_time.seconds = 5
+    assert convert_cluster.node(convert_in.node(message)) == message
+
+
+readings = st.floats(0.0, 1.0) | st.just(math.nan)
+
+
+@given(readings, readings, st.floats(-50.0, 150.0) | st.just(math.nan))
+def test_readings_survive_the_round_trip(util: float, memory: float, celsius: float) -> None:
+    gpu = Gpu(0, "", 0.0, util, memory, celsius)
+    telemetry = Telemetry(cpu_util=util, gpu_util=memory, cpu_celsius=celsius, observe_time_s=1.0)
+    node = convert_in.node(cluster_pb2.Node(id="n"))
+    from dataclasses import replace
+
+    again = convert_in.node(convert_cluster.node(replace(node, gpus=(gpu,), telemetry=telemetry)))
+    assert repr(again.gpus[0]) == repr(gpu)
+    assert repr(again.telemetry) == repr(telemetry)
+    check_node(again, "node", Limits())
+
+
+@given(st.floats(0.0, 4e9))
+def test_times_keep_their_microseconds(time_s: float) -> None:
+    message = Timestamp()
+    convert_out.set_time(message, time_s)
+    assert convert_in.seconds(message) == pytest.approx(time_s, abs=1e-6)
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, math.inf, math.nan, 1e15])
+def test_a_time_that_no_timestamp_holds_stays_absent(time_s: float) -> None:
+    message = Timestamp()
+    convert_out.set_time(message, time_s)
+    assert message == Timestamp()
+
+
+@given(st.floats(0.0, 1e6))
+def test_durations_keep_their_microseconds(span_s: float) -> None:
+    message = convert_out.duration(span_s)
+    assert 0 <= message.nanos <= 999_999_999
+    assert convert_in.seconds(message) == pytest.approx(span_s, abs=1e-6)

@@ -1,0 +1,59 @@
+"""Metrics and logs: what is counted, how it is shown, and that tracing costs nothing where it is off."""
+
+import json
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from placewise_core.cluster import QueueState
+from placewise_service.settings import LogSettings
+from placewise_service.telemetry import Telemetry, configure_logging
+
+
+def test_a_decision_is_counted_once_in_each_metric() -> None:
+    telemetry = Telemetry()
+    telemetry.decision("Place", "tetris", "PLACED", True, 0.002)
+    telemetry.conflict("prod")
+    telemetry.queue("prod", QueueState("q", backlog_s=12.0, delay_s=3.0, waiting={"a": 1.0, "b": 1.0}))
+    telemetry.view_lag("prod", 0.25)
+    telemetry.log_drops(4)
+    values = samples(telemetry)
+    assert values["placewise_decision_seconds_count", "Place", "tetris"] == 1
+    assert values["placewise_decisions_total", "Place", "tetris", "PLACED"] == 1
+    assert values["placewise_fallbacks_total", "Place", "tetris"] == 1
+    assert values["placewise_conflicts_total", "prod"] == 1
+    assert values["placewise_queue_backlog_seconds", "prod", "q"] == 12
+    assert values["placewise_queue_delay_seconds", "prod", "q"] == 3
+    assert values["placewise_queue_waiting_jobs", "prod", "q"] == 2
+    assert values["placewise_view_lag_seconds", "prod"] == 0.25
+    assert values[("placewise_decision_log_dropped_total",)] == 4
+
+
+def samples(telemetry: Telemetry) -> dict[tuple[str, ...], float]:
+    order = ("cluster", "queue", "rpc", "policy", "outcome", "code")
+    found = {}
+    for family in text_string_to_metric_families(telemetry.render().decode()):
+        for sample in family.samples:
+            if "le" not in sample.labels:
+                found[(sample.name, *(sample.labels[name] for name in order if name in sample.labels))] = sample.value
+    return found
+
+
+def test_without_an_endpoint_a_span_is_one_shared_nothing() -> None:
+    telemetry = Telemetry()
+    with telemetry.span("place", jobs=1):
+        pass
+    assert telemetry.span("a") is telemetry.span("b")
+
+
+def test_logs_are_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        configure_logging(LogSettings())
+        structlog.get_logger().info("decided", decision_id="d-1")
+        structlog.get_logger().debug("not shown")
+    finally:
+        structlog.reset_defaults()
+    [line] = capsys.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert (entry["event"], entry["decision_id"], entry["level"]) == ("decided", "d-1", "info")
