@@ -6,21 +6,11 @@ copied; the engine then *assumes* an accepted gang at once, and gives it back if
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewise_core.cluster import (
-    Assignment,
-    ClusterSettings,
-    Node,
-    NodeState,
-    QueueState,
-    RunningJob,
-    Telemetry,
-)
+from placewise_core.cluster import Assignment, ClusterSettings, QueueState, RunningJob
 from placewise_core.events import (
     Change,
     ClusterDeleted,
@@ -35,47 +25,45 @@ from placewise_core.events import (
     SubtaskProfiled,
 )
 from placewise_core.job import GpuSharing, Job, JobId, Resources, TaskGroup, quantise
-
-# Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
-CPU, MEMORY, GPU_MEMORY, NETWORK, GPUS = range(5)
-RESOURCE_COLUMNS = ("cpu_cores", "memory_gib", "gpu_memory_gib", "network_gbps", "gpus")
-TELEMETRY_COLUMNS = (
-    "cpu_util",
-    "memory_util",
-    "gpu_util",
-    "gpu_memory_util",
-    "cache_util",
-    "tx_gbps",
-    "rx_gbps",
-    "cpu_celsius",
-    "gpu_celsius",
-    "limit_celsius",
-    "power_watts",
-    "ambient_celsius",
+from placewise_core.view_arrays import (
+    CPU,
+    GPU_MEMORY,
+    GPUS,
+    MEMORY,
+    NETWORK,
+    RESOURCE_COLUMNS,
+    TELEMETRY_COLUMNS,
+    BoolArray,
+    FloatArray,
+    GpuTenant,
+    IntArray,
+    NodeArrays,
+    telemetry_row,
 )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+__all__ = [
+    "CPU",
+    "DEFAULT_STALE_AFTER_S",
+    "GPUS",
+    "GPU_MEMORY",
+    "MEMORY",
+    "NETWORK",
+    "RESOURCE_COLUMNS",
+    "TELEMETRY_COLUMNS",
+    "BoolArray",
+    "ClusterView",
+    "FloatArray",
+    "GpuTenant",
+    "IntArray",
+    "may_share",
+    "telemetry_row",
+]
 
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
-_CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 
-
-@dataclass(frozen=True, slots=True)
-class GpuTenant:
-    """A job on one GPU: the fraction it holds there (1 for a whole one), its memory, and whether it shares."""
-
-    job_id: JobId
-    fraction: float
-    memory_gib: float
-    is_sharing: bool
-    model: str
-
-
-class ClusterView:
+class ClusterView(NodeArrays):
     """Structure-of-arrays snapshot of one cluster, at `version` of life `epoch`."""
 
     def __init__(self, records: ClusterRecords, stale_after_s: float = DEFAULT_STALE_AFTER_S) -> None:
@@ -88,50 +76,10 @@ class ClusterView:
         self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
         self.subtask_profiles: dict[str, dict[str, float]] = {k: dict(v) for k, v in records.subtask_profiles.items()}
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
-        self._stamp = 0
-        self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
-        self.telemetry_stamp = 0  # grows with every telemetry report
+        super().__init__()
         self._rebuild(records.nodes)
 
     # -- reading ------------------------------------------------------------------------------------------------
-
-    @property
-    def size(self) -> int:
-        """M, the number of nodes."""
-        return len(self.nodes)
-
-    def node_id(self, m: int) -> str:
-        return self.nodes[m].id
-
-    def demand_vector(self, demand: Resources) -> FloatArray | None:
-        """(R,) quantised demand, read-only; None where it names an extended resource that no node has."""
-        amounts = (demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus)
-        if demand.extended:
-            return self._extended_vector(amounts, demand)
-        vector = self._demands.get(amounts)
-        if vector is None:
-            if len(self._demands) >= _CACHED_DEMANDS:
-                self._demands.clear()
-            vector = self._demands[amounts] = self._quantised(amounts)
-        return vector
-
-    def _extended_vector(self, amounts: tuple[float, ...], demand: Resources) -> FloatArray | None:
-        vector = np.zeros(len(self.columns))
-        vector[:5] = amounts
-        for name, amount in demand.extended.items():
-            row = self._extended_rows.get(name)
-            if row is not None:
-                vector[row] = amount
-            elif amount > 0:
-                return None
-        return self._quantised(vector)
-
-    def _quantised(self, amounts: Sequence[float] | FloatArray) -> FloatArray:
-        vector = np.zeros(len(self.columns))
-        vector[: len(amounts)] = amounts
-        vector = np.floor(vector * 2.0**20) / 2.0**20  # as job.quantise
-        vector.flags.writeable = False
-        return vector
 
     def is_stale(self, now_s: float) -> BoolArray:
         """(M,) telemetry that was once reported and is older than the limit."""
@@ -228,14 +176,6 @@ class ClusterView:
         """True for whole exclusive GPUs of any model and memory: the common case, answered by counting."""
         return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, sharing)
 
-    def gpu_model_id(self, model: str) -> int:
-        """The number that stands for a GPU model in `gpu_model`; -1 if no node has it."""
-        return self._gpu_model_ids.get(model, -1)
-
-    def gpu_model_names(self) -> tuple[str, ...]:
-        """GPU model names by their number."""
-        return tuple(self._gpu_model_ids)
-
     def gpu_open(
         self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
     ) -> tuple[BoolArray, BoolArray]:
@@ -268,7 +208,11 @@ class ClusterView:
 
     def add_job(self, running: RunningJob) -> None:
         """Takes what the job's assignments hold; replaces what the same id held before."""
-        if running.id in self.jobs:
+        before = self.jobs.get(running.id)
+        if before is not None and before.job is running.job and before.assignments is running.assignments:
+            self.jobs[running.id] = running  # as assumed, now with its expiry: nothing moves
+            return
+        if before is not None:
             self.remove_job(running.id)
         self.jobs[running.id] = running
         for assignment in running.assignments:
@@ -394,110 +338,11 @@ class ClusterView:
         merged.update((node.id, node) for node in change.nodes)
         self._rebuild(tuple(merged.values()))
 
-    def _same_layout(self, node: Node) -> bool:
-        m = self.index.get(node.id)
-        if m is None:
-            return False
-        old = self.nodes[m]
-        return (
-            old.capacity == node.capacity
-            and old.max_jobs_per_gpu == node.max_jobs_per_gpu
-            and len(old.gpus) == len(node.gpus)
-            and all(
-                (a.index, a.model, a.memory_gib) == (b.index, b.model, b.memory_gib)
-                for a, b in zip(old.gpus, node.gpus, strict=True)
-            )
-        )
-
-    # -- building -----------------------------------------------------------------------------------------------
-
-    def _rebuild(self, nodes: Sequence[Node]) -> None:
-        self.layout_stamp += 1
-        self.nodes: list[Node] = list(nodes)
-        self.index: dict[str, int] = {node.id: m for m, node in enumerate(self.nodes)}
-        extended = sorted({name for node in nodes for name in node.capacity.extended})
-        self.columns: tuple[str, ...] = (*RESOURCE_COLUMNS, *extended)
-        self._extended_rows = {name: 5 + i for i, name in enumerate(extended)}
-        m, r = len(nodes), len(self.columns)
-        g = max((gpu.index + 1 for node in nodes for gpu in node.gpus), default=0)
-        self.capacity: FloatArray = np.zeros((r, m))
-        self.telemetry: FloatArray = np.full((len(TELEMETRY_COLUMNS), m), np.nan)
-        self.hardware: FloatArray = np.zeros((3, m))  # rows: CPU GHz, cache MiB, GPU GHz; 0 where unknown
-        self.observe_time_s: FloatArray = np.zeros(m)
-        self._has_telemetry = False
-        self._is_hot: BoolArray = np.zeros(m, dtype=np.bool_)
-        self.is_ready: BoolArray = np.zeros(m, dtype=np.bool_)
-        self.rack: IntArray = np.full(m, -1, dtype=np.int64)
-        self._rack_ids: dict[str, int] = {}
-        self.gpu_exists: BoolArray = np.zeros((m, g), dtype=np.bool_)
-        self.gpu_model: IntArray = np.full((m, g), -1, dtype=np.int64)
-        self.gpu_memory: FloatArray = np.zeros((m, g))
-        self.max_jobs_per_gpu: IntArray = np.ones(m, dtype=np.int64)
-        self.cpu_ghz: FloatArray = np.zeros(m)
-        self._gpu_model_ids: dict[str, int] = {}
-        for i, node in enumerate(self.nodes):
-            self._write_inventory(i, node)
-            self._write_node(i, node)
-        self._reset_usage()
-
-    def _write_inventory(self, m: int, node: Node) -> None:
-        c = node.capacity
-        self.capacity[:5, m] = (c.cpu_cores, c.memory_gib, c.gpu_memory_gib, c.network_gbps, c.gpus)
-        for name, amount in c.extended.items():
-            self.capacity[self._extended_rows[name], m] = amount
-        self.max_jobs_per_gpu[m] = max(1, node.max_jobs_per_gpu)
-        for gpu in node.gpus:
-            self.gpu_exists[m, gpu.index] = True
-            self.gpu_memory[m, gpu.index] = gpu.memory_gib
-            self.gpu_model[m, gpu.index] = self._gpu_model_ids.setdefault(gpu.model, len(self._gpu_model_ids))
-
-    def _write_node(self, m: int, node: Node) -> None:
-        self.telemetry_stamp += 1
-        self.nodes[m] = node
-        self.is_ready[m] = node.state is NodeState.READY
-        self.cpu_ghz[m] = node.hardware.cpu_ghz
-        self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
-        row = telemetry_row(node.telemetry)
-        self.telemetry[:, m] = row
-        cpu, gpu, limit = row[7:10]
-        self._is_hot[m] = cpu >= limit or gpu >= limit  # False where either is NaN
-        self.observe_time_s[m] = node.telemetry.observe_time_s
-        self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
-
     def _reset_usage(self) -> None:
-        self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
-        self.free: FloatArray = self.capacity.copy()
-        self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
-        self._reset_load()
-        self._demands: dict[tuple[float, ...], FloatArray] = {}
-        self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
-        self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
-        self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
-        self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
-        self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
-        self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
-        self._blocked_gpus: IntArray = np.where(self.gpu_exists, 0, 1)  # tenants; 1 where there is no GPU
-        self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
-        self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [{} for _ in range(self.size)]
+        super()._reset_usage()
         for running in self.jobs.values():
             for assignment in running.assignments:
                 self.claim(running.job, assignment)
-
-    def _reset_load(self) -> None:
-        """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""
-        is_there = self.capacity > 0
-        self.inverse_capacity: FloatArray = np.where(is_there, 1.0 / np.where(is_there, self.capacity, 1.0), 0.0)
-        weights = self.inverse_capacity[[CPU, MEMORY, NETWORK, GPUS]]
-        # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
-        base = self.free[CPU] * weights[0] + self.free[MEMORY] * weights[1] + self.free[NETWORK] * weights[2]
-        base = base + self.free[GPUS] * weights[3]
-        self._load_base: list[float] = base.tolist()
-        self._load_weights: list[tuple[float, float, float, float]] = list(zip(*weights.tolist(), strict=True))
-        self._load: FloatArray = np.zeros(self.size)
-        # Grows with every claim and give-back, over all nodes: what a policy derived from a node's jobs is still
-        # right while the node's stamp is the one it was derived at.
-        self._stamp += 1
-        self.node_stamp: IntArray = np.full(self.size, self._stamp, dtype=np.int64)
 
     def emptied(self) -> "ClusterView":
         """The same nodes with no job on them, all ready and cool: what could fit, however long one waited.
@@ -517,11 +362,6 @@ class ClusterView:
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
     """True for a fraction of a GPU, and for whole GPUs of a job that allows sharing."""
     return bool(0 < demand[GPUS] < 1) or (sharing.allowed and demand[GPUS] >= 1)
-
-
-def telemetry_row(telemetry: Telemetry) -> tuple[float, ...]:
-    """(T,) in the order of TELEMETRY_COLUMNS; NaN where unknown."""
-    return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
 
 
 def _tenant(job: Job, assignment: Assignment) -> GpuTenant:
