@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from placewise_training.cli import UsageError, app
+from placewise_training.cli import UsageError, simulate_app
 from placewise_training.sim.traces import TraceError
 
 RUN = CliRunner()
@@ -14,27 +14,29 @@ RUN = CliRunner()
 
 def test_json_has_the_agreed_names() -> None:
     args = ["--trace", "philly", "--nodes", "8", "--jobs", "200", "--policy", "consolidate", "--seeds", "2", "--json"]
-    result = RUN.invoke(app, args)
+    result = RUN.invoke(simulate_app, args)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     names = {"avg_jct_s", "p50", "p95", "makespan_s", "gpu_util", "qos_rate", "decisions_per_s", "avg_jct_s_ci95"}
     assert names <= found.keys()
     assert found["finished"] + found["impossible"] == 200
     assert found["partial"] is False
-    assert json.loads(RUN.invoke(app, args).stdout)["event_hashes"] == found["event_hashes"]
+    assert json.loads(RUN.invoke(simulate_app, args).stdout)["event_hashes"] == found["event_hashes"]
 
 
 def test_two_policies_side_by_side() -> None:
     args = ["--workload", "harmony", "--gpus-per-node", "2", "--jobs", "30", "--policy", "tetris", "--policy", "random"]
-    found = json.loads(RUN.invoke(app, [*args, "--json"]).stdout)
+    found = json.loads(RUN.invoke(simulate_app, [*args, "--json"]).stdout)
     assert [row["policy"] for row in found["policies"]] == ["tetris", "random"]
-    table = RUN.invoke(app, args).stdout
+    table = RUN.invoke(simulate_app, args).stdout
     assert "tetris" in table
     assert "JCT mean" in table
 
 
 def test_impossible_jobs_are_named() -> None:
-    result = RUN.invoke(app, ["--trace", "philly", "--nodes", "1", "--gpus-per-node", "1", "--jobs", "100", "--json"])
+    result = RUN.invoke(
+        simulate_app, ["--trace", "philly", "--nodes", "1", "--gpus-per-node", "1", "--jobs", "100", "--json"]
+    )
     found = json.loads(result.stdout)
     assert found["impossible"] == len(found["impossible_jobs"]) > 0
     assert found["finished"] + found["impossible"] == 100
@@ -56,7 +58,7 @@ def test_impossible_jobs_are_named() -> None:
     ],
 )
 def test_options_that_make_no_sense(args: list[str]) -> None:
-    result = RUN.invoke(app, args)
+    result = RUN.invoke(simulate_app, args)
     assert isinstance(result.exception, UsageError), result.output
     assert result.exception.exit_code == 2
 
@@ -64,7 +66,7 @@ def test_options_that_make_no_sense(args: list[str]) -> None:
 def test_a_malformed_trace_is_one_line_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,ten,1\n")
-    result = RUN.invoke(app, ["--trace", str(path)])
+    result = RUN.invoke(simulate_app, ["--trace", str(path)])
     assert isinstance(result.exception, TraceError)
     assert str(result.exception) == f"{path}, line 2, column duration_s: is not a number: 'ten'"
     assert result.exception.exit_code == 6

@@ -37,7 +37,7 @@ _SHOWN = (
     ("load_balance", "balance"),
     ("decisions_per_s", "decisions/s"),
 )
-app = typer.Typer(add_completion=False)
+simulate_app = typer.Typer(add_completion=False)
 
 
 class UsageError(Exception):
@@ -56,7 +56,7 @@ def progress_bar(title: str, total: int, *, is_hidden: bool) -> Iterator[Callabl
         yield lambda done: bar.update(task, completed=done)
 
 
-@app.callback(invoke_without_command=True)
+@simulate_app.command(name="simulate")
 def simulate_command(
     trace: Annotated[str, typer.Option(help="CSV file, or a shipped cut: philly, ms_itp.")] = "",
     workload: Annotated[str, typer.Option(help="Generated instead of a trace: harmony or elastic.")] = "",

@@ -164,6 +164,25 @@ class Simulation:
             is_partial=is_partial or len(self.events) > 0,
         )
 
+    @property
+    def is_over(self) -> bool:
+        """True when no job is left: none to come, none waiting, none running."""
+        return not (self._more_arrivals or self.waiting or self.running)
+
+    @property
+    def has_arrivals(self) -> bool:
+        """True while jobs are still to come."""
+        return self._more_arrivals
+
+    def progress(self) -> float:
+        """Jobs' worth of work done so far: 1 for each that finished, its share for each that runs."""
+        now_s = self.now_s
+        running = sum(
+            min(1.0, (live.done + live.rate * (now_s - live.settled_s)) / live.sim.samples)
+            for live in self.running.values()
+        )
+        return self.metrics.jct.count + running
+
     def run_until(self, until_s: float, progress: Callable[[int, float], None] | None = None) -> None:
         """Handles every event up to `until_s`, and moves the clock there unless it is infinite."""
         while self.events.next_time_s <= until_s and len(self.events):
@@ -261,7 +280,7 @@ class Simulation:
             return 0
         self.context.now_s = self.now_s
         if self.options.reports_progress:
-            self._report_progress()
+            self.report_progress()
         started = 0
         for job in self._candidates():
             if job.signature in self._failed:
@@ -409,7 +428,8 @@ class Simulation:
         if self._more_arrivals or self.running or (self.waiting and not self._is_hopeless()):
             self.events.push(self.now_s + self.options.telemetry_every_s, EventKind.TELEMETRY)
 
-    def _report_progress(self) -> None:
+    def report_progress(self) -> None:
+        """Tells the view how fast its jobs run and how far they are, as a host's progress events would."""
         for job_id, live in self.running.items():
             held = self.view.jobs[JobId(job_id)]
             done = live.done + live.rate * (self.now_s - live.settled_s)

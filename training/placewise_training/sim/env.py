@@ -1,0 +1,242 @@
+"""PlacementEnv: Harmony's decision process on the simulator, as a Gymnasium environment. Learns nothing itself.
+
+One step places one task (actions.py). Time stands still until every waiting job of the interval is placed or does not
+fit; then the cluster runs to the next interval with something to decide. Observations come from the one encoder
+(placewise_core.features), padded to `most_jobs` tokens.
+
+Reward, given by the step that ends an interval: "progress" is (1) of the Harmony paper, Σ c_n/e_n of the interval;
+"jct" is −Σ of the time jobs spent in the system, in intervals, whose undiscounted sum is −Σ JCT. Over several
+intervals without a decision rewards are discounted by γ each; `info["intervals"]` says how many passed, for γ^k.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from placewise_core.cluster import Assignment
+from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder
+from placewise_core.job import Job, JobId
+from placewise_core.place.gang_builder import GangBuilder
+from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.hardware import NodeSpec, harmony_cluster
+from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.runs import Workload
+from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import HarmonyWorkload
+
+Observation = dict[str, NDArray[Any]]
+_BOUND = 1e4  # features are scaled to the order of 1; the checker wants a bound
+
+
+def _default_workload() -> Workload:
+    return HarmonyWorkload(jobs=60).generate
+
+
+@dataclass(frozen=True, slots=True)
+class EnvConfig:
+    """What an episode is: "train" is the truth for anything that learns; truncated after `most_intervals`."""
+
+    nodes: Callable[[], Sequence[NodeSpec]] = harmony_cluster
+    workload: Workload = field(default_factory=_default_workload)
+    truth: str = "train"
+    interval_s: float = 1200.0
+    reward: Literal["progress", "jct"] = "progress"
+    gamma: float = 0.9
+    most_jobs: int = 48
+    most_batch: int = 16
+    most_intervals: int = 2000
+    invalid_penalty: float = 1.0
+
+
+def vector_env(config: EnvConfig, count: int) -> gymnasium.vector.SyncVectorEnv:
+    """`count` environments stepped together in this process; finished ones restart at the next step."""
+    return gymnasium.vector.SyncVectorEnv([lambda: PlacementEnv(config)] * count, copy=False)
+
+
+class PlacementEnv(gymnasium.Env[Observation, np.int64]):
+    """Observation: nodes (M, F), jobs (J, F), placement (J, M, 2), job_mask (J,), current (J,) one-hot,
+    action_mask (2M,). An action the mask forbids changes nothing and costs `invalid_penalty`.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
+
+    def __init__(self, config: EnvConfig | None = None) -> None:
+        self.config = config or EnvConfig()
+        self._nodes = list(self.config.nodes())
+        m, j = len(self._nodes), self.config.most_jobs
+        self.action_space: spaces.Discrete = spaces.Discrete(2 * m)
+        self.observation_space: spaces.Space[Observation] = spaces.Dict(
+            {
+                "nodes": spaces.Box(-_BOUND, _BOUND, (m, NODE_FEATURES), np.float32),
+                "jobs": spaces.Box(-_BOUND, _BOUND, (j, JOB_FEATURES), np.float32),
+                "placement": spaces.Box(0, _BOUND, (j, m, 2), np.float32),
+                "job_mask": spaces.MultiBinary(j),
+                "current": spaces.MultiBinary(j),
+                "action_mask": spaces.MultiBinary(2 * m),
+            }
+        )  # type: ignore[assignment]
+        self.simulation: Simulation | None = None
+        self._encoder = Encoder(most_jobs=j)
+        self._batch: list[SimJob] = []
+        self._next = 0  # index into the batch of the job being placed
+        self._builder: GangBuilder | None = None
+        self._interval = 0
+        self._progress = self._waited_s = 0.0
+
+    # -- Gymnasium ----------------------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """`options["workload_seed"]` pins the jobs; otherwise they come from the environment's own generator."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(2**31))
+        workload_seed = int((options or {}).get("workload_seed", drawn))
+        truth = make_truth(self.config.truth, workload_seed)
+        jobs = self.config.workload(truth, workload_seed)
+        self.simulation = Simulation(self._nodes, jobs, truth, None, options=SimOptions(), seed=workload_seed)
+        self._batch, self._next, self._builder = [], 0, None
+        self._interval = 0
+        self._progress = self._waited_s = 0.0
+        _, intervals = self._advance()
+        return self._observe(), self._info(intervals)
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        if self._builder is None:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset()")
+        mask = self._builder.mask()
+        if not mask[int(action)]:
+            return self._observe(), -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
+        self._builder.apply(int(action))
+        reward, intervals = 0.0, 0
+        if self._builder.is_complete:
+            self._start_current()
+            reward, intervals = self._advance()
+        elif self._builder.is_stuck():
+            self._skip_current()
+            reward, intervals = self._advance()
+        terminated = self._simulation.is_over
+        truncated = not terminated and not self.has_decision
+        return self._observe(), reward, terminated, truncated, self._info(intervals)
+
+    # -- the decision process -----------------------------------------------------------------------------------
+
+    @property
+    def has_decision(self) -> bool:
+        """True while a job waits for its next task to be placed; False ends the episode."""
+        return self._builder is not None
+
+    @property
+    def _simulation(self) -> Simulation:
+        if self.simulation is None:
+            raise gymnasium.error.ResetNeeded("call reset() first")
+        return self.simulation
+
+    def _start_current(self) -> None:
+        assert self._builder is not None
+        placement = self._builder.placement()
+        self._builder.give_back()
+        self._simulation.start(self._batch[self._next], placement)
+        self._builder = None
+        self._next += 1
+
+    def _skip_current(self) -> None:
+        """The gang cannot be completed this way: it waits for the next interval."""
+        assert self._builder is not None
+        self._builder.give_back()
+        self._builder = None
+        self._next += 1
+
+    def _advance(self) -> tuple[float, int]:
+        """To the next decision, through as many intervals as have none; (discounted reward, intervals passed)."""
+        reward, passed, discount = 0.0, 0, 1.0
+        while not self._open_next():
+            if self._simulation.is_over or self._interval >= self.config.most_intervals:
+                break
+            reward += discount * self._run_interval()
+            discount *= self.config.gamma
+            passed += 1
+        return reward, passed
+
+    def _open_next(self) -> bool:
+        """Opens the next job of the batch that has a possible action. False when the batch is through."""
+        sim = self._simulation
+        sim.context.now_s = sim.now_s
+        while self._next < len(self._batch):
+            builder = GangBuilder(self._batch[self._next].job, sim.view, sim.context)
+            if not builder.is_stuck():
+                self._builder = builder
+                return True
+            self._next += 1
+        return False
+
+    def _run_interval(self) -> float:
+        """Runs to the next multiple of the interval and collects the batch waiting there; the interval's reward."""
+        sim = self._simulation
+        sim.refresh()
+        self._interval += 1
+        waited_before = self._time_in_system()
+        sim.run_until(self._interval * self.config.interval_s)
+        self._batch = list(sim.waiting.values())[: self.config.most_batch]
+        self._next = 0
+        sim.report_progress()
+        if self.config.reward == "jct":
+            return -(self._time_in_system() - waited_before) / self.config.interval_s
+        before, self._progress = self._progress, sim.progress()
+        return self._progress - before
+
+    def _time_in_system(self) -> float:
+        """Seconds all jobs so far spent between submission and finish (or now)."""
+        sim = self._simulation
+        inside = [live.sim.submit_time_s for live in sim.running.values()]
+        inside += [job.submit_time_s for job in sim.waiting.values()]
+        return sim.metrics.jct.total + sum(sim.now_s - submitted for submitted in inside)
+
+    # -- what the agent sees ------------------------------------------------------------------------------------
+
+    def batch(self) -> tuple[list[Job], int, dict[JobId, Sequence[Assignment]]]:
+        """The undecided jobs, which of them is current, and what is tentatively placed of it."""
+        jobs = [job.job for job in self._batch[self._next :]]
+        placed: dict[JobId, Sequence[Assignment]] = {}
+        if self._builder is not None:
+            placed[self._builder.job.id] = self._builder.assignments
+        return jobs, 0 if self._builder is not None else -1, placed
+
+    def action_mask(self) -> NDArray[np.bool_]:
+        """(2M,) actions that are possible now."""
+        if self._builder is None:
+            return np.zeros(int(self.action_space.n), dtype=np.bool_)
+        return self._builder.mask()
+
+    def _observe(self) -> Observation:
+        sim = self._simulation
+        jobs, current, placed = self.batch()
+        seen = self._encoder.encode(sim.view, jobs, sim.now_s, current=current, placed=placed)
+        most, count = self.config.most_jobs, len(seen.jobs)
+        padded: Observation = {
+            "nodes": seen.nodes,
+            "jobs": np.zeros((most, JOB_FEATURES), dtype=np.float32),
+            "placement": np.zeros((most, sim.view.size, 2), dtype=np.float32),
+            "job_mask": np.zeros(most, dtype=np.int8),
+            "current": np.zeros(most, dtype=np.int8),
+            "action_mask": self.action_mask().astype(np.int8),
+        }
+        padded["jobs"][:count] = seen.jobs
+        padded["placement"][:count] = seen.placement
+        padded["job_mask"][:count] = 1
+        if seen.current >= 0:
+            padded["current"][seen.current] = 1
+        return padded
+
+    def _info(self, intervals: int, *, is_invalid: bool = False) -> dict[str, Any]:
+        sim = self._simulation
+        info: dict[str, Any] = {"intervals": intervals, "interval": self._interval, "is_invalid": is_invalid}
+        if self._builder is None:
+            info["avg_jct_s"] = sim.metrics.jct.mean
+            info["event_hash"] = sim.hash.hexdigest()
+        return info
