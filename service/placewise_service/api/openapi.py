@@ -1,5 +1,6 @@
 """The OpenAPI document, made from the contract's own descriptors and the table of routes, so that it cannot drift."""
 
+import json
 from functools import cache
 from typing import Any
 
@@ -200,3 +201,7 @@ def _operations_paths() -> dict[str, Schema]:
         "/readyz": get("Questions are welcome.", "application/json", "503"),
         "/metrics": get("Prometheus metrics.", "text/plain", "401", "403"),
     }
+
+
+if __name__ == "__main__":
+    print(json.dumps(document(), indent=1, sort_keys=True, ensure_ascii=False))
