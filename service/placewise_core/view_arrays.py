@@ -148,6 +148,7 @@ class NodeArrays:
         self.telemetry_stamp += 1
         self.nodes[m] = node
         self.is_ready[m] = node.state is NodeState.READY
+        self.hardware[:, m] = (node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz)
         self.cpu_ghz[m] = node.hardware.cpu_ghz
         self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
         row = telemetry_row(node.telemetry)

@@ -181,7 +181,7 @@ class Pool:
         memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
         fits = self.view.gpu_exists & (self.view.gpu_memory >= memory)
         if group.gpu_model:
-            fits = fits & (self.view.gpu_model == _model_id(self.view, group.gpu_model))
+            fits = fits & (self.view.gpu_model == self.view.gpu_model_id(group.gpu_model))
         return np.asarray(fits.sum(axis=1))
 
     # -- taking -------------------------------------------------------------------------------------------------
@@ -268,12 +268,6 @@ def requested_gpus(job: Job, platform_gpus: int) -> int:
     if job.shape is not None:
         return job.shape.gpus
     return min(job.elastic.max_gpus, platform_gpus) if job.elastic is not None else 1
-
-
-def _model_id(view: ClusterView, model: str) -> int:
-    found = ((m, gpu.index) for m, node in enumerate(view.nodes) for gpu in node.gpus if gpu.model == model)
-    where = next(found, None)
-    return -2 if where is None else int(view.gpu_model[where])
 
 
 def _at_least(slots: IntArray) -> IntArray:
