@@ -1,5 +1,7 @@
 """How many tasks of a group each node has room for. Counts only; never claims."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from placewise_core.job import GpuSharing, TaskGroup
@@ -12,21 +14,29 @@ def task_capacity(
     group: TaskGroup,
     sharing: GpuSharing,
     usable: BoolArray,
-    promised: FloatArray | None = None,
-) -> IntArray:
-    """(M,) tasks of `group` that fit at once, by resources, GPUs and max_per_node; at most `group.count`.
+    promised: Mapping[int, FloatArray] | None = None,
+) -> FloatArray:
+    """(M,) whole number of tasks of `group` that fit at once, by resources, GPUs, labels and max_per_node; at most
+    `group.count`, 0 outside `usable`.
 
-    `promised` (R, M) is what other tasks are to take first; its GPU row counts GPUs. Slowdown limits of shared GPUs are
-    not looked at, and a GPU counts for one task of the job, as two of them never share one.
+    `promised` maps a resource row to the (M,) amounts that other tasks are to take first; that of GPUs counts GPUs.
+    Slowdown limits of shared GPUs are not looked at, and a GPU counts for one task of the job, as two never share one.
     """
     most = min(group.count, group.max_per_node) if group.max_per_node else group.count
-    rooms = np.where(view.feasible(demand, group, sharing, usable), float(most), 0.0)
+    rooms = np.full(view.size, float(most))
     for row in np.flatnonzero(demand).tolist():
-        amount = view.free[row] if row != GPUS else gpu_slots(view, demand, group, sharing)
-        if promised is not None:
+        amount: FloatArray | IntArray = view.free[row] if row != GPUS else gpu_slots(view, demand, group, sharing)
+        if promised and row in promised:
             amount = amount - promised[row]
-        rooms = np.minimum(rooms, np.floor(amount / (demand[row] if row != GPUS else np.ceil(demand[GPUS]))))
-    return np.maximum(rooms, 0.0).astype(np.int64)
+        np.minimum(rooms, amount / per_task(demand, row), out=rooms)
+    np.maximum(np.floor(rooms, out=rooms), 0.0, out=rooms)
+    rooms *= usable if not group.node_selector else usable & view.selected(group)
+    return rooms
+
+
+def per_task(demand: FloatArray, row: int) -> float:
+    """What one task takes of a resource; GPUs counted whole."""
+    return float(demand[row]) if row != GPUS else float(np.ceil(demand[GPUS]))
 
 
 def gpu_slots(view: ClusterView, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> IntArray:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.job import Job
-from placewise_core.place.capacity import task_capacity
+from placewise_core.place.capacity import per_task, task_capacity
 from placewise_core.place.decode import decode
 from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
-from placewise_core.view import GPUS, ClusterView, FloatArray, IntArray
+from placewise_core.view import ClusterView, FloatArray
 
 # Weights that rank one criterion strictly before the next: tasks taken (≤ thousands), then rack, then fit (< 1).
 _TASKS, _RACK = 1e3, 10.0
@@ -44,22 +44,24 @@ class Consolidate:
             ("fit", float(self._fit(task.view)[m])),
         )
 
-    def _tasks_taken(self, task: TaskContext) -> IntArray:
+    def _tasks_taken(self, task: TaskContext) -> FloatArray:
         """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""
         view = task.view
         begun = {id(group) for group, _ in task.placed}
         waiting = [group for group in task.job.groups if group is not task.group and id(group) not in begun]
         here = task.group.count - sum(group is task.group for group, _ in task.placed)
-        promised = np.zeros_like(view.free) if waiting else None
-        taken = np.zeros(view.size, dtype=np.int64)
+        promised: dict[int, FloatArray] = {}
+        taken = np.zeros(view.size)
         for group, count in [(task.group, here), *((group, group.count) for group in waiting)]:
             demand = view.demand_vector(group.demand)
             if demand is None:
                 break
-            rooms = np.minimum(task_capacity(view, demand, group, task.sharing, task.mask, promised), count)
+            rooms = task_capacity(view, demand, group, task.sharing, task.mask, promised)
+            np.minimum(rooms, count, out=rooms)
             taken += rooms
-            if promised is not None:
-                promised += _per_task(demand)[:, None] * rooms
+            if waiting and group is not waiting[-1]:
+                for row in np.flatnonzero(demand).tolist():
+                    promised[row] = promised.get(row, 0.0) + rooms * per_task(demand, row)
         return taken
 
     @staticmethod
@@ -80,10 +82,3 @@ class Consolidate:
         """(M,) in (0, 1): more for less free GPUs and CPU."""
         cpu = view.free[0] / (1.0 + view.capacity[0])
         return np.asarray(1.0 / (2.0 + view.free_gpus() + cpu))
-
-
-def _per_task(demand: FloatArray) -> FloatArray:
-    """(R,) demand with its GPUs counted whole, as a GPU serves one task of a job."""
-    amounts = demand.copy()
-    amounts[GPUS] = np.ceil(amounts[GPUS])
-    return amounts
