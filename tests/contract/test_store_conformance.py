@@ -27,7 +27,16 @@ from tests.fakes.state import (
     task,
 )
 
-from placewise_core.cluster import ClusterSettings, Gpu, NodeState, QueueSettings, QueueState, RunState, Telemetry
+from placewise_core.cluster import (
+    ClusterSettings,
+    Gpu,
+    NodeState,
+    QueueSettings,
+    QueueState,
+    RunningJob,
+    RunState,
+    Telemetry,
+)
 from placewise_core.errors import NotFoundError, StaleSnapshotError
 from placewise_core.events import (
     ClusterDeleted,
@@ -281,6 +290,14 @@ async def test_a_gpu_takes_no_more_jobs_than_it_may(store: StateStore) -> None:
     assert await hold(store, small[3], expected_tenants={"s0/0": ("a", "b", "c")}) == Conflict("s0", "GPU_SHARE_FULL")
 
 
+async def test_fractions_never_add_up_to_more_than_a_gpu(store: StateStore) -> None:
+    def part(name: str) -> RunningJob:
+        return job(name, task("s0", (0,), demand(gpus=0.6)))
+
+    assert isinstance(await hold(store, part("a")), Reserved)
+    assert await hold(store, part("b"), expected_tenants={"s0/0": ("a",)}) == Conflict("s0", "GPU_SHARE_FULL")
+
+
 async def test_exclusive_and_sharing_jobs_do_not_mix(store: StateStore) -> None:
     await hold(store, job("a", task("s0", (0,))), job("b", task("s0", (1,)), sharing=True))
     assert await hold(store, third("c", 0), expected_tenants={"s0/0": ("a",)}) == Conflict("s0", "GPU_TAKEN")
@@ -435,6 +452,14 @@ async def test_an_end_frees_and_what_comes_later_is_ignored(store: StateStore, k
     assert (result.applied, result.ignored) == (1, 3)
     assert result.events[0].change == JobsEnded(("a",))  # type: ignore[arg-type]
     assert (await records(store)).jobs == ()
+    assert isinstance(await hold(store, job("b")), Reserved)
+
+
+async def test_the_end_of_a_reserved_job_ends_its_reservation(store: StateStore) -> None:
+    await hold(store, job("a"), ttl_s=0.0)
+    await store.report_jobs(CLUSTER, [ended("a", "CANCELLED")])
+    assert (await store.expire(CLUSTER)).applied == 0
+    assert (await store.release(CLUSTER, ["r-a"])).applied == 0
     assert isinstance(await hold(store, job("b")), Reserved)
 
 

@@ -43,12 +43,11 @@ def server() -> Iterator[RedisServer]:
 
 
 @st.composite
-def tasks(draw: st.DrawFn) -> Any:
+def whole_tasks(draw: st.DrawFn) -> Any:
     gpus = draw(st.lists(st.integers(0, 3), max_size=3, unique=True).map(tuple))
-    share = draw(st.sampled_from([1.0, 1 / 3, 0.5])) if len(gpus) == 1 else float(len(gpus))
     ask = demand(
         draw(amounts),
-        share if gpus else 0.0,
+        float(len(gpus)),
         draw(amounts),
         gpu_memory_gib=draw(st.sampled_from([0.0, 5.3, 16.0])) if gpus else 0.0,
         extended=draw(st.sampled_from([{}, {"licence": 1.5}])),
@@ -57,8 +56,19 @@ def tasks(draw: st.DrawFn) -> Any:
 
 
 @st.composite
+def fraction_tasks(draw: st.DrawFn) -> Any:
+    """Tasks that meet on two GPUs of the node that shares."""
+    share, memory = draw(st.sampled_from([1 / 3, 0.5, 0.6, 0.125])), draw(st.sampled_from([0.0, 5.0, 7.0]))
+    ask = demand(0.0, share, 0.0, gpu_memory_gib=memory)
+    return task("s0", (draw(st.integers(0, 1)),), ask)
+
+
+tasks = st.one_of(whole_tasks(), fraction_tasks(), fraction_tasks())
+
+
+@st.composite
 def jobs(draw: st.DrawFn) -> RunningJob:
-    made = draw(st.lists(tasks(), min_size=1, max_size=3))
+    made = draw(st.lists(tasks, min_size=1, max_size=2))
     named = [replace(one, task=f"w{i}") for i, one in enumerate(made)]
     return job(draw(st.sampled_from(NAMES)), *named, sharing=draw(st.booleans()))
 
@@ -68,7 +78,7 @@ reservations = st.tuples(
     st.lists(jobs(), min_size=1, max_size=2, unique_by=lambda j: j.id),
     st.sampled_from([LONG, LONG, LATE]),
     st.sampled_from(["", "", "q1", "q2"]),
-    st.booleans(),
+    st.sampled_from([True, True, True, False]),
 )
 reports = st.one_of(
     jobs().map(started),
@@ -125,9 +135,7 @@ def plain(value: Any) -> Any:
         if isinstance(part, list | tuple):
             items = [cleaned(item) for item in part]
             return sorted(items, key=repr) if all(isinstance(item, str) for item in items) else items
-        return (
-            float(part) if isinstance(part, int | float) and not isinstance(part, bool) and part == part else repr(part)
-        )
+        return repr(float(part)) if isinstance(part, int | float) else repr(part)
 
     return cleaned(data)
 

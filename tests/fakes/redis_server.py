@@ -10,11 +10,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from placewise_service.state.embedded import server_binary
 
@@ -35,10 +37,10 @@ def free_port(offset: int = 0) -> int:
                 return port
 
 
-def wait_until(is_done: "object", timeout_s: float = _START_TIMEOUT_S) -> None:
+def wait_until(is_done: Callable[[], bool], timeout_s: float = _START_TIMEOUT_S) -> None:
     """Polls until `is_done()` is true. Raises TimeoutError."""
     end_s = time.monotonic() + timeout_s
-    while not is_done():  # type: ignore[operator]
+    while not is_done():
         if time.monotonic() > end_s:
             raise TimeoutError("a Redis server did not get ready")
         time.sleep(0.01)
@@ -50,7 +52,6 @@ class RedisServer:
 
     args: Sequence[str] = ()
     port: int = field(default_factory=free_port)
-    password: str = ""
     mode: str = ""
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pw-redis-")))
     process: "subprocess.Popen[bytes] | None" = None
@@ -63,11 +64,15 @@ class RedisServer:
             command += ["--save", ""]
         command += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory), *self.args]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(self.is_ready)
+        try:
+            wait_until(self.is_ready)
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def client(self) -> redis.Redis:
-        return redis.Redis(port=self.port, password=self.password or None, socket_timeout=2)
+        return redis.Redis(port=self.port, socket_timeout=2, retry=Retry(NoBackoff(), 0))
 
     def is_ready(self) -> bool:
         with contextlib.suppress(redis.RedisError), contextlib.closing(self.client()) as client:
@@ -149,7 +154,7 @@ class SentinelServers:
 
     def __init__(self) -> None:
         self.master = RedisServer(["--appendonly", "yes"])
-        self.replica = RedisServer(["--appendonly", "yes", "--replicaof", f"127.0.0.1 {self.master.port}"])
+        self.replica = RedisServer(["--appendonly", "yes", "--replicaof", "127.0.0.1", str(self.master.port)])
         self.sentinels = [RedisServer(mode="sentinel") for _ in range(3)]
 
     def start(self) -> "SentinelServers":

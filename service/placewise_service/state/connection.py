@@ -10,6 +10,7 @@ RESP2 and RESP3 are equally fast here; RESP2 has one form of reply for every ser
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,26 @@ class RedisOptions:
 
 
 class Gate:
-    """A client that lets at most so many commands run at once; the others wait their turn."""
+    """A client that lets at most so many commands run at once: the others wait their turn. `unbounded` waits for
+    nobody: a tail keeps a connection for as long as it lives."""
 
-    def __init__(self, client: Client, width: int) -> None:
+    def __init__(self, client: Client, width: int, sentinels: Sequence[Redis] = ()) -> None:
+        self.unbounded = client
         self._execute = client.execute_command
         self._slots = asyncio.Semaphore(width)
+        self._sentinels = sentinels
 
     async def execute_command(self, *args: Any) -> Any:
         async with self._slots:
             return await self._execute(*args)
 
+    async def close(self) -> None:
+        """Ends every connection. Idempotent."""
+        for client in (self.unbounded, *self._sentinels):
+            await client.aclose()
 
-def client_for(options: RedisOptions) -> Client:
+
+def gate_for(options: RedisOptions) -> Gate:
     """A client that connects at its first command. Raises ValueError for a URL of no known form (it is not quoted)."""
     parts = urlsplit(options.url)
     base, _, kind = parts.scheme.partition("+")
@@ -65,10 +74,10 @@ def client_for(options: RedisOptions) -> Client:
     kwargs = _connection_kwargs(parts, base, options)
     if kind == "sentinel" or options.sentinel_service:
         service = options.sentinel_service or parts.path.strip("/")
-        return _sentinel_client(hosts, service, kwargs, options)
+        return _sentinel_gate(hosts, service, kwargs, options)
     if kind == "cluster" or options.is_cluster:
-        return _cluster_client(hosts, kwargs, options)
-    return Redis(**_addressed(kwargs, hosts), single_connection_client=False)
+        return Gate(_cluster_client(hosts, kwargs), options.connections)
+    return Gate(Redis(**_addressed(kwargs, hosts)), options.connections)
 
 
 def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
@@ -116,9 +125,7 @@ def _addressed(kwargs: dict[str, Any], hosts: list[tuple[str, int]]) -> dict[str
     return kwargs | {"host": hosts[0][0], "port": hosts[0][1]}
 
 
-def _sentinel_client(
-    hosts: list[tuple[str, int]], service: str, kwargs: dict[str, Any], options: RedisOptions
-) -> Redis:
+def _sentinel_gate(hosts: list[tuple[str, int]], service: str, kwargs: dict[str, Any], options: RedisOptions) -> Gate:
     if not service:
         raise ValueError("the Redis URL of a Sentinel names no service: redis+sentinel://host/service")
     to_sentinel = {name: kwargs[name] for name in kwargs if name.startswith("ssl")}
@@ -126,10 +133,10 @@ def _sentinel_client(
     to_sentinel["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(hosts, sentinel_kwargs=to_sentinel, **kwargs)  # type: ignore[no-untyped-call]
     master: Redis = sentinel.master_for(service)
-    return master
+    return Gate(master, options.connections, sentinel.sentinels)
 
 
-def _cluster_client(hosts: list[tuple[str, int]], kwargs: dict[str, Any], options: RedisOptions) -> RedisCluster:
+def _cluster_client(hosts: list[tuple[str, int]], kwargs: dict[str, Any]) -> RedisCluster:
     kwargs.pop("db", None)
     # One repeat, after the client has learnt anew which node has the slot.
     kwargs["retry"] = Retry(NoBackoff(), 1)

@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -25,10 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +34,7 @@ log = structlog.get_logger(__name__)
 _LONGEST_SOCKET_PATH = 100
 _START_TIMEOUT_S = 10.0  # until the socket answers at all; reading the file back may take longer
 _STOP_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 2.0
 _POLL_S = 0.01
 _FIRST_PAUSE_S = 0.05  # before a server that died is started again; doubles while it keeps dying
 _LONGEST_PAUSE_S = 1.0  # so that a killed server is back within two seconds
@@ -170,9 +169,8 @@ class EmbeddedRedis:
 
     def _answering_server(self) -> list[int]:
         """As _own_servers where there is no /proc: whoever answers on our socket."""
-        with contextlib.suppress(redis.RedisError), contextlib.closing(self._client()) as client:
-            return [int(client.info("server")["process_id"])]
-        return []
+        _, _, rest = self._ask(b"INFO server\r\n").partition(b"process_id:")
+        return [int(rest.split(b"\r\n")[0])] if rest else []
 
     # -- the server ---------------------------------------------------------------------------------------------
 
@@ -215,17 +213,20 @@ class EmbeddedRedis:
             time.sleep(_POLL_S)
 
     def _answers(self) -> bool:
-        try:
-            with contextlib.closing(self._client()) as client:
-                return bool(client.ping())
-        except redis.RedisError:
-            return False
+        return self._ask(b"PING\r\n").startswith(b"+PONG")
 
-    def _client(self) -> redis.Redis:
-        return redis.Redis(unix_socket_path=str(self._socket), socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+    def _ask(self, command: bytes) -> bytes:
+        """The (first part of the) answer to an inline command; nothing where nobody answers."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S)
+            connection.connect(str(self._socket))
+            connection.sendall(command)
+            return connection.recv(4096)
+        return b""
 
     def _last_words(self) -> str:
-        lines = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
+        said = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
+        lines = [line for line in said if "# WARNING" not in line]  # advice on the machine that every start repeats
         return f"{lines[-1] if lines else 'it said nothing'} (see {self._directory / 'redis.log'})"
 
     def _supervise(self) -> None:

@@ -121,7 +121,7 @@ class MemoryStore:
             version=state.version,
             epoch=state.life,
             nodes=tuple(state.nodes[name] for name in sorted(state.nodes)),
-            jobs=tuple(state.jobs.values()),
+            jobs=tuple(state.jobs[name] for name in sorted(state.jobs)),
             queues=dict(state.queues),
             settings=state.settings,
             overheads=dict(state.overheads),

@@ -18,8 +18,9 @@ def position_of(life: bytes, entry_id: bytes) -> str:
     return f"{life.decode()}:{entry_id.decode()}"
 
 
-def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
+def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """In order of the names: replicas that load the same state build the same view."""
+    return sorted(zip(flat[::2], flat[1::2], strict=True))
 
 
 def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, str]:
@@ -31,7 +32,7 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
         cluster=cluster,
         version=int(version),
         epoch=life.decode(),
-        nodes=tuple(codec.decode_node(record) for _, record in sorted(_pairs(nodes))),
+        nodes=tuple(codec.decode_node(record) for _, record in _pairs(nodes)),
         jobs=tuple(
             codec.decode_job(record, expiries.get(name, 0.0), progresses.get(name)) for name, record in _pairs(jobs)
         ),

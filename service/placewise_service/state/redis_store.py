@@ -22,7 +22,7 @@ from placewise_core.events import (
 )
 from placewise_core.job import NodeId
 from placewise_service.state import codec
-from placewise_service.state.connection import Gate, RedisOptions, client_for
+from placewise_service.state.connection import RedisOptions, gate_for
 from placewise_service.state.errors import no_such_cluster, redis_meant
 from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import REGISTRY, ClusterKeys, keys_of
@@ -51,11 +51,9 @@ class RedisStore:
     """StateStore on standalone Redis, Sentinel or Redis Cluster (≥ 6.2)."""
 
     def __init__(self, redis: RedisOptions, options: StoreOptions | None = None) -> None:
-        client = client_for(redis)
-        self._client = Gate(client, redis.connections)
-        self._tail_client = client  # a tail keeps its connection for itself
+        self._client = gate_for(redis)
         self._options = options or StoreOptions()
-        self._block_ms = int(redis.timeout_s * 500)  # half the read timeout: an idle tail is never taken for a dead one
+        self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
         self._registered: set[str] = set()
 
     async def ping(self) -> float:
@@ -76,7 +74,7 @@ class RedisStore:
             return records_from(cluster, reply) if reply is not None else None
 
     def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
-        return tail(self._tail_client, cluster, position, self._block_ms)
+        return tail(self._client.unbounded, cluster, position, self._block_ms)
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -235,7 +233,7 @@ class RedisStore:
 
     async def close(self) -> None:
         with redis_meant():
-            await self._tail_client.aclose()
+            await self._client.close()
 
     async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
         """Runs a script that may append an event."""

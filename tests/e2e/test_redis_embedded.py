@@ -1,0 +1,223 @@
+"""The embedded Redis: survives kill -9 of itself and of its owner, and is never started twice on one directory."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from tests.fakes.redis_server import wait_until
+from tests.fakes.state import CLUSTER, job, node, records, same
+
+from placewise_core.errors import StateUnavailableError
+from placewise_service.state.connection import RedisOptions
+from placewise_service.state.embedded import (
+    EmbeddedRedis,
+    EmbeddedRedisError,
+    embedded_url,
+    server_binary,
+    socket_path,
+)
+from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.store import Conflict, Reserved, ReserveRequest
+
+pytestmark = pytest.mark.e2e
+T = TypeVar("T")
+
+OWNER = """
+    import sys, time
+    from pathlib import Path
+    from placewise_service.state.embedded import EmbeddedRedis
+    owned = EmbeddedRedis(Path(sys.argv[1])).start()
+    print(owned.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+async def soon(attempt: Callable[[], Awaitable[T]], within_s: float = 2.0) -> T:
+    end_s = time.monotonic() + within_s
+    while True:
+        try:
+            return await attempt()
+        except StateUnavailableError:
+            if time.monotonic() > end_s:
+                raise
+            await asyncio.sleep(0.01)
+
+
+def start_owner(state_dir: Path) -> tuple["subprocess.Popen[str]", int]:
+    """A process of its own that owns the embedded Redis; and the server's process id."""
+    path = os.pathsep.join(sys.path)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OWNER), str(state_dir)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert owner.stdout is not None
+    return owner, int(owner.stdout.readline())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(tmp_path) as made:
+        yield made
+
+
+async def fill(store: RedisStore) -> None:
+    await store.report_nodes(CLUSTER, [node()], full=True)
+    assert isinstance(await store.reserve(CLUSTER, ReserveRequest((job("a"),), 60.0)), Reserved)
+
+
+async def test_a_killed_server_is_back_within_two_seconds_with_its_state(embedded: EmbeddedRedis) -> None:
+    store = RedisStore(RedisOptions(embedded.url))
+    await fill(store)
+    before = await records(store)
+    for times in range(1, 4):
+        os.kill(embedded.pid, signal.SIGKILL)
+        with pytest.raises(StateUnavailableError):
+            await records(store)
+        assert same(await soon(lambda: records(store)), before)
+        await asyncio.to_thread(wait_until, lambda times=times: embedded.restarts == times)
+    assert await store.reserve(CLUSTER, ReserveRequest((job("b"),), 60.0)) == Conflict("n0", "GPU_TAKEN")
+    await store.close()
+
+
+async def test_the_state_outlives_an_orderly_stop(tmp_path: Path) -> None:
+    with EmbeddedRedis(tmp_path) as first:
+        store = RedisStore(RedisOptions(first.url))
+        await fill(store)
+        before, pid = await records(store), first.pid
+        await store.close()
+    assert not is_running(pid)
+    assert not socket_path(tmp_path).exists()
+    with EmbeddedRedis(tmp_path) as second:
+        store = RedisStore(RedisOptions(second.url))
+        assert same(await records(store), before)
+        await store.close()
+
+
+async def test_a_killed_owner_leaves_its_state_to_the_next(tmp_path: Path) -> None:
+    owner, server_pid = start_owner(tmp_path)
+    store = RedisStore(RedisOptions(embedded_url(tmp_path)))
+    await fill(store)
+    before = await records(store)
+    owner.kill()
+    owner.communicate()
+    assert is_running(server_pid), "the orphan is what the next owner must deal with"
+    with EmbeddedRedis(tmp_path) as following:
+        assert not is_running(server_pid)
+        assert following.pid != server_pid
+        assert same(await soon(lambda: records(store)), before)
+    await store.close()
+
+
+async def test_an_orphan_that_hangs_is_replaced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placewise_service.state.embedded._STOP_TIMEOUT_S", 0.5)
+    owner, server_pid = start_owner(tmp_path)
+    store = RedisStore(RedisOptions(embedded_url(tmp_path)))
+    await fill(store)
+    before = await records(store)
+    owner.kill()
+    owner.communicate()
+    os.kill(server_pid, signal.SIGSTOP)
+    with EmbeddedRedis(tmp_path):
+        assert not is_running(server_pid)
+        assert same(await soon(lambda: records(store)), before)
+    await store.close()
+
+
+async def test_owner_and_server_killed_together_lose_nothing(tmp_path: Path) -> None:
+    owner, server_pid = start_owner(tmp_path)
+    store = RedisStore(RedisOptions(embedded_url(tmp_path)))
+    await fill(store)
+    before = await records(store)
+    owner.kill()
+    os.kill(server_pid, signal.SIGKILL)
+    owner.communicate()
+    with EmbeddedRedis(tmp_path):
+        assert same(await soon(lambda: records(store)), before)
+    await store.close()
+
+
+def test_one_directory_has_one_owner(embedded: EmbeddedRedis, tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedRedisError, match="another service owns"):
+        EmbeddedRedis(tmp_path).start()
+    assert is_running(embedded.pid)
+
+
+async def test_several_workers_share_one_server(embedded: EmbeddedRedis, tmp_path: Path) -> None:
+    first, second = (RedisStore(RedisOptions(embedded_url(tmp_path))) for _ in range(2))
+    await fill(first)
+    assert [held.id for held in (await records(second)).jobs] == ["a"]
+    await first.close()
+    await second.close()
+
+
+async def test_a_torn_end_of_the_file_loses_only_what_is_torn(tmp_path: Path) -> None:
+    with EmbeddedRedis(tmp_path) as first:
+        store = RedisStore(RedisOptions(first.url))
+        await fill(store)
+        before = await records(store)
+        await store.remember(CLUSTER, "q", b"torn")
+        await store.close()
+    file = tmp_path / "redis" / "appendonly.aof"
+    with file.open("r+b") as data:
+        data.truncate(file.stat().st_size - 5)
+    with EmbeddedRedis(tmp_path) as second:
+        store = RedisStore(RedisOptions(second.url))
+        assert same(await records(store), before)
+        await store.close()
+
+
+def test_a_damaged_file_is_reported_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "redis" / "appendonly.aof"
+    file.parent.mkdir()
+    file.write_bytes(b"*1\r\n$5\r\nnonsense that is no command\r\n")
+    with pytest.raises(EmbeddedRedisError, match=r"redis\.log"):
+        EmbeddedRedis(tmp_path).start()
+    assert file.read_bytes().startswith(b"*1")
+    file.unlink()
+    EmbeddedRedis(tmp_path).start().stop()
+
+
+async def test_a_long_state_directory_gets_a_short_socket(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    assert len(str(socket_path(deep))) < 100
+    with EmbeddedRedis(deep) as made:
+        store = RedisStore(RedisOptions(made.url))
+        assert await store.ping() > 0
+        await store.close()
+    socket_path(deep).parent.rmdir()
+
+
+def test_only_the_owner_may_enter_the_directory(embedded: EmbeddedRedis, tmp_path: Path) -> None:
+    assert (tmp_path / "redis").stat().st_mode & 0o077 == 0
+    assert socket_path(tmp_path).stat().st_mode & 0o077 == 0
+
+
+def test_a_binary_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedRedisError, match="cannot run redis-server"):
+        EmbeddedRedis(tmp_path, command="/nowhere/redis-server").start()
+    assert server_binary("/nowhere/redis-server") == Path("/nowhere/redis-server")
+    assert server_binary().is_file()
+
+
+def test_stopping_twice_is_fine(tmp_path: Path) -> None:
+    made = EmbeddedRedis(tmp_path).start()
+    made.stop()
+    made.stop()
+    assert made.pid == 0
