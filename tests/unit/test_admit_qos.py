@@ -262,5 +262,6 @@ def test_a_shape_that_was_given_is_kept() -> None:
 
 
 def test_an_empty_cluster_says_so() -> None:
-    answers = ask("qos", [job("a")], cluster_of(()))
-    assert answers["a"].verdict is Verdict.WAIT
+    for policy in POLICIES:
+        answer = ask(policy, [job("a")], cluster_of(()))["a"]
+        assert (answer.verdict, answer.blockers[0].reason) == (Verdict.WAIT, Reason.EMPTY_CLUSTER), policy

@@ -14,21 +14,20 @@ def behind(position: int) -> tuple[Blocker, ...]:
     return (Blocker(Reason.BEHIND_IN_QUEUE, message=f"{position} job(s) stand before it in the queue"),)
 
 
-def no_shape() -> tuple[Blocker, ...]:
+def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
     """Not even the empty cluster could take it."""
+    if view.size == 0:
+        return (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),)
     return (Blocker(Reason.NO_FEASIBLE_SHAPE, message="no shape of this job fits the cluster, even empty"),)
 
 
 def does_not_fit(job: Job, pool: Pool, now_s: float) -> tuple[Blocker, ...]:
     """What is missing now: first what is short in sum, else fragmentation; then the nodes that were left out."""
-    view = pool.view
-    if view.size == 0:
-        return (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),)
     missing = _short(job, pool)
     if not missing:
         message = "enough is free in sum, but not on nodes that can each take their part"
         missing = [Blocker(Reason.FRAGMENTED, nodes=int((pool.gpus > 0).sum()), resource="gpus", message=message)]
-    return (*missing, *left_out(view, now_s))
+    return (*missing, *left_out(pool.view, now_s))
 
 
 def _short(job: Job, pool: Pool) -> list[Blocker]:

@@ -11,7 +11,6 @@ from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.pool import Options, at_most, requested_gpus
 from placewise_core.job import Job
 from placewise_core.speed.params import normalised
-from placewise_core.speed.throughput import ThroughputModel
 
 
 class Capacity(GreedyAdmission):
@@ -20,36 +19,27 @@ class Capacity(GreedyAdmission):
     name = "capacity"
     stops_at_first_wait = False
 
-    def __init__(self, throughput: ThroughputModel) -> None:
-        super().__init__(throughput)
-        self._used: dict[str, int] = {}
-        self._blocked: set[str] = set()
-        self._part = 0
-
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
-        self._used = {}
-        self._blocked = set()
         for running in state.view.jobs.values():
             gpus = sum(len(a.gpu_indices) for a in running.assignments)
-            self._used[_type(running.job)] = self._used.get(_type(running.job), 0) + gpus
-        types = set(self._used) | {_type(w.job) for w in waiting}
-        self._part = state.facts.total_gpus // max(1, len(types))
+            state.used[_type(running.job)] = state.used.get(_type(running.job), 0) + gpus
+        for w in waiting:
+            state.used.setdefault(_type(w.job), 0)
         return waiting
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         kind = _type(waiting.job)
-        used = self._used.get(kind, 0)
-        left = self._part - used
-        if kind in self._blocked:
+        if kind in state.blocked:
             return None
+        used, part = state.used[kind], state.facts.total_gpus // len(state.used)
         wanted = requested_gpus(waiting.job, state.facts.total_gpus)
-        chosen = at_most(options, min(wanted, left))
+        chosen = at_most(options, min(wanted, part - used))
         if chosen is None and used == 0:
             chosen = 0 if options.gpus[0] <= wanted else None
         if chosen is None:
-            self._blocked.add(kind)
+            state.blocked.add(kind)
             return None
-        self._used[kind] = used + int(options.gpus[chosen])
+        state.used[kind] = used + int(options.gpus[chosen])
         return chosen
 
 

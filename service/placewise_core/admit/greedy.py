@@ -39,7 +39,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Round:
-    """One request while it is decided."""
+    """One request while it is decided. `used` and `blocked` are for policies that count by type of job."""
 
     view: ClusterView
     facts: PlatformFacts
@@ -47,6 +47,8 @@ class Round:
     throughput: ThroughputModel
     pool: Pool
     whole: Pool
+    used: dict[str, int] = field(default_factory=dict)
+    blocked: set[str] = field(default_factory=set)
     _rates: dict[tuple[int, int, int], tuple[Options, FloatArray]] = field(default_factory=dict)
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
@@ -111,7 +113,7 @@ class GreedyAdmission(ABC):
             if job.id in view.jobs:
                 found[position] = _running(job, view, context)
             elif len(state.whole.options(job)) == 0:
-                found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape())
+                found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(view))
             else:
                 candidates.append(self._waiting(job, position, state))
         for rank, (waiting, admission) in enumerate(self._dispatch(candidates, state), start=1):

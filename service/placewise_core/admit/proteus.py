@@ -132,7 +132,7 @@ class Proteus:
             if job.id in started or job.id in state.admitted:
                 admission = self._admitted(job, view, state, context, decided)
             elif job.id not in state.waiting:
-                admission = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape())
+                admission = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(view))
             else:
                 admission = self._waiting(job, before, state, context, decided)
                 before += 1
