@@ -28,6 +28,7 @@ class SlurmConformance(AdapterConformance):
     async def test_a_poke_finds_the_new_job_without_reading_all(self, world: World, host: FakeSlurm) -> None:
         await world.loop.run_pass(full=True)
         host.requests.clear()
+        await host.submit(1, 2, is_managed=False)
         key = await host.submit(1, 2)
         await world.loop.run_pass(full=False)
         assert host.changes == [("apply", key)]

@@ -26,9 +26,13 @@ def missing_binaries() -> list[str]:
     return [name for name in BINARIES if shutil.which(name) is None]
 
 
+_next_port = 21000 + os.getpid() % 500 * 20
+
+
 def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
-    """`count` consecutive free loopback ports."""
-    for first in range(21000 + os.getpid() % 500 * 20, 60000, 37):
+    """`count` consecutive free loopback ports, never the same ones twice in a process."""
+    global _next_port  # noqa: PLW0603 - what is handed out is not in use yet, so the system cannot tell
+    for first in range(_next_port, 60000, 37):
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(first, first + count):
@@ -36,6 +40,7 @@ def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list
                     probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _next_port = first + count
             return list(range(first, first + count))
     raise RuntimeError("no free ports")
 

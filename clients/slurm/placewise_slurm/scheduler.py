@@ -102,12 +102,15 @@ class SlurmScheduler:
             if job is None:
                 return found, False
             found.append(job)
-        for _ in range(hints.submitted):
+        missing = hints.submitted
+        while missing:
             job = await self._next_job()
             if job is None:
                 # Refused after the hook ran, or numbered out of order: the whole list knows.
                 return found, False
             found.append(job)
+            # Jobs that the hook leaves alone are numbered in between.
+            missing -= job.is_marked or job.is_watched
         return found, True
 
     async def _next_job(self) -> SlurmJob | None:

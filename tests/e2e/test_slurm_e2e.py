@@ -1,0 +1,241 @@
+"""Placewise on a real Slurm of 16 nodes with 8 GPUs each: placements, waits, outcomes, latency, faults.
+
+`make e2e-slurm` installs what it needs and runs this. The prints are the figures.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.e2e.slurm_cluster import SlurmCluster, missing_binaries
+from tests.e2e.slurm_world import SlurmWorld, slurm_world
+
+from placewise.v1.cluster_pb2 import RunningJob
+from placewise_client import Client
+from placewise_client.results import gpus_by_node
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.e2e_heavy,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(missing_binaries()), reason=f"Slurm is not installed: {missing_binaries()}"),
+]
+
+
+@pytest.fixture
+def world() -> Iterator[SlurmWorld]:
+    with slurm_world() as world:
+        yield world
+
+
+@pytest.fixture
+def client(world: SlurmWorld) -> Iterator[Client]:
+    with Client(f"127.0.0.1:{world.grpc_port}") as client:
+        yield client
+
+
+def submit_gangs(world: SlurmWorld, count: int, rng: random.Random, longest_s: float = 3.0) -> list[int]:
+    """Mixed gangs, one in ten of them elastic."""
+    ids = []
+    for number in range(count):
+        nodes, gpus = rng.choice([1, 1, 2, 2, 4, 8]), rng.choice([1, 2, 4, 8])
+        wanted = "-N1-4" if number % 10 == 0 else f"-N{nodes}"
+        work = f"sleep {rng.uniform(0.2, longest_s):.2f}"
+        ids.append(
+            world.slurm.submit(work, wanted, f"--gres=gpu:{gpus}", "--comment=model=ResNet-50 epochs=3 batch=256")
+        )
+    return ids
+
+
+def check_places(world: SlurmWorld, client: Client, jobs: dict[int, dict[str, str]]) -> int:
+    """Every job that has a decision ran exactly on the nodes of its last one. Returns how many had one."""
+    decisions = world.decisions()
+    wrong, checked = [], 0
+    for job_id, record in jobs.items():
+        restarts = int(record.get("Restarts", "0"))
+        key = f"{job_id}.r{restarts}" if restarts else str(job_id)
+        if key not in decisions or record["JobState"] == "CANCELLED":
+            continue
+        checked += 1
+        wanted = sorted({a.node for a in world.decided(client, decisions[key][-1], key)})
+        really = sorted(world.slurm.expand(record["NodeList"]))
+        if wanted != really:
+            wrong.append((key, wanted, really))
+    assert wrong == []
+    return checked
+
+
+def wait_until_quiet(world: SlurmWorld, client: Client) -> None:
+    """Nothing runs, and nothing is reserved for a job that is over."""
+
+    def is_quiet() -> bool:
+        return not world.cluster(client).jobs
+
+    SlurmCluster.wait_for(is_quiet, "the service to hear that all jobs are over", 30)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Client) -> None:
+    rng = random.Random(7)
+
+    # Latency first, on an empty cluster: pairs of a plain and a placed job, far enough apart to be alone.
+    plain, placed = [], []
+    for _ in range(30):
+        plain.append(world.slurm.submit("true", "-N1", "--gres=gpu:1", "-p", "plain"))
+        placed.append(world.slurm.submit("true", "-N1", "--gres=gpu:1", "-p", "main"))
+        time.sleep(rng.uniform(0.1, 0.3))
+    world.wait_until_done([*plain, *placed], 120)
+    times = world.timeline()
+    added_ms = [1000 * (times[i]["update"] - times[i]["submit"]) for i in placed]
+    wait_ms = {
+        name: statistics.median(1000 * (times[i]["start"] - times[i]["submit"]) for i in ids)
+        for name, ids in (("plain", plain), ("placed", placed))
+    }
+    print(
+        f"\nlatency per job: submit to release p50 {statistics.median(added_ms):.1f} ms, "
+        f"p90 {percentile(added_ms, 0.9):.1f} ms; submit to start p50 plain {wait_ms['plain']:.0f} ms, "
+        f"placed {wait_ms['placed']:.0f} ms ({len(placed)} pairs; Slurm starts jobs once a second)"
+    )
+
+    ids = submit_gangs(world, 160, rng)
+    jobs = world.wait_until_done(ids, 400)
+    assert Counter(job["JobState"] for job in jobs.values()) == {"COMPLETED": 160}
+    assert world.left_to_slurm() == {}
+    assert check_places(world, client, jobs) == 160
+    check_waits(world, ids)
+    wait_until_quiet(world, client)
+    check_outcomes(world, client, ids)
+
+
+def check_waits(world: SlurmWorld, ids: list[int]) -> None:
+    """A job that was told to wait was pending all that time: it started after its release, never before."""
+    times = world.timeline()
+    assert all(times[i]["start"] >= times[i]["update"] for i in ids)
+    waits = [times[i]["update"] - times[i]["submit"] for i in ids]
+    told = sum(f"job {i}: waiting" in world.bridge_log() for i in ids)
+    assert told > 20
+    print(f"waits: {told} of {len(ids)} gangs were told to wait; longest {max(waits):.1f} s, all started after release")
+
+
+def check_outcomes(world: SlurmWorld, client: Client, ids: list[int]) -> None:
+    """Each job's start and end are in the decision log, joined to the decision that placed it."""
+    decisions = world.decisions()
+    assert {str(i) for i in ids} <= decisions.keys()
+    assert len(set().union(*(decisions[str(i)] for i in ids))) >= len(ids) / 16
+    overrides = world.bridge_log().count("decided was")
+    assert overrides == 0
+    print(f"outcomes: {len(ids)} gangs, {overrides} overrides, nothing left reserved or running")
+
+
+def test_service_killed_midway(world: SlurmWorld, client: Client) -> None:
+    rng = random.Random(11)
+    before = submit_gangs(world, 20, rng)
+    world.kill("service")
+    during = submit_gangs(world, 20, rng)
+    SlurmCluster.wait_for(lambda: bool(world.left_to_slurm()), "jobs to be left to Slurm", 30)
+    world.start_service()
+    after = submit_gangs(world, 20, rng)
+    jobs = world.wait_until_done([*before, *during, *after], 300)
+    assert Counter(job["JobState"] for job in jobs.values()) == {"COMPLETED": 60}
+    left = world.left_to_slurm()
+    assert set(left.values()) == {"no_decision"}
+    checked = check_places(world, client, {i: job for i, job in jobs.items() if i not in left})
+    assert checked == 60 - len(left)
+    wait_until_quiet(world, client)
+    print(f"\nservice killed midway: 60 gangs completed, {checked} as decided, {len(left)} left to Slurm")
+
+
+def test_faults(world: SlurmWorld, client: Client) -> None:
+    """Bridge, slurmctld and slurmrestd restarted, jobs cancelled, nodes drained, a burst of 500: nothing is lost."""
+    rng = random.Random(13)
+    slurm = world.slurm
+    longs = [slurm.submit("sleep 45", "-N2", "--gres=gpu:4") for _ in range(3)]
+    SlurmCluster.wait_for(lambda: all(slurm.jobs()[i]["JobState"] == "RUNNING" for i in longs), "the long jobs", 30)
+    homes = {i: slurm.jobs()[i]["NodeList"] for i in longs}
+
+    ids = submit_gangs(world, 15, rng)
+    world.kill("bridge")
+    ids += submit_gangs(world, 5, rng)  # nobody hears these: left to Slurm by the submit hook
+    unheard = set(ids[-5:])
+    world.start_bridge()
+    SlurmCluster.wait_for(lambda: world.bridge_log().count("bridging") == 2, "the bridge", 30)
+
+    ids += submit_gangs(world, 10, rng)
+    slurm.kill("slurmrestd")
+    time.sleep(1)
+    slurm.start_rest()
+
+    ids += submit_gangs(world, 10, rng)
+    slurm.kill("slurmctld")
+    slurm.start_controller()
+
+    cancelled = submit_gangs(world, 15, rng)
+    for job_id in cancelled[::2]:
+        slurm.run("scancel", str(job_id))
+    drained = ["n15", "n16"]
+    ids += submit_gangs(world, 10, rng)
+    slurm.run("scontrol", "update", f"nodename={','.join(drained)}", "state=drain", "reason=test")
+    ids += submit_gangs(world, 10, rng)
+    time.sleep(2)
+    slurm.run("scontrol", "update", f"nodename={','.join(drained)}", "state=resume")
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        burst = list(pool.map(lambda _: slurm.submit("true", "-N1", "--gres=gpu:1"), range(500)))
+    jobs = world.wait_until_done([*ids, *cancelled, *burst, *longs], 500)
+    took_s = time.monotonic() - started
+
+    states = Counter(jobs[i]["JobState"] for i in [*ids, *burst, *longs, *cancelled[1::2]])
+    assert states == {"COMPLETED": len(ids) + 500 + 3 + 7}
+    assert {i: jobs[i]["NodeList"] for i in longs} == homes
+    assert all(jobs[i].get("AdminComment") is None for i in unheard)
+    checked = check_places(world, client, {i: job for i, job in jobs.items() if i not in unheard})
+    wait_until_quiet(world, client)
+    left = world.left_to_slurm()
+    print(
+        f"\nfaults: {len(jobs)} jobs, {checked} ran as decided, {len(left)} left to Slurm, {len(unheard)} unheard, "
+        f"{sum(job['JobState'] == 'CANCELLED' for job in jobs.values())} cancelled; burst of 500 done in {took_s:.0f} s"
+    )
+
+
+def test_typed_gpus_shares_and_foreign_jobs() -> None:
+    """Where every GPU has a type of its own, jobs get exactly the GPUs decided; divisible jobs get their shares."""
+    rng = random.Random(17)
+    with slurm_world(is_typed=True, nodes=4) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+        slurm = world.slurm
+        foreign = slurm.submit("sleep 20", "-N1", "--gres=gpu:3", "-p", "plain")
+        SlurmCluster.wait_for(
+            lambda: any(job.state == RunningJob.RUNNING for job in world.cluster(client).jobs),
+            "the service to hear of a job that is not its own",
+            30,
+        )
+        script = "echo $CUDA_VISIBLE_DEVICES > gpus.$SLURM_JOB_ID; sleep 1"
+        ids = [slurm.submit(script, "-N1", f"--gres=gpu:{rng.choice([1, 2, 3, 5])}") for _ in range(20)]
+        share = slurm.submit(
+            "srun bash -c 'echo $PLACEWISE_SHARE_UNIT $PLACEWISE_SHARE_SCALE' > share.$SLURM_JOB_ID",
+            "-N1",
+            "--ntasks-per-node=2",
+            "--gres=gpu:2",
+            "--comment=divisible=100 kind=render",
+        )
+        jobs = world.wait_until_done([*ids, share, foreign], 200)
+        assert check_places(world, client, {i: jobs[i] for i in ids}) == 20
+        for job_id in ids:
+            decision_id = world.decisions()[str(job_id)][-1]
+            (wanted,) = gpus_by_node(world.decided(client, decision_id, str(job_id))).values()
+            really = (world.root / "jobs" / f"gpus.{job_id}").read_text().strip()
+            assert really == ",".join(map(str, wanted))
+        lines = sorted((world.root / "jobs" / f"share.{share}").read_text().split("\n"))
+        shares = [line.split() for line in lines if line]
+        assert len({unit for unit, _ in shares}) == 2
+        assert sum(float(scale) for _, scale in shares) == pytest.approx(100)
+        print(f"\ntyped GPUs: 20 jobs on exactly the GPUs decided; shares {shares}")
