@@ -7,7 +7,7 @@ interference does to run times is the simulator's to say.
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -25,7 +25,7 @@ from placewise.v1.cluster_pb2 import (
     ReportNodesRequest,
     UpdateClusterSettingsRequest,
 )
-from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest
+from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest, Reason
 from placewise.v1.job_pb2 import Job, Resources, Shape, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_service.replay.trace import TraceJob
@@ -162,11 +162,16 @@ class Host:
         self._asked_anew.clear()
         rejected = 0
         for _, queue in sorted(heads):
-            for admission in await self._admitted(queue):
-                rejected += await self._place(self._waiting[queue][admission.job_id], admission, now_s)
+            for admission in await self._ask(queue):
+                job = self._waiting[queue][admission.job_id]
+                if admission.verdict == Admission.ADMIT:
+                    rejected += await self._place(job, admission, now_s)
+                elif any(blocker.reason == Reason.NO_FEASIBLE_SHAPE for blocker in admission.blockers):
+                    rejected += self._reject(job, now_s)
         return rejected
 
-    async def _admitted(self, queue: str) -> Iterable[Admission]:
+    async def _ask(self, queue: str) -> Sequence[Admission]:
+        """AdmitOrWait for the head of a queue; its answers in the order of their ranks."""
         jobs = list(self._waiting[queue].values())[:_JOBS_PER_QUESTION]
         request = AdmitOrWaitRequest(
             cluster=self._plan.cluster,
@@ -177,8 +182,7 @@ class Host:
         began_s = time.perf_counter()
         answer = await self._client.admit_or_wait(request)
         self._run.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
-        admitted = [admission for admission in answer.admissions if admission.verdict == Admission.ADMIT]
-        return sorted(admitted, key=lambda admission: admission.rank)
+        return sorted(answer.admissions, key=lambda admission: admission.rank)
 
     async def _place(self, job: TraceJob, admission: Admission, now_s: float) -> int:
         """Places and starts one admitted job; 1 if it can never run here."""
@@ -197,13 +201,17 @@ class Host:
         if decision.outcome == Outcome.PLACED:
             self._start(job, decision, answer.meta.decision_id, now_s)
         elif decision.outcome == Outcome.NO_FIT:
-            del self._waiting[job.queue][job.id]
-            self._run.never_fits.append(job.id)
-            self._note(JobEvent.CANCELLED, job, now_s, reason="does not fit the cluster")
-            return 1
+            return self._reject(job, now_s)
         else:
             self._run.place_waits += 1
         return 0
+
+    def _reject(self, job: TraceJob, now_s: float) -> int:
+        """Takes out a job that this cluster could never run, however empty."""
+        del self._waiting[job.queue][job.id]
+        self._run.never_fits.append(job.id)
+        self._note(JobEvent.CANCELLED, job, now_s, reason="does not fit the cluster")
+        return 1
 
     def _start(self, job: TraceJob, decision: JobDecision, decision_id: str, now_s: float) -> None:
         del self._waiting[job.queue][job.id]

@@ -1,0 +1,41 @@
+"""The benchmark commands on a small scale: that they measure, and that the promises hold. Figures: `make bench`."""
+
+import json
+
+import pytest
+
+from placewise_service.cli import invoke
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("rpc", ["place", "admit", "partition"])
+def test_a_benchmark_measures_service_and_echo_in_one_run(rpc: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", rpc, "--nodes", "4", "--jobs", "4", "--tasks", "2", "--rounds", "3", "--json"]) == 0
+    figures = json.loads(capfd.readouterr().out)
+    assert figures["errors"] == 0
+    assert figures["calls"] > 30
+    assert figures["p50_ms"] > figures["echo_p50_ms"] > 0
+    assert figures["p50_ratio"] == pytest.approx(figures["p50_ms"] / figures["echo_p50_ms"])
+    assert figures["rps_ratio"] == pytest.approx(figures["rps"] / figures["echo_rps"])
+
+
+def test_a_workload_that_does_not_fit_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", "place", "--nodes", "1", "--jobs", "8", "--tasks", "1"]) == 2
+    assert "need over 1 × 8 GPUs" in capfd.readouterr().err
+
+
+def test_two_replicas_on_nearly_full_nodes_keep_their_promises(capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", "contention", "--decisions", "3000", "--clients", "32", "--nodes", "8", "--json"]) == 0
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["handed_out_twice"], figures["leaked"], figures["unexpected"]) == (0, 0, 0)
+    assert figures["outcomes"]["PLACED"] > 100
+    assert figures["outcomes"]["WAIT"] > 100  # otherwise the nodes were not nearly full
+
+
+def test_a_redis_that_is_killed_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:
+    code = invoke(["bench", "chaos", "--decisions", "1000", "--clients", "16", "--kills", "2", "--json"])
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["handed_out_twice"], figures["leaked"], figures["unexpected"]) == (0, 0, 0)
+    assert figures["kills"] == 2
+    assert code in (0, 5)  # 5: recovery took longer than the limit, which a busy machine may cause

@@ -1,0 +1,53 @@
+"""A trace through the real service, and what its decision log says afterwards."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from placewise_service.bench.processes import service_process
+from placewise_service.cli import invoke
+
+pytestmark = pytest.mark.e2e
+
+
+async def call(*args: object) -> int:
+    return await asyncio.to_thread(invoke, [str(arg) for arg in args])
+
+
+async def test_a_replayed_trace_is_whole_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Eight single-GPU jobs fill half of each of two nodes when spread, so that a whole-node job finds none free.
+    lines = [f"small-{n},{n},1000,1" for n in range(8)] + ["large,100,50,8", "huge,200,50,999"]
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\n" + "\n".join(lines) + "\n")
+    state = tmp_path / "state"
+    async with service_process({"PLACEWISE_STATE_DIR": str(state)}) as service:
+        options = ("--nodes", 2, "--gpus-per-node", 8, "--plot", tmp_path / "p.png", "--target", service.target)
+        policies = ("--policy", "consolidate", "--policy", "load-balance")
+        assert await call("replay", "--trace", trace, *policies, *options, "--keep", "--json") == 0
+        answer = json.loads(capsys.readouterr().out)
+        consolidate, balance = answer["policies"]
+        assert (consolidate["jobs_started"], consolidate["never_fits"]) == (9, 1)
+        assert (balance["jobs_started"], balance["never_fits"]) == (9, 1)
+        assert consolidate["avg_queue_s"] == 0
+        assert balance["avg_queue_s"] > 0  # the large job waits for a node of its own
+        assert (tmp_path / "p.png").stat().st_size > 10_000
+        monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
+        assert await call("log", "export", tmp_path / "log", "--json") == 0
+    capsys.readouterr()
+    joined = [row for path in (tmp_path / "log").glob("joined/*/*.parquet") for row in pq.read_table(path).to_pylist()]
+    placed = [row for row in joined if row["outcome"] == "PLACED"]
+    assert len(placed) == 18
+    assert {(row["status"], row["end"], row["is_overridden"]) for row in placed} == {("OBSERVED", "FINISHED", False)}
+    assert {round(row["end_time_s"] - row["start_time_s"]) for row in placed} == {1000, 50}
+
+
+async def test_a_malformed_trace_reaches_no_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,ten,1\n")
+    assert await call("replay", "--trace", trace, "--target", "127.0.0.1:1") == 6
+    assert "t.csv:2:5: duration_s" in capsys.readouterr().err
