@@ -1,0 +1,186 @@
+"""Random questions to both faces: none may crash the service, be answered with a server error, or leak its insides.
+
+PLACEWISE_TEST_FUZZ_CASES sets how many there are in all (`make fuzz`: 20 000); half of them go to each face.
+"""
+
+import os
+import random
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import CHECKS
+from tests.fakes.cluster import make_node
+from tests.fakes.engine import running_engine
+from tests.fakes.faces import Faces, faces
+from tests.fakes.threaded import threaded_faces
+
+from placewise.v1.decision_pb2 import PlaceResponse
+from placewise_service.api.openapi import document
+from placewise_service.api.routes import ROUTES
+from placewise_service.api.rpcs import RPCS, STREAM_PLACE
+
+CASES = int(os.environ.get("PLACEWISE_TEST_FUZZ_CASES", "640"))
+PER_CALL = max(1, CASES // 2 // (len(RPCS) + 1))
+PER_ROUTE = max(1, CASES // 2 // len(ROUTES))
+# What our own code or its libraries would say of themselves.
+LEAKS = ("Traceback", "/service/", "site-packages", "placewise_", "0x7f", "Exception", "redis")
+CALLERS_FAULTS = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ABORTED,
+}
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+
+# -- gRPC ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(RPCS))
+async def test_random_messages(name: str) -> None:
+    rpc = RPCS[name]
+    rng = random.Random(name)
+    async with fuzzed() as running:
+        call = running.channel.unary_unary(rpc.path, response_deserializer=rpc.response.FromString)
+        for i in range(PER_CALL):
+            raw = random_bytes(rng, rpc.request)
+            try:
+                await call(raw)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() in CALLERS_FAULTS, f"case {i}: {error.code()} {error.details()} for {raw!r}"
+                assert_no_leak(error.details() or "", raw)
+
+
+async def test_random_streams() -> None:
+    rng = random.Random("stream")
+    async with fuzzed() as running:
+        ask = running.channel.stream_stream(STREAM_PLACE.path, response_deserializer=PlaceResponse.FromString)
+        for _ in range(max(1, PER_CALL // 20)):
+            questions = [random_bytes(rng, STREAM_PLACE.request) for _ in range(20)]
+            answers = [answer async for answer in ask(iter(questions))]
+            assert len(answers) == len(questions)
+            for answer, raw in zip(answers, questions, strict=True):
+                assert answer.error.code in {code.value[0] for code in CALLERS_FAULTS}, f"{answer} for {raw!r}"
+                assert_no_leak(answer.error.message, raw)
+
+
+class fuzzed:  # noqa: N801 - reads as a context manager
+    """Faces around the real engine, with the cluster that most random questions are about."""
+
+    async def __aenter__(self) -> Faces:
+        self._engine = running_engine(nodes=0)
+        engine = await self._engine.__aenter__()
+        await engine.report_nodes("prod", [make_node(f"n{i}") for i in range(4)], full=True)
+        self._faces = faces(engine)  # type: ignore[arg-type]
+        return await self._faces.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._faces.__aexit__(None, None, None)
+        await self._engine.__aexit__(None, None, None)
+
+
+def random_bytes(rng: random.Random, kind: type[Any]) -> bytes:
+    """A random message of a kind; one in five with a few bytes changed."""
+    raw = bytearray(random_message(rng, kind.DESCRIPTOR, kind(), 0).SerializeToString())
+    if raw and rng.random() < 0.2:
+        for _ in range(rng.randint(1, 4)):
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+    return bytes(raw)
+
+
+def random_message(rng: random.Random, descriptor: Any, message: Any, depth: int) -> Any:
+    for field in descriptor.fields:
+        if rng.random() < (0.25 if depth else 0.05):
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            fill_map(rng, field, getattr(message, field.name))
+        elif field.is_repeated:
+            target = getattr(message, field.name)
+            for _ in range(rng.choice([0, 1, 1, 2, 3])):
+                if field.message_type is not None:
+                    random_message(rng, field.message_type, target.add(), depth + 1)
+                else:
+                    target.append(random_value(rng, field))
+        elif field.message_type is not None:
+            if depth < 6:
+                part = getattr(message, field.name)
+                part.SetInParent()
+                random_message(rng, field.message_type, part, depth + 1)
+        else:
+            setattr(message, field.name, random_value(rng, field))
+    return message
+
+
+def fill_map(rng: random.Random, field: Any, target: Any) -> None:
+    value = field.message_type.fields_by_name["value"]
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        target[random_text(rng, "key")] = random_value(rng, value)
+
+
+def random_value(rng: random.Random, field: Any) -> Any:
+    if field.enum_type is not None:
+        return rng.choice([*field.enum_type.values_by_number, *field.enum_type.values_by_number, 99, -1])
+    if field.cpp_type == field.CPPTYPE_STRING:
+        return random_text(rng, field.name)
+    if field.cpp_type == field.CPPTYPE_BOOL:
+        return rng.random() < 0.3
+    if field.cpp_type == field.CPPTYPE_DOUBLE:
+        usual = [0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 4.0, 30.0]
+        odd = [-1.0, 1e-300, 1e18, 1e308, float("inf"), float("-inf"), float("nan"), 3.7]
+        return rng.choice(usual * 4 + odd)
+    low, high = {
+        field.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+        field.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+        field.CPPTYPE_UINT64: (0, 2**64 - 1),
+    }[field.cpp_type]
+    return rng.choice([0, 1, 1, 2, 2, 3, 4, 8, low, high, rng.randint(low, high)])
+
+
+def random_text(rng: random.Random, name: str) -> str:
+    if name == "cluster":
+        return rng.choice(["prod"] * 9 + ["", "elsewhere", "a}b", "x" * 300])
+    known = ["n0", "n1", "a", "b", "c", "gpu0", "cpu1", "n0/gpu0", "ResNet-50", "", "consolidate", "proteus", "qos"]
+    if rng.random() < 0.85:
+        return rng.choice(known)
+    return "".join(rng.choice(string.printable + "é≤𝄞\u202e") for _ in range(rng.choice([1, 5, 254, 600])))
+
+
+def assert_no_leak(text: str, question: bytes) -> None:
+    for leak in LEAKS:
+        assert leak not in text or leak.encode() in question, text
+
+
+# -- REST ---------------------------------------------------------------------------------------------------------
+
+schema = schemathesis.openapi.from_dict(document())
+
+
+@pytest.fixture(scope="module")
+def rest() -> Iterator[str]:
+    with threaded_faces() as ports:
+        yield f"http://127.0.0.1:{ports.rest}"
+
+
+@schema.include(path_regex="^/v1/").parametrize()
+@settings(
+    max_examples=PER_ROUTE,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_random_requests(case: Any, rest: str) -> None:
+    if case.operation.method != "delete" and case.path_parameters and "cluster" in case.path_parameters:
+        case.path_parameters["cluster"] = "prod"
+    response = case.call(base_url=rest)
+    assert response.status_code < 500 or response.status_code == 504, response.text  # 504: its own timeout header
+    assert_no_leak(response.text, f"{case.body!r}{case.query!r}{case.path_parameters!r}".encode())
+    checks = [CHECKS.get_one("response_schema_conformance"), CHECKS.get_one("content_type_conformance")]
+    if response.status_code != 415:
+        case.validate_response(response, checks=checks)
