@@ -13,7 +13,7 @@ import numpy as np
 from placewise_core.cluster import Assignment
 from placewise_core.decision import Candidate
 from placewise_core.job import Job, NodeId, Role, TaskGroup
-from placewise_core.place.gpus import pick_gpus
+from placewise_core.place.gpus import pick_gpus, takers
 from placewise_core.place.policy import NodeScorer, PlaceContext, Proposal, TaskContext
 from placewise_core.view import ClusterView, FloatArray
 
@@ -150,8 +150,8 @@ class _Decoder:
         return True
 
     def _place(self, task: TaskContext) -> int:
-        """Chooses a node and its GPUs, and claims them; -1 if nothing is left. A node whose GPUs turn out too slow to
-        share is masked."""
+        """Chooses a node and its GPUs, and claims them; -1 if nothing is left. Where GPUs turn out too slow to share,
+        all such nodes are masked at once."""
         while True:
             scores = self.scorer.scores(task)
             m, probability = self.choose(task, scores)
@@ -161,6 +161,8 @@ class _Decoder:
             if gpus is not None:
                 break
             task.mask[m] = False
+            interference = self.context.interference
+            task.mask &= takers(self.view, task.mask, self.job, task.group, task.demand, interference)
         if self.context.is_explaining:
             self._explain(task, scores, m)
         self.propensity *= probability

@@ -6,7 +6,7 @@ import numpy as np
 
 from placewise_core.job import Job, TaskGroup
 from placewise_core.speed.interference import GpuInterference
-from placewise_core.view import GPUS, ClusterView, FloatArray
+from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, may_share
 
 # A tenant the view holds no job record of (a claim still tentative) is given the default limit of GpuSharing.
 _DEFAULT_MAX_SLOWDOWN = 2.0
@@ -35,6 +35,21 @@ def pick_gpus(
     else:
         chosen = [*free, *beside]
     return tuple(sorted(chosen[:need])) if len(chosen) >= need else None
+
+
+def takers(
+    view: ClusterView, mask: BoolArray, job: Job, group: TaskGroup, demand: FloatArray, interference: GpuInterference
+) -> BoolArray:
+    """(M,) the nodes of `mask` that really take one task, slowdown limits included. Looks closely only at nodes that
+    have too few empty GPUs."""
+    if not may_share(demand, job.gpu_sharing):
+        return mask
+    empty, _ = view.gpu_open(demand, group, job.gpu_sharing)
+    doubtful = mask & (empty.sum(axis=1) < np.ceil(demand[GPUS]))
+    found = mask.copy()
+    for m in np.flatnonzero(doubtful).tolist():
+        found[m] = pick_gpus(view, m, job, group, demand, interference) is not None
+    return found
 
 
 def is_tolerated(view: ClusterView, m: int, g: int, job: Job, interference: GpuInterference) -> bool:

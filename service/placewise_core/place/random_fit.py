@@ -7,9 +7,9 @@ import numpy as np
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
 from placewise_core.place.decode import decode
-from placewise_core.place.gpus import pick_gpus
+from placewise_core.place.gpus import takers
 from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
-from placewise_core.view import BoolArray, ClusterView, FloatArray, may_share
+from placewise_core.view import BoolArray, ClusterView, FloatArray
 
 
 class Random:
@@ -62,10 +62,4 @@ class _Follow:
 
 def _takers(task: TaskContext) -> BoolArray:
     """(M,) nodes that really take the task, slowdown limits of shared GPUs included."""
-    if not may_share(task.demand, task.sharing):
-        return task.mask
-    takers = task.mask.copy()
-    for m in np.flatnonzero(takers).tolist():
-        gpus = pick_gpus(task.view, m, task.job, task.group, task.demand, task.context.interference)
-        takers[m] = gpus is not None
-    return takers
+    return takers(task.view, task.mask, task.job, task.group, task.demand, task.context.interference)
