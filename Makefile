@@ -8,7 +8,7 @@ CONTRACT := proto/contract.binpb
 
 .DEFAULT_GOAL := help
 .PHONY: e2e-kubernetes
-.PHONY: help install run test lint stubs stubs-check freeze-contract clean
+.PHONY: help install run test lint openapi settings-doc fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,6 +55,15 @@ stubs-check: $(STUBS_BIN)/python ## Fail where the committed stubs differ from p
 
 freeze-contract: install ## Make today's proto/ what later changes may not break
 	$(BIN)/buf build -o $(CONTRACT)
+
+openapi: install ## Write the OpenAPI document that a test compares with the contract
+	$(BIN)/python -m placewise_service.api.openapi > tests/golden/openapi.json
+
+settings-doc: install ## Write docs/settings.md
+	$(BIN)/python -m placewise_service.settings > docs/settings.md
+
+fuzz: install ## 20 000 random requests to both faces
+	PLACEWISE_TEST_FUZZ_CASES=20000 $(BIN)/pytest -q tests/e2e/test_fuzz_faces.py
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) .venv-stubs var build dist
