@@ -179,7 +179,9 @@ def configure_logging(settings: LogSettings) -> None:
         structlog.processors.format_exc_info,
     ]
     is_json = settings.format == "json"
-    renderer: Any = structlog.processors.JSONRenderer() if is_json else structlog.dev.ConsoleRenderer(colors=False)
+    # A plain traceback: the decorated one prints local variables, and with them whatever secrets those hold.
+    text = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    renderer: Any = structlog.processors.JSONRenderer() if is_json else text
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),

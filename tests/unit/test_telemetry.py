@@ -57,3 +57,20 @@ def test_logs_are_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> 
     [line] = capsys.readouterr().err.splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["decision_id"], entry["level"]) == ("decided", "d-1", "info")
+
+
+def test_a_traceback_in_text_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(password: str) -> None:
+        raise RuntimeError("no")
+
+    try:
+        configure_logging(LogSettings(format="text"))
+        try:
+            fail("hunter2")
+        except RuntimeError:
+            structlog.get_logger().exception("unforeseen")
+    finally:
+        structlog.reset_defaults()
+    written = capsys.readouterr().err
+    assert "RuntimeError: no" in written
+    assert "hunter2'" not in written  # the line of code shows it in other quotes

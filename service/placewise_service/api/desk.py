@@ -70,6 +70,7 @@ class Desk:
         started_s = self.clock.monotonic_s()
         code = "OK"
         self._in_flight += 1
+        self.telemetry.in_flight(self._in_flight)
         try:
             self._admit(rpc, started_s, deadline_s)
             principal = self._authenticator.authenticate(token)
@@ -124,6 +125,7 @@ class Desk:
 
     def _leave(self) -> None:
         self._in_flight -= 1
+        self.telemetry.in_flight(self._in_flight)
         if self._in_flight == 0:
             self._idle.set()
 

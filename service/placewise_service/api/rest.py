@@ -144,7 +144,6 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
 
     async def metrics(request: Request) -> Response:
         desk.authenticate(_token(request)).require(Scope.READ, None)
-        desk.telemetry.in_flight(desk.in_flight)
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()
