@@ -34,6 +34,7 @@ from placewise_core.view_arrays import (
     RESOURCE_COLUMNS,
     TELEMETRY_COLUMNS,
     BoolArray,
+    Company,
     FloatArray,
     GpuTenant,
     IntArray,
@@ -61,6 +62,8 @@ __all__ = [
 
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
+
+_KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
 
 
 class ClusterView(NodeArrays):
@@ -282,9 +285,30 @@ class ClusterView(NodeArrays):
         self.gpu_is_exclusive[m, g] = is_exclusive
         self.gpu_fraction_free[m, g] = 1.0 - fraction
         self.gpu_memory_free[m, g] = self.gpu_memory[m, g] - memory
+        self.gpu_company[m, g] = 0 if is_exclusive or not tenants else self._company(tenants)
         if self.gpu_exists[m, g]:
             self._blocked_gpus[m, g] = len(tenants)
             self._free_gpus[m] += (not tenants) - was_free
+
+    def _company(self, tenants: Iterable[GpuTenant]) -> int:
+        """The number in `gpu_company` of GPUs shared by such tenants; 0 stands for no company."""
+        company = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
+        if len(self._companies) > _KEPT_COMPANIES and company not in self._companies:
+            self._forget_companies()
+        return self._companies.setdefault(company, len(self._companies))
+
+    def _forget_companies(self) -> None:
+        """Keeps the combinations that are there now: model names and limits come from users, in any number."""
+        self._companies = {(): 0}
+        for m, by_gpu in enumerate(self._tenants):
+            for g, tenants in by_gpu.items():
+                if not any(not t.is_sharing for t in tenants):
+                    company = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
+                    self.gpu_company[m, g] = self._companies.setdefault(company, len(self._companies))
+
+    def companies(self) -> tuple[Company, ...]:
+        """Combinations of tenants by their number in `gpu_company`."""
+        return tuple(self._companies)
 
     def _touch(self, m: int) -> None:
         """Renews what is derived from the free amounts of node m, and its stamp."""
@@ -374,4 +398,5 @@ def _tenant(job: Job, assignment: Assignment) -> GpuTenant:
         memory_gib=quantise(demand.gpu_memory_gib / gpus),
         is_sharing=is_fraction or job.gpu_sharing.allowed,
         model=job.model,
+        max_slowdown=job.gpu_sharing.max_slowdown,
     )

@@ -39,13 +39,18 @@ _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace as
 
 @dataclass(frozen=True, slots=True)
 class GpuTenant:
-    """A job on one GPU: the fraction it holds there (1 for a whole one), its memory, and whether it shares."""
+    """A job on one GPU: the fraction it holds there (1 for a whole one), its memory, whether it shares, its limit."""
 
     job_id: JobId
     fraction: float
     memory_gib: float
     is_sharing: bool
     model: str
+    max_slowdown: float
+
+
+# What a newcomer would share a GPU with: (model, limit) of each tenant, sorted.
+Company = tuple[tuple[str, float], ...]
 
 
 class NodeArrays:
@@ -169,6 +174,8 @@ class NodeArrays:
         self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
         self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
         self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
+        self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
+        self._companies: dict[Company, int] = {(): 0}
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
         self._blocked_gpus: IntArray = np.where(self.gpu_exists, 0, 1)  # tenants; 1 where there is no GPU
         self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]

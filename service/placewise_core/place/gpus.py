@@ -7,9 +7,9 @@ import numpy as np
 from placewise_core.job import Job, TaskGroup
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, may_share
+from placewise_core.view_arrays import Company
 
-# A tenant the view holds no job record of (a claim still tentative) is given the default limit of GpuSharing.
-_DEFAULT_MAX_SLOWDOWN = 2.0
+_COMPANY_SPAN = 2**32  # GPU model and company of a GPU in one number
 
 
 def pick_gpus(
@@ -40,15 +40,27 @@ def pick_gpus(
 def takers(
     view: ClusterView, mask: BoolArray, job: Job, group: TaskGroup, demand: FloatArray, interference: GpuInterference
 ) -> BoolArray:
-    """(M,) the nodes of `mask` that really take one task, slowdown limits included. Looks closely only at nodes that
-    have too few empty GPUs."""
+    """(M,) the nodes of `mask` that really take one task, slowdown limits included.
+
+    Asks once per combination of tenants and GPU model, not once per GPU. Nodes that hold a task of this job already are
+    looked at one by one, as a GPU never serves two of them.
+    """
     if not may_share(demand, job.gpu_sharing):
         return mask
-    empty, _ = view.gpu_open(demand, group, job.gpu_sharing)
-    doubtful = mask & (empty.sum(axis=1) < np.ceil(demand[GPUS]))
-    found = mask.copy()
-    for m in np.flatnonzero(doubtful).tolist():
-        found[m] = pick_gpus(view, m, job, group, demand, interference) is not None
+    empty, shared = view.gpu_open(demand, group, job.gpu_sharing)
+    shared &= mask[:, None]
+    kinds = view.gpu_model.astype(np.int64) * _COMPANY_SPAN + view.gpu_company
+    asked, where = np.unique(kinds[shared], return_inverse=True)
+    companies, names = view.companies(), view.gpu_model_names()
+    answers = [
+        _is_company_tolerated(companies[kind % _COMPANY_SPAN], names[kind // _COMPANY_SPAN], job, interference)
+        for kind in asked.tolist()
+    ]
+    shared[shared] = np.array(answers, dtype=np.bool_)[where]
+    found: BoolArray = mask & ((empty | shared).sum(axis=1) >= np.ceil(demand[GPUS]))
+    for m in np.flatnonzero(found & (view.task_count > 0)).tolist():
+        if view.is_on(job.id, m):
+            found[m] = pick_gpus(view, m, job, group, demand, interference) is not None
     return found
 
 
@@ -57,15 +69,17 @@ def is_tolerated(view: ClusterView, m: int, g: int, job: Job, interference: GpuI
     tenants = view.tenants(m, g)
     if any(t.job_id == job.id for t in tenants):
         return False  # two tasks of one job on one GPU would wait for each other
-    gpu_model = gpu_model_of(view, m, g)
-    models = [t.model for t in tenants]
+    company = tuple((t.model, t.max_slowdown) for t in tenants)
+    return _is_company_tolerated(company, gpu_model_of(view, m, g), job, interference)
+
+
+def _is_company_tolerated(company: Company, gpu_model: str, job: Job, interference: GpuInterference) -> bool:
+    models = [model for model, _ in company]
     if not _within(interference.relative_speed(job.model, models, gpu_model), job.gpu_sharing.max_slowdown):
         return False
-    for i, tenant in enumerate(tenants):
+    for i, (model, limit) in enumerate(company):
         others = [job.model, *models[:i], *models[i + 1 :]]
-        running = view.jobs.get(tenant.job_id)
-        limit = running.job.gpu_sharing.max_slowdown if running else _DEFAULT_MAX_SLOWDOWN
-        if not _within(interference.relative_speed(tenant.model, others, gpu_model), limit):
+        if not _within(interference.relative_speed(model, others, gpu_model), limit):
             return False
     return True
 
