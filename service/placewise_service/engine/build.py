@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from placewise_core.partition.registry import partition_policy
-from placewise_core.place.iawp import SubtaskScheduler
-
 from placewise_core.admit.registry import admission_policies
 from placewise_core.clock import Clock
+from placewise_core.partition.registry import partition_policy
+from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.throughput import ThroughputModel

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
-from placewise_core.place.iawp import SubtaskScheduler
 
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.lyapunov import renumbered
@@ -23,6 +22,7 @@ from placewise_core.cluster import ClusterSettings, Node, QueueSettings, QueueSt
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand, Scope
 from placewise_core.decision import (
     AdmitDecision,
+    AdmitPlan,
     DecisionMeta,
     JobDecision,
     Outcome,
@@ -39,6 +39,7 @@ from placewise_core.errors import (
 )
 from placewise_core.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
+from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord, decode
@@ -55,6 +56,7 @@ from placewise_service.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3  # the first decision and two more
+_QUEUE_ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 _CATCH_UP_S = 0.05  # events reach a view within a millisecond; this bounds the wait where they do not
 _EXPIRY_PERIOD_S = 0.5
 
@@ -69,6 +71,16 @@ class EngineOptions:
     reserve_ttl_s: float = 60.0
     stale_telemetry_after_s: float = 90.0
     queue: QueueSettings = QueueSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class _AdmitDraft:
+    """An admission before the store has agreed, and the queue it was decided on."""
+
+    plan: AdmitPlan
+    before: QueueState
+    now_s: float
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,7 @@ class Engine:
         self.registry = registry
         self._views = Views(store, clock, options.stale_telemetry_after_s)
         self._reporter = Reporter(store, clock, sink)
+        self._queue_locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._sweep: asyncio.Task[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -248,30 +261,52 @@ class Engine:
         started_s = self._begin(deadline_s)
         live = await self._views.get(command.cluster)
         policy = self._admit_policy(command, live.view)
+        if command.is_dry_run:
+            return self._note_admit(command, self._admit_draft(command, live, policy), live, policy.name, started_s)
+        # One at a time per queue on this replica: it would only refuse itself the second commit.
+        async with self._queue_locks.setdefault((command.cluster, command.queue), asyncio.Lock()):
+            draft = await self._commit_admission(command, live, policy, deadline_s)
+        decision = self._note_admit(command, draft, live, policy.name, started_s)
+        return await self._remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+
+    async def _commit_admission(
+        self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy, deadline_s: float
+    ) -> _AdmitDraft:
+        for _ in range(_QUEUE_ATTEMPTS):
+            draft = self._admit_draft(command, live, policy)
+            queue = draft.plan.queue
+            if queue is draft.before:
+                return draft
+            event = await self._store.commit_queue(command.cluster, queue, draft.before.seq)
+            if event is not None:
+                self._apply(live, [event])
+                return draft
+            self._telemetry.conflict(command.cluster)
+            await self._catch_up(live, deadline_s)
+        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": command.queue})
+
+    def _admit_draft(self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy) -> _AdmitDraft:
+        queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
         rng, seed = seeded(command.seed)
-        for _ in range(_ATTEMPTS):
-            queue = live.view.queues.get(command.queue) or QueueState(command.queue)
-            now_s = self._clock.now_s()
-            slot = max(queue.slot, math.floor(now_s / settings.slot_s))
-            context = AdmitContext(now_s, slot, settings, rng, command.is_explaining)
-            plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), slot)
-            if not command.is_dry_run and plan.queue is not queue:
-                plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
-                event = await self._store.commit_queue(command.cluster, plan.queue, queue.seq)
-                if event is None:
-                    self._telemetry.conflict(command.cluster)
-                    await self._catch_up(live, deadline_s)
-                    continue
-                self._apply(live, [event])
-            decision = AdmitDecision(plan, self._meta(policy.name, live, live.view.version, started_s))
-            self._telemetry.queue(command.cluster, plan.queue)
-            record = DecisionRecord.of_admit(
-                command, decision, time_s=now_s, seed=seed, latency_ms=self._elapsed_ms(started_s)
-            )
-            self._note(record, _admit_outcome(decision))
-            return await self._remembered(command.cluster, command.request_id, command.is_dry_run, decision)
-        raise StaleSnapshotError("the queue changed under the decision three times", {"queue": command.queue})
+        now_s = self._clock.now_s()
+        slot = max(queue.slot, math.floor(now_s / settings.slot_s))
+        context = AdmitContext(now_s, slot, settings, rng, command.is_explaining)
+        plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), slot)
+        if plan.queue is not queue:
+            plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
+        return _AdmitDraft(plan, queue, now_s, seed)
+
+    def _note_admit(
+        self, command: AdmitCommand, draft: _AdmitDraft, live: LiveView, policy: str, started_s: float
+    ) -> AdmitDecision:
+        decision = AdmitDecision(draft.plan, self._meta(policy, live, live.view.version, started_s))
+        self._telemetry.queue(command.cluster, draft.plan.queue)
+        record = DecisionRecord.of_admit(
+            command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=self._elapsed_ms(started_s)
+        )
+        self._note(record, _admit_outcome(decision))
+        return decision
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""

@@ -3,6 +3,7 @@
 Synchronous: between the first look at the view and the assumption of the result nothing else runs.
 """
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -53,24 +54,38 @@ class Placer:
         context: PlaceContext,
         decision_id: str,
     ) -> Draft:
-        """Decides every job of the command; the view is left as it was. Answers come in the order of the request."""
+        """Decides every job of the command. Answers come in the order of the request.
+
+        What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
+        """
         draft = Draft(decision_id)
-        rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
-        answers: dict[JobId, JobDecision] = {}
-        tentative: list[RunningJob] = []
         # A dry run asks "where would it go": as though it held nothing yet.
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
+        is_done = False
         try:
-            for job in policy.order(command.jobs, view, context):
-                answers[job.id] = held(job, view) or self._decide(job, view, policy, context, rate, draft, tentative)
+            self._decide_all(command, view, policy, context, draft)
+            is_done = True
         finally:
-            for running in reversed(tentative):
-                view.remove_job(running.id)
+            if command.is_dry_run or not is_done:
+                for running in reversed(draft.holds):
+                    view.remove_job(running.id)
             for running in filter(None, set_aside):
                 view.add_job(running)
-        draft.decisions = [answers[job.id] for job in command.jobs]
-        draft.holds = tentative
         return draft
+
+    def _decide_all(
+        self,
+        command: PlaceCommand,
+        view: ClusterView,
+        policy: PlacementPolicy,
+        context: PlaceContext,
+        draft: Draft,
+    ) -> None:
+        rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
+        answers: dict[JobId, JobDecision] = {}
+        for job in policy.order(command.jobs, view, context):
+            answers[job.id] = held(job, view) or self._decide(job, view, policy, context, rate, draft)
+        draft.decisions = [answers[job.id] for job in command.jobs]
 
     def _decide(
         self,
@@ -80,7 +95,6 @@ class Placer:
         context: PlaceContext,
         rate: float,
         draft: Draft,
-        tentative: list[RunningJob],
     ) -> JobDecision:
         job = with_groups(job, view)
         proposal, is_explored = self._propose(job, view, policy, context, rate)
@@ -96,7 +110,7 @@ class Placer:
             job, proposal.assignments, RunState.RESERVED, reservation_id=uuid7(), decision_id=draft.decision_id
         )
         view.add_job(running)
-        tentative.append(running)
+        draft.holds.append(running)
         return JobDecision(
             job_id=job.id,
             outcome=Outcome.PLACED,
@@ -137,5 +151,5 @@ def _shared_tenants(proposal: Proposal, view: ClusterView) -> dict[str, tuple[Jo
 def seeded(seed: int | None) -> tuple[np.random.Generator, int]:
     """A generator and the seed it came from, so that the log can repeat the decision."""
     if seed is None:
-        seed = int.from_bytes(np.random.SeedSequence().generate_state(1).tobytes(), "little")
+        seed = secrets.randbits(53)  # an integer that JSON keeps
     return np.random.default_rng(seed), seed

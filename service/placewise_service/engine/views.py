@@ -21,6 +21,9 @@ from placewise_service.state.store import StateStore
 log = structlog.get_logger(__name__)
 
 _STALE_AFTER_S = 3.0  # the tail hears from a live store every second
+# After a batch the tail rests: under load it then reads many events at once instead of waking up in the middle of every
+# decision. What other replicas do is seen this much later; a decision that misses it is refused and made again.
+_PACE_S = 0.005
 _RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
 
 
@@ -72,6 +75,8 @@ class LiveView:
                     self._position = position
                     self._heard()
                     self.apply(events)
+                    if events:
+                        await asyncio.sleep(_PACE_S)
             except (StateUnavailableError, StaleSnapshotError) as error:
                 if isinstance(error, StateUnavailableError) and not self.is_lost:
                     log.warning("view lost its store", cluster=self.cluster, reason=error.message)
@@ -102,10 +107,11 @@ class LiveView:
         self._changed = asyncio.Event()
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
-        """Takes the gangs on the view before the store has confirmed them."""
+        """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay."""
         for job in jobs:
             self._assumed[job.id] = job
-            self.view.add_job(job)
+            if self.view.jobs.get(job.id) is not job:
+                self.view.add_job(job)
 
     def settle(self, jobs: Sequence[RunningJob], is_held: bool) -> None:
         """Ends an assumption: the event stands for it now, or nothing does."""
@@ -176,7 +182,9 @@ class Views:
             task.cancel()
 
     async def close(self) -> None:
-        tails = list(self._tails.values())
-        for task in tails:
-            task.cancel()
-        await asyncio.gather(*tails, return_exceptions=True)
+        tails = set(self._tails.values())
+        while tails:
+            # A cancellation can meet the end of a read inside the Redis client and be lost there: ask again.
+            for task in tails:
+                task.cancel()
+            _, tails = await asyncio.wait(tails, timeout=_RETRY_S)
