@@ -10,7 +10,7 @@ from tests.fakes.place_cases import arrays, context, view_of
 
 from placewise_core.cluster import Gpu, Node, NodeState, RunningJob, Telemetry
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.place.gpus import gpu_model_of
+from placewise_core.place.gpus import gpu_model_of, pick_gpus, takers
 from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
@@ -254,3 +254,24 @@ def _has_ties(proposal: Proposal) -> bool:
         for scores in by_task.values()
         for a, b in itertools.combinations(scores, 2)
     )
+
+
+@given(nodes(), st.lists(jobs("tenant"), min_size=1, max_size=5), jobs("newcomer"), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_the_nodes_said_to_take_a_task_are_those_that_do(
+    made: list[Node], tenants: list[Job], newcomer: Job, is_there_already: bool
+) -> None:
+    """By combination of tenants, against GPU by GPU."""
+    view = view_of(made)
+    named = [dataclasses.replace(job, id=JobId(f"t{i}")) for i, job in enumerate(tenants)]
+    if is_there_already:
+        named[-1] = dataclasses.replace(named[-1], id=newcomer.id)
+    place_all(view, named, "bin-packing")
+    group = newcomer.groups[0]
+    demand = view.demand_vector(group.demand)
+    assert demand is not None
+    mask = view.feasible(demand, group, newcomer.gpu_sharing, view.usable(1000.0))
+    found = takers(view, mask, newcomer, group, demand, INTERFERENCE)
+    for m in range(view.size):
+        does = mask[m] and pick_gpus(view, m, newcomer, group, demand, INTERFERENCE) is not None
+        assert found[m] == does, m

@@ -150,3 +150,22 @@ def test_a_claim_on_a_node_that_left_is_passed_over() -> None:
     view.claim(job, running("x", "gone", [0]).assignments[0])
     view.unclaim(job, running("x", "gone", [0]).assignments[0])
     assert view.free_gpus().tolist() == [4]
+
+
+def test_combinations_of_tenants_are_numbered_and_forgotten_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("placewise_core.view._KEPT_COMPANIES", 3)
+    view = view_of([node("a", gpus=2, max_jobs_per_gpu=2)])
+    for i in range(20):
+        for g, model in enumerate(("steady", f"model-{i}")):
+            job = running(f"r{g}", "a", [g], model=model, gpu_sharing=GpuSharing(True, 2.0 + i))
+            view.add_job(job)
+        companies = view.companies()
+        assert len(companies) <= 6
+        assert [companies[c] for c in view.gpu_company[0].tolist()] == [
+            (("steady", 2.0 + i),),
+            ((f"model-{i}", 2.0 + i),),
+        ]
+    view.remove_job(running("r0", "a", [0]).id)
+    assert view.companies()[view.gpu_company[0, 0]] == ()
