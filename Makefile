@@ -8,6 +8,7 @@ CONTRACT := proto/contract.binpb
 
 .DEFAULT_GOAL := help
 .PHONY: e2e-kubernetes
+.PHONY: e2e-compose bench
 .PHONY: help install run test lint openapi settings-doc fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
@@ -61,6 +62,12 @@ openapi: install ## Write the OpenAPI document that a test compares with the con
 
 settings-doc: install ## Write docs/settings.md
 	$(BIN)/python -m placewise_service.settings > docs/settings.md
+
+e2e-compose: install ## Build and run docker-compose.yml, kill a replica and Redis; skips where there is no engine
+	$(BIN)/python tests/e2e/compose.py
+
+bench: install ## Latency, throughput and memory against their budgets, as ratios to a bare gRPC echo
+	$(BIN)/python tests/bench/budgets.py
 
 fuzz: install ## 20 000 random requests to both faces
 	PLACEWISE_TEST_FUZZ_CASES=20000 $(BIN)/pytest -q tests/e2e/test_fuzz_faces.py

@@ -1,0 +1,71 @@
+"""Runs the benchmarks and compares them with their budgets; ends with 1 where one is missed.
+
+    python tests/bench/budgets.py [--policy NAME]
+
+Latencies are ratios to a bare gRPC echo in the same run, so that they mean the same on every machine; only the time to
+ready and the memory are absolute.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One budget: what was measured, and the most it may be."""
+
+    name: str
+    measured: float
+    limit: float
+
+    @property
+    def is_kept(self) -> bool:
+        return self.measured <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'ok    ' if self.is_kept else 'MISSED'}  {self.name:<52} {self.measured:>8.2f}  ≤ {self.limit:g}"
+
+
+def bench(*words: str) -> dict[str, Any]:
+    """The figures of one `placewise bench` run."""
+    command = [sys.executable, "-m", "placewise_service.cli", "bench", *words, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def budgets(policy: Sequence[str]) -> list[Row]:
+    """Every budget, measured."""
+    place = bench("place", *policy)
+    large = bench("place", "--nodes", "10000", *policy)
+    rows = [
+        Row("Place p50 / echo p50, 30 nodes", place["p50_ratio"], 2.5),
+        Row("Place p99 / p50, 30 nodes", place["p99_over_p50"], 4.0),
+        Row("Place p50, 10 000 nodes / 30 nodes (in echoes)", large["p50_ratio"] / place["p50_ratio"], 3.0),
+        Row("memory of the service at 10 000 nodes, MiB", large["memory_mib"], 400.0),
+        Row("start to ready, seconds", place["ready_s"], 3.0),
+    ]
+    for rpc in ("admit", "partition"):
+        figures = bench(rpc)
+        rows.append(Row(f"{figures['rpc']} p50 / echo p50, 30 nodes", figures["p50_ratio"], 2.5))
+        rows.append(Row(f"{figures['rpc']} p99 / p50, 30 nodes", figures["p99_over_p50"], 4.0))
+    return rows
+
+
+def main() -> int:
+    """Prints the table; 1 where a budget is missed."""
+    parser = argparse.ArgumentParser(description="Benchmarks against their budgets.")
+    parser.add_argument("--policy", default="", help="Placement policy; empty: the service's default.")
+    policy = parser.parse_args().policy
+    rows = budgets(["--policy", policy] if policy else [])
+    print("\n".join(str(row) for row in rows))
+    return 0 if all(row.is_kept for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""The compose file, really built and run: both replicas asked, one killed, Redis killed, asked again.
+
+    python tests/e2e/compose.py
+
+Needs a container engine with Compose; without one it says so and ends with 0, unless PLACEWISE_TEST_REQUIRE_ENGINE is
+set. Where images cannot be pulled, PYTHON_IMAGE and REDIS_IMAGE name stand-ins that are there. Everything it starts
+carries its own project name and is removed at the end.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
+from placewise.v1.decision_pb2 import Outcome, PlaceRequest, PlaceResponse
+from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+from placewise_client.errors import PlacewiseError
+from placewise_client.sync import Client
+
+ROOT = Path(__file__).parents[2]
+PROJECT = f"placewise-e2e-{os.getpid()}"
+REPLICAS = ("placewise-1", "placewise-2")
+CLUSTER = "compose"
+RECOVERY_S = 60.0
+
+T = TypeVar("T")
+
+
+def main() -> int:
+    """Runs the whole check; 0 if all of it held, or if there is no engine."""
+    reason = missing_engine()
+    if reason:
+        print(f"SKIPPED: {reason}")
+        return 1 if os.environ.get("PLACEWISE_TEST_REQUIRE_ENGINE") else 0
+    with running() as ports:
+        grpc_ports = ports["GRPC_PORT_1"], ports["GRPC_PORT_2"]
+        check_images()
+        check_asking(grpc_ports)
+        check_faces(ports)
+        check_replica_killed(grpc_ports)
+        check_redis_killed(grpc_ports)
+    print("OK: built, asked on both replicas, survived the loss of a replica and of Redis")
+    return 0
+
+
+def missing_engine() -> str:
+    """Why the check cannot run here; "" if it can."""
+    if shutil.which("docker") is None:
+        return "no docker command on this machine"
+    for command in (["docker", "info"], ["docker", "compose", "version"]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"`{' '.join(command)}` fails: {done.stderr.strip().splitlines()[-1:]}"
+    return ""
+
+
+def compose(*words: str, timeout_s: float = 600.0) -> str:
+    """Runs docker compose for this project; its standard output."""
+    command = ["docker", "compose", "--project-name", PROJECT, "--file", str(ROOT / "docker-compose.yml"), *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise AssertionError(f"docker compose {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+@contextmanager
+def running() -> Iterator[dict[str, int]]:
+    """Builds and starts everything on free ports, healthy; removes it all at the end."""
+    names = ("GRPC_PORT_1", "GRPC_PORT_2", "REST_PORT_1", "REST_PORT_2")
+    ports = {name: free_port() for name in names}
+    os.environ.update({name: str(port) for name, port in ports.items()})
+    try:
+        step("build")
+        compose("build", timeout_s=1800.0)
+        step("start")
+        compose("up", "--detach", "--wait", "--wait-timeout", "120")
+        yield ports
+    except BaseException:
+        print(compose("logs", "--tail", "40"))
+        raise
+    finally:
+        compose("down", "--volumes", "--timeout", "5")
+
+
+def check_images() -> None:
+    """The serving image holds what it should, and nothing that it should not."""
+    step("image")
+    inside = """
+import importlib.util, os, shutil, sys
+assert os.getuid() != 0, "runs as root"
+assert importlib.util.find_spec("torch") is None, "holds torch"
+assert not [c for c in ("gcc", "cc", "g++", "clang") if shutil.which(c)], "holds a compiler"
+try:
+    open("/opt/placewise/probe", "w")
+except OSError:
+    pass
+else:
+    sys.exit("the root file system can be written")
+open("/tmp/probe", "w").close()
+"""
+    compose("exec", "-T", REPLICAS[0], "python", "-c", inside)
+
+
+def check_asking(ports: tuple[int, int]) -> None:
+    """What one replica is told, the other knows; a GPU held through one is not given by the other."""
+    step("ask both replicas")
+    nodes = [
+        Node(id=f"n{i}", capacity=Resources(cpu_cores=16, gpus=4, memory_gib=64), state=Node.READY) for i in range(4)
+    ]
+    with client(ports[0]) as one, client(ports[1]) as two:
+        one.report_nodes(ReportNodesRequest(cluster=CLUSTER, nodes=nodes, full=True))
+        held = set()
+        for index in range(8):
+            answer = eventually(lambda c=(one, two)[index % 2], i=index: c.place(question(f"job-{i}", 2)))
+            held |= placed_gpus(answer)
+        assert len(held) == 16, f"16 GPUs for 8 jobs of two, got {len(held)}"
+        full = two.place(question("one-too-many", 1))
+        assert full.decisions[0].outcome == Outcome.WAIT, full
+        started = [JobEvent(job_id=f"job-{index}", kind=JobEvent.STARTED) for index in range(8)]
+        one.report_job_events(ReportJobEventsRequest(cluster=CLUSTER, events=started))
+
+
+def check_faces(ports: dict[str, int]) -> None:
+    """REST answers on both replicas."""
+    step("REST")
+    for name in ("REST_PORT_1", "REST_PORT_2"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[name]}/v1/clusters/{CLUSTER}", timeout=10) as answer:
+            assert json.load(answer)["runningJobs"] == 8
+
+
+def check_replica_killed(ports: tuple[int, int]) -> None:
+    """One replica is killed: the other answers at once, and the killed one comes back with the same state."""
+    step("kill one replica")
+    kill(REPLICAS[0])
+    with client(ports[1]) as two:
+        assert two.get_cluster(GetClusterRequest(cluster=CLUSTER)).running_jobs == 8
+        assert two.place(question("still-full", 1)).decisions[0].outcome == Outcome.WAIT
+    with client(ports[0]) as one:
+        eventually(lambda: expect(one.get_cluster(GetClusterRequest(cluster=CLUSTER)).running_jobs, 8))
+
+
+def check_redis_killed(ports: tuple[int, int]) -> None:
+    """Redis is killed: it comes back with what it had acknowledged, and both replicas go on without being restarted."""
+    step("kill Redis")
+    before = [container_pid(name) for name in REPLICAS]
+    kill("redis")
+    for port in ports:
+        with client(port) as replica:
+            eventually(lambda r=replica: expect(r.place(question("full-again", 1)).decisions[0].outcome, Outcome.WAIT))
+            cluster = replica.get_cluster(GetClusterRequest(cluster=CLUSTER))
+            assert (cluster.running_jobs, cluster.node_count) == (8, 4), cluster
+    with client(ports[0]) as one, client(ports[1]) as two:
+        events = [JobEvent(job_id="job-3", kind=JobEvent.FINISHED)]
+        one.report_job_events(ReportJobEventsRequest(cluster=CLUSTER, events=events))
+        answer = eventually(lambda: placed(two.place(question("next", 2))))
+        assert len(placed_gpus(answer)) == 2
+    assert [container_pid(name) for name in REPLICAS] == before, "a replica was restarted"
+
+
+def question(job_id: str, gpus: int) -> PlaceRequest:
+    group = TaskGroup(role=TaskGroup.WORKER, count=1, demand=Resources(cpu_cores=1, gpus=gpus))
+    request = PlaceRequest(cluster=CLUSTER, jobs=[Job(id=job_id, groups=[group])])
+    request.reserve_ttl.FromSeconds(120)
+    return request
+
+
+def placed(answer: PlaceResponse) -> PlaceResponse:
+    expect(answer.decisions[0].outcome, Outcome.PLACED)
+    return answer
+
+
+def placed_gpus(answer: PlaceResponse) -> set[tuple[str, int]]:
+    placed(answer)
+    return {(a.node, index) for a in answer.decisions[0].assignments for index in a.gpu_indices}
+
+
+def expect(value: object, wanted: object) -> None:
+    if value != wanted:
+        raise NotYetError(f"{value!r} instead of {wanted!r}")
+
+
+class NotYetError(AssertionError):
+    """What was waited for has not happened."""
+
+
+def eventually(ask: Callable[[], T]) -> T:
+    """The first answer that is as wanted."""
+    deadline_s = time.monotonic() + RECOVERY_S
+    while True:
+        try:
+            return ask()
+        except (PlacewiseError, NotYetError, urllib.error.URLError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.2)
+
+
+def client(port: int) -> Client:
+    return Client(f"127.0.0.1:{port}", timeout_s=5.0)
+
+
+def container_pid(service: str) -> int:
+    """Process id, on this machine, of a service's first process."""
+    container = compose("ps", "--quiet", service).strip()
+    words = ["docker", "inspect", "--format", "{{.State.Pid}}", container]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def kill(service: str) -> None:
+    """Kills a service's first process by its id; without the right to do so, the engine does."""
+    pid = container_pid(service)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (PermissionError, ProcessLookupError):  # the engine runs as another user, or in another machine
+        compose("kill", "--signal", "KILL", service)
+    deadline_s = time.monotonic() + RECOVERY_S
+    while time.monotonic() < deadline_s:
+        if container_pid(service) not in (0, pid):
+            return
+        time.sleep(0.1)
+    compose("start", service)  # an engine that takes a kill of its own for a stop
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def step(name: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {name}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
