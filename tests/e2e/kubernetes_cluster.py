@@ -116,7 +116,7 @@ class ControlPlane:
     def start_process(self, name: str, *command: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
         """Starts a process that logs into the root directory and is ended by `stop`."""
         with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=cwd or self.root, env=_environment())
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=cwd or self.root, env=environment())
         self._processes[name] = process
         return process
 
@@ -194,7 +194,7 @@ class ControlPlane:
         raise TimeoutError(f"apiserver not ready: {self.log('kube-apiserver')[-3000:]}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Our own, with the packages that this test run imports."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -13,14 +13,21 @@ import grpc.aio
 
 from placewise.v1.decision_pb2 import PLACED, PlaceRequest, PlaceResponse
 
+# gRPC would wait for seconds before it tries a service that was away again.
+QUICK_RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.use_local_subchannel_pool", 1),
+]
 PLACE = "/placewise.v1.DecisionService/Place"
 
 
-class Recorder(grpc.GenericRpcHandler[bytes, bytes]):
+class Recorder(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """`decided` holds, by job id, how many tasks each node was given by the last answer."""
 
     def __init__(self, target: str) -> None:
-        self._channel = grpc.aio.insecure_channel(target)
+        self._channel = grpc.aio.insecure_channel(target, QUICK_RECONNECT)
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((self,))
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -49,7 +56,7 @@ class Recorder(grpc.GenericRpcHandler[bytes, bytes]):
             try:
                 payload: bytes = await forward(request, timeout=context.time_remaining())
             except grpc.aio.AioRpcError as error:
-                trailer: Any = error.trailing_metadata()
+                trailer: Any = tuple(error.trailing_metadata())
                 await context.abort(error.code(), error.details() or "", trailer)
             if method == PLACE:
                 self._note(PlaceRequest.FromString(request), PlaceResponse.FromString(payload))

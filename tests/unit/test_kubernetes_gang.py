@@ -23,6 +23,7 @@ from placewise_kubernetes.gang import (
     tasks_by_role,
 )
 from placewise_kubernetes.gangs import GangBook, native_job, stage_of
+from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import facts_of
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.objects import Owner, Pod, parse_pod
@@ -311,6 +312,22 @@ def test_the_fallback_takes_a_gang_whole_or_not_at_all() -> None:
     assert first_fit(pods, nodes, {}, (GPU,)) == {"uid-p0": "a", "uid-p1": "a", "uid-p2": "b", "uid-p3": "b"}
     assert first_fit(pods, nodes, {"a": {GPU: 1.0}}, (GPU,)) is None
     assert first_fit([make_pod("x", node_selector={"zone": "z"})], nodes, {}, (GPU,)) is None
+
+
+def task_on(node: str, name: str, gpus: int, *indices: int) -> Assignment:
+    return Assignment(task=name, node=node, gpu_indices=indices, demand=Resources(gpus=gpus))
+
+
+def test_pods_placed_by_others_stand_on_gpus_nobody_else_holds() -> None:
+    ledger = GpuLedger(lambda _: 4)
+    ledger.hold("decided", [task_on("n1", "w", 2, 0, 2)])
+    (first,) = ledger.indexed("foreign", [task_on("n1", "a", 1)])
+    assert list(first.gpu_indices) == [1]
+    assert ledger.indexed("foreign", [task_on("n1", "a", 1)]) == (first,)
+    assert [list(task.gpu_indices) for task in ledger.indexed("other", [task_on("n1", "b", 1)])] == [[3]]
+    ledger.release("decided")
+    assert [list(task.gpu_indices) for task in ledger.indexed("late", [task_on("n1", "c", 2)])] == [[0, 2]]
+    assert ledger.indexed("cpu", [task_on("n1", "d", 0)]) == (task_on("n1", "d", 0),)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from placewise_kubernetes.bind import Binder, Bound, decision_notes
 from placewise_kubernetes.fit import first_fit
 from placewise_kubernetes.gang import GangRules
 from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import read_group
 from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
 from placewise_kubernetes.mirror import NodeMirror, PodMirror
@@ -49,8 +50,8 @@ class KubernetesHost:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rules = rules
-        self.pods = PodMirror(rules, self.poke)
         self.nodes = NodeMirror(reader, self.poke)
+        self.pods = PodMirror(rules, self.poke, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
         self._client = client
@@ -300,8 +301,8 @@ class KubernetesHost:
 
 
 def _needs_nodes(gang: Gang) -> bool:
-    """Whether the gang has yet to start: pods wait, or have not been made."""
-    return not gang.has_started and bool(gang.waiting() or gang.templates)
+    """Whether the gang has yet to start: pods of it wait, or are still to be made."""
+    return not gang.has_started and bool(gang.live() or gang.templates)
 
 
 def _worst(outcomes: list[Bound]) -> Applied:

@@ -12,6 +12,7 @@ from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
 from placewise_kubernetes.gangs import UID_LENGTH, GangBook, planned_gpus
+from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.objects import Pod, parse_pod
 
@@ -41,6 +42,10 @@ class NodeMirror:
         self.nodes.pop(item["metadata"]["name"], None)
         self._changed()
 
+    def gpus(self, name: str) -> int:
+        """GPUs of a node; 0 for one that is not known."""
+        return int(self.nodes[name].capacity.gpus) if name in self.nodes else 0
+
     def take(self, *, full: bool) -> list[Node] | None:
         """All nodes; None where none has changed since the last call and `full` is not asked."""
         if not self._has_changed and not full:
@@ -67,9 +72,10 @@ class NodeMirror:
 class PodMirror:
     """Pods: those of gangs go to the book, the others only count as what they use."""
 
-    def __init__(self, rules: GangRules, notify: Callable[[], None]) -> None:
+    def __init__(self, rules: GangRules, notify: Callable[[], None], gpus: GpuLedger) -> None:
         self._rules = rules
         self._notify = notify
+        self._gpus = gpus
         self.book = GangBook(rules)
         self.others: dict[str, Pod] = {}
         self._other_news: dict[str, Pod] = {}
@@ -106,7 +112,11 @@ class PodMirror:
         """Gangs and other pods with news since the last call, or all."""
         others = {**self.others, **self._other_news} if full else dict(self._other_news)
         self._other_news.clear()
-        return [*(self._foreign(pod) for pod in others.values()), *self.book.news(full=full)]
+        gangs = self.book.news(full=full)
+        for gang in self.book.active.values():
+            if gang.plan is not None:
+                self._gpus.hold(gang.key, gang.plan.assignments)
+        return [self._indexed(job) for job in (*gangs, *(self._foreign(pod) for pod in others.values()))]
 
     def used(self) -> dict[str, dict[str, float]]:
         """Requests of the pods on each node that have not ended, by resource name."""
@@ -129,6 +139,12 @@ class PodMirror:
         for node, amounts in self.used().items():
             held[node] = held.get(node, 0.0) + sum(amounts.get(name, 0.0) for name in self._rules.gpu_resources)
         return held
+
+    def _indexed(self, job: NativeJob) -> NativeJob:
+        placement = self._gpus.indexed(job.key, job.placement)
+        if job.stage is Stage.ENDED:
+            self._gpus.release(job.key)
+        return dataclasses.replace(job, placement=placement)
 
     def _drop(self, uid: str) -> None:
         other = self.others.pop(uid, None)

@@ -1,0 +1,62 @@
+"""GPU indices for pods that Placewise did not place.
+
+The API tells how many GPUs a pod holds and not which: the device plugin picks among equals. So that nothing is counted
+twice, the lowest ones that nobody is known to hold stand for them. Never asks anybody, and never changes a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from placewise.v1.cluster_pb2 import Assignment
+
+
+@dataclass(slots=True)
+class GpuLedger:
+    """Indices held per node and job. `count` gives how many GPUs a node has."""
+
+    count: Callable[[str], int]
+    _held: dict[str, dict[str, set[int]]] = field(default_factory=dict)
+    _given: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+
+    def hold(self, key: str, tasks: Iterable[Assignment]) -> None:
+        """Notes the indices of a decision."""
+        for task in tasks:
+            self._on(task.node).setdefault(key, set()).update(task.gpu_indices)
+
+    def indexed(self, key: str, tasks: Iterable[Assignment]) -> tuple[Assignment, ...]:
+        """The tasks, each with as many indices as it holds GPUs; the same ones at every repeat."""
+        tasks = list(tasks)
+        self.hold(key, tasks)
+        return tuple(self._with_indices(key, task) for task in tasks)
+
+    def release(self, key: str) -> None:
+        """The job is over."""
+        self._given.pop(key, None)
+        for jobs in self._held.values():
+            jobs.pop(key, None)
+
+    def _with_indices(self, key: str, task: Assignment) -> Assignment:
+        wanted = int(task.demand.gpus)
+        if task.gpu_indices or wanted < 1:
+            return task
+        given = self._given.setdefault(key, {})
+        name = f"{task.node}/{task.task}"
+        if name not in given:
+            given[name] = self._lowest(task.node, wanted)
+            self._on(task.node).setdefault(key, set()).update(given[name])
+        completed = Assignment()
+        completed.CopyFrom(task)
+        completed.gpu_indices.extend(given[name])
+        return completed
+
+    def _lowest(self, node: str, wanted: int) -> tuple[int, ...]:
+        """Free ones first; where what is known leaves too few, what is known is wrong, and any will do."""
+        taken = {index for indices in self._on(node).values() for index in indices}
+        every = range(max(self.count(node), wanted))
+        free = [index for index in every if index not in taken]
+        return tuple(sorted((free + [index for index in every if index in taken])[:wanted]))
+
+    def _on(self, node: str) -> dict[str, set[int]]:
+        return self._held.setdefault(node, {})
