@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.fakes.place_cases import arrays, context, view_of
 
-from placewise_core.cluster import Gpu, Node, NodeState, RunningJob, Telemetry
+from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.place.gpus import gpu_model_of, pick_gpus, takers
 from placewise_core.place.policy import Proposal
@@ -256,17 +256,45 @@ def _has_ties(proposal: Proposal) -> bool:
     )
 
 
-@given(nodes(), st.lists(jobs("tenant"), min_size=1, max_size=5), jobs("newcomer"), st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_the_nodes_said_to_take_a_task_are_those_that_do(
-    made: list[Node], tenants: list[Job], newcomer: Job, is_there_already: bool
-) -> None:
+@st.composite
+def shared_clusters(draw: st.DrawFn) -> tuple[ClusterView, Job]:
+    """Nodes of two GPU models crowded with sharing jobs, and a newcomer that may be on some of them already."""
+    view = view_of(
+        [
+            Node(
+                NodeId(f"n{i}"),
+                Resources(64, 2, 256, 32, 10),
+                (Gpu(0, model, 16), Gpu(1, model, 16)),
+                max_jobs_per_gpu=3,
+            )
+            for i, model in enumerate(["V100", "K80", "V100"])
+        ]
+    )
+    limits = st.sampled_from([1.3, 1.6, 2.0, 2.6, 4.0])
+    for i in range(draw(st.integers(2, 9))):
+        demand = Resources(1, draw(st.sampled_from([0.25, 1, 2])), 1)
+        tenant = Job(
+            JobId(draw(st.sampled_from([f"t{i}"] * 4 + ["newcomer"]))),
+            model=draw(st.sampled_from(MODELS[:5])),
+            groups=(TaskGroup(Role.WORKER, 1, demand),),
+            gpu_sharing=GpuSharing(True, draw(limits)),
+        )
+        m = draw(st.integers(0, 2))
+        count = int(np.ceil(demand.gpus))
+        open_gpus = [g for g in (0, 1) if view.gpu_tenant_count[m, g] < 3][:count]
+        if len(open_gpus) == count and tenant.id not in view.jobs:
+            held = Assignment("worker-0", Role.WORKER, NodeId(f"n{m}"), tuple(open_gpus), demand)
+            view.add_job(RunningJob(tenant, (held,)))
+    group = TaskGroup(Role.WORKER, 1, Resources(1, draw(st.sampled_from([0.25, 0.5, 1, 2])), 1))
+    model = draw(st.sampled_from(MODELS[:5]))
+    return view, Job(JobId("newcomer"), model, groups=(group,), gpu_sharing=GpuSharing(True, draw(limits)))
+
+
+@given(shared_clusters())
+@settings(max_examples=300, deadline=None)
+def test_the_nodes_said_to_take_a_task_are_those_that_do(situation: tuple[ClusterView, Job]) -> None:
     """By combination of tenants, against GPU by GPU."""
-    view = view_of(made)
-    named = [dataclasses.replace(job, id=JobId(f"t{i}")) for i, job in enumerate(tenants)]
-    if is_there_already:
-        named[-1] = dataclasses.replace(named[-1], id=newcomer.id)
-    place_all(view, named, "bin-packing")
+    view, newcomer = situation
     group = newcomer.groups[0]
     demand = view.demand_vector(group.demand)
     assert demand is not None
