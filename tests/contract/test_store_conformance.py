@@ -51,7 +51,7 @@ from placewise_core.view import ClusterView
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import Conflict, JobReport, Repeated, Reserved, ReserveRequest, StateStore
 
-OPTIONS = StoreOptions(answer_ttl_s=0.2, ended_ttl_s=0.3, outcome_ttl_s=0.3, ring_records=5)
+OPTIONS = StoreOptions(answer_ttl_s=0.2, ended_ttl_s=0.3, outcome_ttl_s=0.3, ring_records=5, ring_bytes=1000)
 
 
 @pytest.fixture(scope="module")
@@ -730,6 +730,15 @@ async def test_the_ring_keeps_the_last_and_counts_what_fell_off(store: StateStor
     assert await store.append_decisions(CLUSTER, [b"7", b"8", b"9"]) == 1
     later = await store.read_decisions(CLUSTER, entries[-1][0], 2)
     assert [record for _, record in later] == [b"7", b"8"]
+
+
+async def test_the_ring_is_bounded_in_bytes_too(store: StateStore) -> None:
+    assert await store.append_decisions(CLUSTER, [b"a" * 600, b"b" * 300]) == 0
+    assert await store.append_decisions(CLUSTER, [b"c" * 200]) == 1
+    assert await store.append_decisions(CLUSTER, [b"d" * 2000]) == 2, "the newest is kept, however large"
+    assert [record for _, record in await store.read_decisions(CLUSTER, "0", 9)] == [b"d" * 2000]
+    assert await store.append_decisions(CLUSTER, [b"e"]) == 1
+    assert await store.append_decisions(CLUSTER, [b"f" * 999]) == 0
 
 
 async def test_the_exported_position_never_moves_back(store: StateStore) -> None:

@@ -5,8 +5,9 @@ missing gets its default, one that is unknown is passed over. What Lua adds up (
 NaN (telemetry nobody measured) is kept. Large bodies are compressed: a report of many nodes repeats itself.
 """
 
+import asyncio
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +29,8 @@ from placewise_core.events import (
 from placewise_core.job import JobId, NodeId
 from placewise_service.state.holdings import Capacity, Hold
 
+# Nodes per chunk of a report's body: what is packed, and decoded, in one go of a millisecond or so.
+NODES_PER_CHUNK = 200
 _COMPRESS_FROM_BYTES = 4096
 _COMPRESSED: Final = b"z"
 _PLAIN: Final = b"p"
@@ -37,6 +40,7 @@ _node = msgspec.msgpack.Decoder(Node)
 _nodes = msgspec.msgpack.Decoder(tuple[Node, ...])
 _job = msgspec.msgpack.Decoder(RunningJob)
 _jobs = msgspec.msgpack.Decoder(tuple[RunningJob, ...])
+_chunks = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _queue = msgspec.msgpack.Decoder(QueueState)
 _settings = msgspec.msgpack.Decoder(ClusterSettings)
 _overhead = msgspec.msgpack.Decoder(tuple[str, int, float])
@@ -65,17 +69,31 @@ def array_of(items: Sequence[bytes]) -> bytes:
     return b"\xdd" + len(items).to_bytes(4, "big") + b"".join(items)
 
 
-def pack_body(data: bytes) -> bytes:
-    """An event body with a leading letter: z = zlib, p = as it is. CPU-heavy from 100 kB on: call it off the loop."""
+def pack_nodes(records: Sequence[bytes]) -> bytes:
+    """The body of a report: chunks, each with a leading letter (z = zlib, p = as it is).
+
+    CPU-heavy from some hundred nodes on: call it off the event loop.
+    """
+    starts = range(0, len(records), NODES_PER_CHUNK)
+    return _encoder.encode([_packed(array_of(records[at : at + NODES_PER_CHUNK])) for at in starts])
+
+
+def _packed(data: bytes) -> bytes:
     return _COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else _PLAIN + data
 
 
-def unpack_body(body: bytes) -> bytes:
-    """The inverse of pack_body. Raises msgspec.DecodeError."""
-    try:
-        return zlib.decompress(memoryview(body)[1:]) if body[:1] == _COMPRESSED else body[1:]
-    except zlib.error as error:
-        raise msgspec.DecodeError("a compressed event body is damaged") from error
+def iterate_nodes(body: bytes) -> Iterator[tuple[Node, ...]]:
+    """The inverse of pack_nodes, chunk by chunk. Raises msgspec.DecodeError."""
+    for chunk in _chunks.decode(body):
+        try:
+            data = zlib.decompress(memoryview(chunk)[1:]) if chunk[:1] == _COMPRESSED else chunk[1:]
+        except zlib.error as error:
+            raise msgspec.DecodeError("a compressed event body is damaged") from error
+        yield _nodes.decode(data)
+
+
+def removed_nodes(args: bytes) -> tuple[NodeId, ...]:
+    return tuple(NodeId(name) for name in _names.decode(args)) if args else ()
 
 
 def decode_overhead(data: bytes) -> OverheadLearned:
@@ -111,7 +129,7 @@ def _decode_ended(body: bytes, is_expiry: bool) -> Change:
 
 
 def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
-    """What an event says. Raises msgspec.DecodeError for bytes that no script wrote."""
+    """What an event other than a report of nodes says. Raises msgspec.DecodeError for bytes that no script wrote."""
     match kind:
         case b"jobs":
             return _decode_jobs(body, args)
@@ -119,9 +137,6 @@ def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
             return _decode_ended(body, is_expiry=False)
         case b"expired":
             return _decode_ended(body, is_expiry=True)
-        case b"nodes":
-            removed = tuple(NodeId(name) for name in _names.decode(args)) if args else ()
-            return NodesReported(_nodes.decode(unpack_body(body)), removed)
         case b"queue":
             return QueueAdvanced(_queue.decode(body))
         case b"settings":
@@ -136,10 +151,21 @@ def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
             raise msgspec.DecodeError(f"an event of unknown kind {kind!r}")
 
 
-def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
-    """An entry of the event stream. Raises msgspec.DecodeError."""
+async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
+    """An entry of the event stream; lets others run between the chunks of a large report.
+
+    Raises msgspec.DecodeError.
+    """
     try:
-        change = decode_change(fields[b"kind"], fields[b"body"], fields[b"args"])
+        kind, body, args = fields[b"kind"], fields[b"body"], fields[b"args"]
+        if kind == b"nodes":
+            nodes: list[Node] = []
+            for chunk in iterate_nodes(body):
+                nodes += chunk
+                await asyncio.sleep(0)
+            change: Change = NodesReported(tuple(nodes), removed_nodes(args))
+        else:
+            change = decode_change(kind, body, args)
         return Event(int(entry_id.split(b"-")[0]), fields[b"life"].decode(), change)
     except (KeyError, ValueError) as error:
         raise msgspec.DecodeError("an entry of the event stream has another form") from error

@@ -34,6 +34,7 @@ class ClusterKeys:
     outcomes: str  # sorted set: outcome ids by the time they are forgotten
     profiles: str  # hash: subtask kind → metrics
     decisions: str  # stream: the decision log's ring
+    decision_bytes: str  # string: size of the ring's records
     exported: str  # string: position up to which the log is exported
 
     @property

@@ -5,6 +5,7 @@ Every method runs to its end without awaiting, so on one event loop each is atom
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -90,9 +91,22 @@ class _Ring:
     """A cluster's decision log."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, bytes]] = []
+        self.entries: deque[tuple[int, bytes]] = deque()
         self.next = 1
+        self.bytes = 0
         self.exported = 0
+
+    def append(self, records: Sequence[bytes], options: StoreOptions) -> int:
+        """How many entries fell off that were never exported."""
+        self.entries += enumerate(records, start=self.next)
+        self.next += len(records)
+        self.bytes += sum(map(len, records))
+        lost = 0
+        while len(self.entries) > options.ring_records or (self.bytes > options.ring_bytes and len(self.entries) > 1):
+            number, record = self.entries.popleft()
+            self.bytes -= len(record)
+            lost += number > self.exported
+        return lost
 
 
 class MemoryStore:
@@ -316,13 +330,7 @@ class MemoryStore:
     async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
         if cluster not in self._clusters:
             return len(records)
-        ring = self._rings.setdefault(cluster, _Ring())
-        ring.entries += enumerate(records, start=ring.next)
-        ring.next += len(records)
-        surplus = max(0, len(ring.entries) - self._options.ring_records)
-        lost = sum(number > ring.exported for number, _ in ring.entries[:surplus])
-        del ring.entries[:surplus]
-        return lost
+        return self._rings.setdefault(cluster, _Ring()).append(records, self._options)
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
         ring = self._rings.get(cluster) or _Ring()

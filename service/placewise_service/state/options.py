@@ -6,10 +6,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """`retain_events_s`: a replica that falls further behind loads the cluster anew. `ended_ttl_s`: how late an event
-    of an ended job may arrive and still be known as late. `ring_records`: entries of the decision log per cluster."""
+    of an ended job may arrive and still be known as late. `ring_records`, `ring_bytes`: bounds of the decision log per
+    cluster, whichever is reached first."""
 
     answer_ttl_s: float = 600.0
     ended_ttl_s: float = 3600.0
     outcome_ttl_s: float = 86_400.0
     retain_events_s: float = 30.0
     ring_records: int = 100_000
+    ring_bytes: int = 256 * 2**20

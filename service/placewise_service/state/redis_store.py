@@ -40,8 +40,6 @@ from placewise_service.state.store import (
 )
 from placewise_service.state.tailing import tail
 
-# Encoding more nodes than this at once would hold the event loop for longer than a decision takes.
-_NODES_AT_ONCE = 200
 _EXPIRE_AT_ONCE = 1000
 _FIND_PAGE = 256
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
@@ -81,11 +79,8 @@ class RedisStore:
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
         k = keys_of(cluster)
         records, rows = await _packed_nodes(nodes)
-        body = (
-            await asyncio.to_thread(codec.pack_body, codec.array_of(records))
-            if len(nodes) > 1
-            else (codec.pack_body(codec.array_of(records)))
-        )
+        is_large = len(nodes) > codec.NODES_PER_CHUNK
+        body = await asyncio.to_thread(codec.pack_nodes, records) if is_large else codec.pack_nodes(records)
         keys = (k.meta, k.events, k.nodes, k.capacities, k.used, k.jobs, k.holds)
         life, version, removed, was_created = await self._run(
             "report_nodes", cluster, keys, [secrets.token_hex(6), int(full), body, *rows]
@@ -198,8 +193,9 @@ class RedisStore:
     async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
         k = keys_of(cluster)
         with redis_meant(cluster):
-            args: list[Argument] = [self._options.ring_records, *records]
-            return int(await script("append_decisions").run(self._client, (k.meta, k.decisions, k.exported), args))
+            args: list[Argument] = [self._options.ring_records, self._options.ring_bytes, *records]
+            keys = (k.meta, k.decisions, k.exported, k.decision_bytes)
+            return int(await script("append_decisions").run(self._client, keys, args))
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
         with redis_meant(cluster):
@@ -249,7 +245,7 @@ async def _packed_nodes(nodes: Sequence[Node]) -> tuple[list[bytes], list[Argume
         record = codec.encode(node)
         records.append(record)
         rows += (node.id, record, codec.encode(capacity_of(node)))
-        if i % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+        if i % codec.NODES_PER_CHUNK == codec.NODES_PER_CHUNK - 1:
             await asyncio.sleep(0)
     return records, rows
 

@@ -31,7 +31,7 @@ async def tail(
                 "XREAD", "COUNT", _BATCH, "BLOCK", block_ms, "STREAMS", keys.events, last
             )
             if reply:
-                events, last = _decoded(reply[0][1], life, last)
+                events, last = await _decoded(reply[0][1], life, last)
                 behind = 0
             else:
                 events = []
@@ -62,12 +62,14 @@ def _version(entry: bytes) -> int:
     return int(entry.partition(b"-")[0])
 
 
-def _decoded(entries: Sequence[tuple[bytes, dict[bytes, bytes]]], life: str, last: bytes) -> tuple[list[Event], bytes]:
+async def _decoded(
+    entries: Sequence[tuple[bytes, dict[bytes, bytes]]], life: str, last: bytes
+) -> tuple[list[Event], bytes]:
     """The events of stream entries, and the id of the last. Raises StaleSnapshotError if one does not follow."""
     events = []
     for entry_id, fields in entries:
         if fields.get(b"life") != life.encode() or _version(entry_id) != _version(last) + 1:
             raise StaleSnapshotError("the event stream has a gap or began anew; load the cluster again")
-        events.append(codec.decode_event(fields, entry_id))
+        events.append(await codec.decode_event(fields, entry_id))
         last = entry_id
     return events, last
