@@ -51,7 +51,7 @@ def running(name: str, where: str, gpus: Sequence[int], demand: Resources | None
 
 
 def context(seed: int = 0, **more: object) -> PlaceContext:
-    return PlaceContext(now_s=1000.0, rng=np.random.default_rng(seed), **more)  # type: ignore[arg-type]
+    return PlaceContext(now_s=1000.0, randomness=seed, **more)  # type: ignore[arg-type]
 
 
 def arrays(view: ClusterView) -> dict[str, np.ndarray]:

@@ -19,8 +19,15 @@ class AdmitContext:
     now_s: float
     slot: int
     settings: QueueSettings
-    rng: np.random.Generator
+    randomness: np.random.Generator | int
     is_explaining: bool = False
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Built from its seed at the first draw (see PlaceContext)."""
+        if isinstance(self.randomness, int):
+            self.randomness = np.random.default_rng(self.randomness)
+        return self.randomness
 
 
 class AdmissionPolicy(Protocol):

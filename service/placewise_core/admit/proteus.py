@@ -72,6 +72,9 @@ class Proteus:
             if head is not None and scores is not None:
                 state = _decided(head, scores, state)
         state = self._with_arrivals(jobs, started, view, state, context)
+        if head is None:  # who came in this slot is told why it waits in the same words now and later in the slot
+            head = next((job for job in jobs if _is_waiting(job, started, state)), None)
+            scores = self._scores(head, pool, state, view, context) if head is not None else None
         decided: _Decided = {head.id: (scores, pool)} if head is not None and scores is not None else {}
         return self._answer(jobs, started, view, state, context, decided)
 

@@ -18,14 +18,22 @@ class PlaceContext:
     """What one decision may use besides the view.
 
     `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
-    candidates with their score terms. `rng` is seeded by the request, so that a decision can be repeated.
+    candidates with their score terms. `randomness` is a generator or its seed: most decisions draw nothing, and
+    building a generator costs more than scoring thirty nodes.
     """
 
     now_s: float
-    rng: np.random.Generator
+    randomness: np.random.Generator | int
     deadline_s: float = float("inf")
     is_explaining: bool = False
     interference: GpuInterference = field(default_factory=NoInterference)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Seeded by the request, so that a decision can be repeated."""
+        if isinstance(self.randomness, int):
+            self.randomness = np.random.default_rng(self.randomness)
+        return self.randomness
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
 from placewise_service.engine.ids import uuid7
-from placewise_service.engine.place import Draft, Placer, seeded
+from placewise_service.engine.place import Draft, Placer, seed_of
 from placewise_service.engine.reports import Reporter, ReportOutcome
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.model.registry import BundleRegistry
@@ -206,10 +206,10 @@ class Engine:
     def _draft(
         self, command: PlaceCommand, live: LiveView, policy: PlacementPolicy, started_s: float, deadline_s: float
     ) -> tuple[PlaceDecision, Draft]:
-        rng, seed = seeded(command.seed)
+        seed = seed_of(command.seed)
         context = PlaceContext(
             now_s=self._clock.now_s(),
-            rng=rng,
+            randomness=seed,
             deadline_s=deadline_s,
             is_explaining=command.is_explaining,
             interference=self._placer.interference,
@@ -288,10 +288,10 @@ class Engine:
     def _admit_draft(self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy) -> _AdmitDraft:
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
-        rng, seed = seeded(command.seed)
+        seed = seed_of(command.seed)
         now_s = self._clock.now_s()
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
-        context = AdmitContext(now_s, slot, settings, rng, command.is_explaining)
+        context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
         plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), slot)
         if plan.queue is not queue:
             plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import structlog
 
 from placewise_core.cluster import RunningJob, RunState
@@ -148,8 +147,6 @@ def _shared_tenants(proposal: Proposal, view: ClusterView) -> dict[str, tuple[Jo
     return shared
 
 
-def seeded(seed: int | None) -> tuple[np.random.Generator, int]:
-    """A generator and the seed it came from, so that the log can repeat the decision."""
-    if seed is None:
-        seed = secrets.randbits(53)  # an integer that JSON keeps
-    return np.random.default_rng(seed), seed
+def seed_of(seed: int | None) -> int:
+    """The request's seed, or a new one; the log keeps it, so that the decision can be repeated."""
+    return secrets.randbits(53) if seed is None else seed  # 53 bits: an integer that JSON keeps
