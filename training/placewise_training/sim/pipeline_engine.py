@@ -1,0 +1,326 @@
+"""Pipelines on a hybrid cluster: a queue per node, subtasks on CPU cores and shared GPUs (LDWP + IAWP's platform).
+
+Two decisions are asked for: the node of each arriving task (NodeChooser), and the unit of each ready subtask
+(units.UnitPolicy). Accounting is exact, runs are deterministic, as in engine.py. Decides nothing itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from placewise_core.clock import ManualClock
+from placewise_core.cluster import Node, Telemetry
+from placewise_core.events import ClusterRecords, NodesReported
+from placewise_core.job import Job, NodeId, SubtaskState
+from placewise_core.view import ClusterView
+from placewise_training.sim.choosers import NodeChooser
+from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
+from placewise_training.sim.faults import Fault, FaultKind
+from placewise_training.sim.hardware import NodeSpec
+from placewise_training.sim.pipelines import PipelineTask, SubtaskTruth, gpu_relative_speed, subtask_truths
+from placewise_training.sim.speed.noise import speed_noise
+from placewise_training.sim.speed.profiles import gpu_speed
+from placewise_training.sim.statistics import Distribution, TimeAverage
+from placewise_training.sim.units import UnitPolicy, UnitState
+
+_REFERENCE_GPU = "K80"  # the speedups of pipelines.py are against one core of the K80 nodes' CPU
+_REPORT_EVERY_S = 30.0  # well within what the view takes as fresh
+_WINDOW = 24  # tasks of one node's queue that are offered to the unit policy at once
+
+
+@dataclass(slots=True)
+class _Running:
+    """One subtask on a unit; `left` in units of size, `rate` in units per second."""
+
+    task: PipelineTask
+    subtask: str
+    truth: SubtaskTruth
+    unit: str
+    base_rate: float
+    left: float
+    settled_s: float
+    rate: float = 0.0
+    version: int = 0
+
+    def settle(self, now_s: float) -> None:
+        self.left = max(0.0, self.left - self.rate * (now_s - self.settled_s))
+        self.settled_s = now_s
+
+
+@dataclass(slots=True)
+class NodeQueue:
+    """One node: its tasks by id with their current DAG state, and what runs on which unit."""
+
+    spec: NodeSpec
+    tasks: dict[str, tuple[PipelineTask, Job]] = field(default_factory=dict)
+    running: dict[tuple[str, str], _Running] = field(default_factory=dict)
+    finished: int = 0
+
+    @property
+    def cores(self) -> int:
+        return int(self.spec.node.capacity.cpu_cores)
+
+    def on(self, unit: str) -> list[_Running]:
+        return [r for r in self.running.values() if r.unit == unit]
+
+    def utilisation(self) -> tuple[float, float, float, float]:
+        """(CPU, host memory, GPU, GPU memory) in use, shares of 1: what (7) takes the mean of."""
+        cpu = sum(r.unit.startswith("cpu") for r in self.running.values()) / max(1, self.cores)
+        memory = min(1.0, sum(r.truth.host_memory for r in self.running.values()))
+        gpus = len(self.spec.node.gpus)
+        on_gpu = [r for r in self.running.values() if r.unit.startswith("gpu")]
+        busy = len({r.unit for r in on_gpu}) / gpus if gpus else 0.0
+        device = min(1.0, sum(r.truth.shares[4] for r in on_gpu) / gpus) if gpus else 0.0
+        return cpu, memory, busy, device
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineResult:
+    """One run. Throughput in tasks per minute; `per_minute` counts finishes minute by minute."""
+
+    finished: int
+    unfinished: int
+    makespan_s: float
+    throughput_per_min: float
+    avg_turnaround_s: float
+    p95_turnaround_s: float
+    gpu_util: float
+    cpu_util: float
+    load_balance: float
+    node_finished: Mapping[str, int]
+    per_minute: tuple[int, ...]
+    event_hash: str
+    is_partial: bool = False
+
+
+class PipelineSimulation:
+    """One run of pipeline tasks over hybrid nodes."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        tasks: Sequence[PipelineTask],
+        truth: str,
+        chooser: NodeChooser | None,
+        units: UnitPolicy,
+        *,
+        faults: Sequence[Fault] = (),
+        seed: int = 0,
+        is_noisy: bool = True,
+    ) -> None:
+        self.truth, self.chooser, self.units = truth, chooser, units
+        self.clock, self.events, self.hash = ManualClock(), EventQueue(), EventHash()
+        self.view = ClusterView(ClusterRecords("sim", 0, "sim", nodes=tuple(spec.node for spec in nodes)))
+        self.nodes: dict[str, NodeQueue] = {spec.id: NodeQueue(spec) for spec in nodes}
+        self.turnaround = Distribution()
+        self.per_minute: list[int] = []
+        self.node_finished: dict[str, int] = {spec.id: 0 for spec in nodes}
+        self.unplaced: list[PipelineTask] = []
+        self._kinds = subtask_truths(truth)
+        self._noise_seed = seed if is_noisy else None
+        self._gpu, self._cpu, self._balance = TimeAverage(), TimeAverage(), TimeAverage()
+        self._retimings = 0
+        self._reported_s = -_REPORT_EVERY_S
+        self._last_finish_s = 0.0
+        self._tasks = len(tasks)
+        self._first_s = tasks[0].submit_time_s if tasks else 0.0
+        for task in tasks:
+            self.events.push(task.submit_time_s, EventKind.ARRIVAL, task)
+        for fault in faults:
+            self.events.push(fault.time_s, EventKind.FAULT, fault)
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def run(self, progress: Callable[[int, float], None] | None = None) -> PipelineResult:
+        """Runs to the end; Ctrl-C ends it early, marked partial."""
+        is_partial = False
+        try:
+            while len(self.events):
+                self.step()
+                if progress is not None and self.turnaround.count % 50 == 0:
+                    progress(self.turnaround.count, self.now_s)
+        except KeyboardInterrupt:
+            is_partial = True
+        return self.result(is_partial=is_partial)
+
+    def result(self, *, is_partial: bool = False) -> PipelineResult:
+        end_s = self._last_finish_s or self.now_s
+        makespan = max(1e-9, end_s - self._first_s)
+        return PipelineResult(
+            finished=self.turnaround.count,
+            unfinished=self._tasks - self.turnaround.count,
+            makespan_s=makespan,
+            throughput_per_min=60.0 * self.turnaround.count / makespan,
+            avg_turnaround_s=self.turnaround.mean,
+            p95_turnaround_s=self.turnaround.quantile(0.95),
+            gpu_util=self._gpu.mean(end_s),
+            cpu_util=self._cpu.mean(end_s),
+            load_balance=self._balance.mean(end_s),
+            node_finished=dict(self.node_finished),
+            per_minute=tuple(self.per_minute),
+            event_hash=self.hash.hexdigest(),
+            is_partial=is_partial,
+        )
+
+    def step(self) -> QueuedEvent:
+        """Handles the next event."""
+        event = self.events.pop()
+        if event.kind is EventKind.FINISH and not self._is_current(event):
+            return event
+        self.clock.advance(max(0.0, event.time_s - self.now_s))
+        if event.kind is EventKind.ARRIVAL:
+            self._arrive(event.payload)
+        elif event.kind is EventKind.FAULT:
+            self._fault(event.payload)
+        else:
+            self._finish_subtask(*event.payload)
+        self._measure()
+        return event
+
+    def _is_current(self, event: QueuedEvent) -> bool:
+        name, key = event.payload
+        found = self.nodes[name].running.get(key) if name in self.nodes else None
+        return found is not None and found.version == event.version
+
+    # -- tasks --------------------------------------------------------------------------------------------------
+
+    def _arrive(self, task: PipelineTask) -> None:
+        self.hash.add(self.now_s, "arrive", task.number)
+        if self.chooser is None:
+            self.unplaced.append(task)
+            return
+        self.report_telemetry()
+        self.put(task, self.chooser.choose(task, self.view, self.nodes, self.now_s))
+
+    def put(self, task: PipelineTask, node: str) -> None:
+        """The task joins the queue of a node. Raises KeyError for one that is not there."""
+        self.nodes[node].tasks[task.job.id] = (task, task.job)
+        self.hash.add(self.now_s, "put", task.number, (node,))
+        self._assign(node)
+
+    def _assign(self, name: str) -> None:
+        if self.now_s - self._reported_s > _REPORT_EVERY_S:
+            self.report_telemetry()
+        queue = self.nodes[name]
+        jobs = [job for _, job in list(queue.tasks.values())[:_WINDOW]]
+        if not jobs:
+            return
+        for job_id, subtask_id, unit in self.units.assign(jobs, name, self.view, self._unit_states(queue), self.now_s):
+            self._start(queue, job_id, subtask_id, unit)
+
+    def _unit_states(self, queue: NodeQueue) -> list[UnitState]:
+        names = [(f"cpu{i}", False) for i in range(queue.cores)]
+        names += [(f"gpu{gpu.index}", True) for gpu in queue.spec.node.gpus]
+        return [self._unit_state(queue, name, is_gpu) for name, is_gpu in names]
+
+    def _unit_state(self, queue: NodeQueue, name: str, is_gpu: bool) -> UnitState:
+        running = queue.on(name)
+        ends = [r.settled_s + r.left / r.rate - self.now_s for r in running if r.rate > 0]
+        return UnitState(name, is_gpu, len(running), max(ends, default=0.0))
+
+    def _start(self, queue: NodeQueue, job_id: str, subtask_id: str, unit: str) -> None:
+        task, job = queue.tasks[job_id]
+        truth = self._kinds[next(s.kind for s in job.subtasks if s.id == subtask_id)]
+        started = _Running(
+            task, subtask_id, truth, unit, self._base_rate(queue, task, truth, unit), task.size, self.now_s
+        )
+        queue.running[job_id, subtask_id] = started
+        queue.tasks[job_id] = (task, _with_state(job, subtask_id, SubtaskState.RUNNING, f"{queue.spec.id}/{unit}"))
+        self.hash.add(self.now_s, subtask_id, task.number, (queue.spec.id, unit))
+        self._retime(queue, unit)
+
+    def _base_rate(self, queue: NodeQueue, task: PipelineTask, truth: SubtaskTruth, unit: str) -> float:
+        """Units of size per second of a subtask alone on a unit."""
+        noise = 1.0 if self._noise_seed is None else speed_noise(self._noise_seed, task.number, 0)
+        rate = queue.spec.cpu_speed * noise / truth.core_s
+        if unit.startswith("cpu"):
+            return rate
+        return rate * truth.speedup * gpu_speed(queue.spec.gpu_model) / gpu_speed(_REFERENCE_GPU)
+
+    def _retime(self, queue: NodeQueue, unit: str) -> None:
+        """New speeds for everything on one unit: cores hold one subtask, GPUs several that interfere."""
+        there = queue.on(unit)
+        for running in there:
+            others = [r.truth for r in there if r is not running]
+            rate = running.base_rate * gpu_relative_speed(running.truth, others, self.truth)
+            if rate == running.rate:
+                continue
+            running.settle(self.now_s)
+            running.rate = rate
+            self._retimings += 1
+            running.version = self._retimings
+            key = (queue.spec.id, (running.task.job.id, running.subtask))
+            self.events.push(self.now_s + running.left / rate, EventKind.FINISH, key, running.version)
+
+    def _finish_subtask(self, name: str, key: tuple[str, str]) -> None:
+        queue = self.nodes[name]
+        ended = queue.running.pop(key)
+        task, job = queue.tasks[key[0]]
+        job = _with_state(job, key[1], SubtaskState.DONE, "")
+        queue.tasks[key[0]] = (task, job)
+        if all(s.state is SubtaskState.DONE for s in job.subtasks):
+            self._finish_task(queue, task)
+        self._retime(queue, ended.unit)
+        self._assign(name)
+
+    def _finish_task(self, queue: NodeQueue, task: PipelineTask) -> None:
+        del queue.tasks[task.job.id]
+        queue.finished += 1
+        self.node_finished[queue.spec.id] += 1
+        self.turnaround.add(self.now_s - task.submit_time_s)
+        self._last_finish_s = self.now_s
+        minute = int((self.now_s - self._first_s) // 60)
+        self.per_minute.extend([0] * (minute + 1 - len(self.per_minute)))
+        self.per_minute[minute] += 1
+        self.hash.add(self.now_s, "done", task.number, (queue.spec.id,))
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    def _fault(self, fault: Fault) -> None:
+        self.hash.add(self.now_s, fault.kind.value, 0, (fault.node,))
+        if fault.kind is FaultKind.ADD and fault.spec is not None:
+            self.nodes[fault.node] = NodeQueue(fault.spec)
+            self.node_finished.setdefault(fault.node, 0)
+            self.view.apply_change(NodesReported((fault.spec.node,)))
+        elif fault.kind in (FaultKind.REMOVE, FaultKind.DOWN):
+            lost = self.nodes.pop(fault.node)
+            self.view.apply_change(NodesReported((), (NodeId(fault.node),)))
+            for task, _ in lost.tasks.values():  # they start again elsewhere
+                self._arrive(task)
+        else:
+            raise ValueError(f"{fault.kind} of {fault.node}: pipelines know ADD, REMOVE and DOWN")
+
+    def report_telemetry(self) -> None:
+        """Utilisation of every node into the view, as a monitoring agent would report it at this moment."""
+        self._reported_s = self.now_s
+        self.view.apply_change(NodesReported(tuple(self._reported(queue) for queue in self.nodes.values())))
+
+    def _reported(self, queue: NodeQueue) -> Node:
+        cpu, memory, gpu, gpu_memory = queue.utilisation()
+        telemetry = Telemetry(
+            cpu_util=cpu,
+            memory_util=memory,
+            gpu_util=gpu,
+            gpu_memory_util=gpu_memory,
+            tx_gbps=0.0,
+            rx_gbps=0.0,
+            observe_time_s=max(1e-9, self.now_s),
+        )
+        return replace(queue.spec.node, telemetry=telemetry)
+
+    def _measure(self) -> None:
+        uses = [queue.utilisation() for queue in self.nodes.values()]
+        loads = [sum(use) / 4.0 for use in uses]
+        mean = sum(loads) / len(loads)
+        spread = (sum((load - mean) ** 2 for load in loads) / len(loads)) ** 0.5
+        gpus = [len(q.spec.node.gpus) for q in self.nodes.values()]
+        self._gpu.set(self.now_s, sum(u[2] * g for u, g in zip(uses, gpus, strict=True)) / max(1, sum(gpus)))
+        cores = [q.cores for q in self.nodes.values()]
+        self._cpu.set(self.now_s, sum(u[0] * c for u, c in zip(uses, cores, strict=True)) / max(1, sum(cores)))
+        self._balance.set(self.now_s, 1.0 - spread)
+
+
+def _with_state(job: Job, subtask_id: str, state: SubtaskState, unit: str) -> Job:
+    changed = tuple(replace(s, state=state, unit=unit) if s.id == subtask_id else s for s in job.subtasks)
+    return replace(job, subtasks=changed)

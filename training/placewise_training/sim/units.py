@@ -1,0 +1,135 @@
+"""Which subtask runs on which computing unit of a node: IAWP as the service has it, and the paper's baselines.
+
+Random, ECT and PATS get what IAWP gets: the same ready subtasks, metrics and units. They know no similarity and put one
+subtask on a GPU at a time, as the paper's baselines do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.decision import JobDecision
+from placewise_core.job import Job, Subtask
+from placewise_core.place.iawp import SubtaskScheduler
+from placewise_core.place.subtask_graph import split
+from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
+from placewise_core.view import ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """One unit: what runs there and when it is expected to be free (seconds from now)."""
+
+    name: str
+    is_gpu: bool
+    running: int
+    free_in_s: float
+
+
+class UnitPolicy(Protocol):
+    """Assigns ready subtasks of the tasks on one node to its units. Called at every arrival and completion there."""
+
+    name: str
+
+    def assign(
+        self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
+    ) -> list[tuple[str, str, str]]:
+        """(job id, subtask id, unit name) of what starts now."""
+        ...
+
+
+class IawpUnits:
+    """The service's own scheduler."""
+
+    name = "iawp"
+
+    def __init__(self, metrics: SubtaskMetrics | None = None, scheduler: SubtaskScheduler | None = None) -> None:
+        self._metrics = metrics
+        self._scheduler = scheduler or SubtaskScheduler()
+
+    def assign(
+        self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
+    ) -> list[tuple[str, str, str]]:
+        decisions: list[JobDecision] = self._scheduler.assign(jobs, node, view, now_s, self._metrics)
+        return [(d.job_id, a.subtask, a.cpu_unit) for d in decisions for a in d.assignments]
+
+
+class _OneByOne:
+    """A baseline: ready subtasks in order of arrival, each to the unit `choose` wants, one to a unit."""
+
+    name = ""
+
+    def assign(
+        self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
+    ) -> list[tuple[str, str, str]]:
+        free = {unit.name: unit for unit in units if unit.running == 0}
+        made: list[tuple[str, str, str]] = []
+        for job, subtask in self._ordered(jobs):
+            usable = [u for u in units if subtask.has_gpu_version or not u.is_gpu]
+            chosen = self.choose(subtask, usable, free)
+            if chosen is not None and chosen.name in free:
+                del free[chosen.name]
+                made.append((job.id, subtask.id, chosen.name))
+        return made
+
+    def _ordered(self, jobs: Sequence[Job]) -> list[tuple[Job, Subtask]]:
+        return [(job, subtask) for job in jobs for subtask in split(job.subtasks)[0]]
+
+    def choose(self, subtask: Subtask, usable: Sequence[UnitState], free: Mapping[str, UnitState]) -> UnitState | None:
+        """The unit wanted; if it is not free the subtask waits."""
+        raise NotImplementedError
+
+
+class RandomUnits(_OneByOne):
+    """Any free unit that can run the subtask."""
+
+    name = "random"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng((seed, 6))
+
+    def choose(self, subtask: Subtask, usable: Sequence[UnitState], free: Mapping[str, UnitState]) -> UnitState | None:
+        candidates = [u for u in usable if u.name in free]
+        return candidates[int(self._rng.integers(len(candidates)))] if candidates else None
+
+
+class EctUnits(_OneByOne):
+    """The unit where the subtask is expected to be complete first, waiting for a busy one included."""
+
+    name = "ect"
+
+    def choose(self, subtask: Subtask, usable: Sequence[UnitState], free: Mapping[str, UnitState]) -> UnitState | None:
+        def completion(unit: UnitState) -> float:
+            own = 1.0 / speedup_of(subtask) if unit.is_gpu else 1.0
+            waits = unit.free_in_s if unit.name not in free else 0.0
+            return waits + own * subtask.size * _TYPICAL_CORE_S
+
+        return min(usable, key=completion, default=None)
+
+
+_TYPICAL_CORE_S = 0.02  # seconds per unit of size on a core: what ECT assumes, as no profile holds times
+
+
+class PatsUnits(_OneByOne):
+    """Relative performance: subtasks with most to gain first, to GPUs while their speedup is above the node's mean."""
+
+    name = "pats"
+
+    def _ordered(self, jobs: Sequence[Job]) -> list[tuple[Job, Subtask]]:
+        return sorted(super()._ordered(jobs), key=lambda entry: -speedup_of(entry[1]))
+
+    def choose(self, subtask: Subtask, usable: Sequence[UnitState], free: Mapping[str, UnitState]) -> UnitState | None:
+        gpus = [u for u in usable if u.is_gpu and u.name in free]
+        cores = [u for u in usable if not u.is_gpu and u.name in free]
+        if gpus and (speedup_of(subtask) > 1.0 or not cores):
+            return gpus[0]
+        return cores[0] if cores else None
+
+
+def speedup_of(subtask: Subtask) -> float:
+    """Speedup on a GPU as profiled; 1 where nothing is known, tiny for a subtask without a GPU version."""
+    if not subtask.has_gpu_version:
+        return 1e-6
+    return subtask.profile.get(SPEEDUP, 1.0)
