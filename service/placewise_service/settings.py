@@ -18,7 +18,7 @@ PREFIX = "PLACEWISE_"
 # Variables of the programs around the service, and of its tests; they may be set in the same environment.
 FOREIGN_PREFIXES = ("PLACEWISE_CLIENT_", "PLACEWISE_KUBERNETES_", "PLACEWISE_SLURM_", "PLACEWISE_TEST_")
 
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class SettingsError(ValueError):
@@ -175,9 +175,9 @@ class Settings(BaseSettings):
     def _is_safe(self) -> "Settings":
         hosts = {self.server.grpc_host, self.server.rest_host}
         is_authenticated = bool(self.auth.tokens_file or self.tls.client_ca_file)
-        if not hosts <= _LOOPBACK and not is_authenticated and not self.server.insecure:
+        if not hosts <= LOOPBACK and not is_authenticated and not self.server.insecure:
             raise ValueError(
-                f"binding {', '.join(sorted(hosts - _LOOPBACK))} needs authentication: set PLACEWISE_AUTH__TOKENS_FILE "
+                f"binding {', '.join(sorted(hosts - LOOPBACK))} needs authentication: set PLACEWISE_AUTH__TOKENS_FILE "
                 "or PLACEWISE_TLS__CLIENT_CA_FILE, or say --insecure (PLACEWISE_SERVER__INSECURE=true)"
             )
         return self

@@ -1,5 +1,6 @@
 """One table of cases through gRPC and REST around the real engine: the answers agree field by field."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -127,3 +128,19 @@ def test_every_call_has_a_case_and_a_route() -> None:
     cased = {case["rpc"] for case in CASES}
     assert set(RPCS) - cased == {"SetShadow"}  # its answer is empty in both faces unless a second bundle exists
     assert set(ROUTE_OF) == set(RPCS)
+
+
+async def test_a_decision_is_found_again_in_both_faces() -> None:
+    question = {"rpc": "Place", "request": next(case["request"] for case in CASES if case["rpc"] == "Place")}
+    async with prod_faces() as running:
+        answer = await ask_rest(running, question)
+        request = {"cluster": "prod", "decisionId": answer["meta"]["decisionId"]}
+        found = {"reason": "not asked yet"}
+        async with asyncio.timeout(10):
+            while "reason" in found:  # the log is written behind the answer
+                found = await ask_grpc(running, {"rpc": "GetDecision", "request": request})
+        assert await ask_rest(running, {"rpc": "GetDecision", "request": request}) == found
+        [latest] = (await ask_rest(running, {"rpc": "ListDecisions", "request": {"cluster": "prod"}}))["decisions"]
+    assert found["rpc"] == latest["rpc"] == "Place"
+    assert found["place"]["decisions"][0]["assignments"] == answer["decisions"][0]["assignments"]
+    assert latest["place"] == answer

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from google.protobuf import json_format
 from tests.fakes.cluster import make_node
@@ -21,6 +22,7 @@ from placewise_core.errors import (
     UnauthenticatedError,
 )
 from placewise_service.api.openapi import document
+from placewise_service.api.rest import rest_app
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import problem, problem_headers, status_metadata
 from placewise_service.settings import LimitSettings
@@ -192,6 +194,26 @@ async def test_the_page_has_no_data_and_no_foreign_script() -> None:
     assert "http" not in page.text
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "innerHTML" not in script.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "127.0.0.1:8080"}, 200),
+        ({"host": "[::1]:8080"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+    ],
+)
+async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: int) -> None:
+    async with faces() as running:
+        transport = httpx.ASGITransport(rest_app(running.desk, is_local=True))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            for method, path in (("POST", "/v1/bundles/other:activate"), ("GET", "/metrics")):
+                assert (await http.request(method, path, headers=headers)).status_code == status
 
 
 def test_openapi_is_the_golden_one() -> None:

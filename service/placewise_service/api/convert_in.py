@@ -37,7 +37,7 @@ from placewise_core.job import (
     SubtaskState,
     TaskGroup,
 )
-from placewise_core.partition.policy import DivisibleTask
+from placewise_core.partition.policy import DivisibleTask, ShareProgress
 from placewise_core.validate import NO_TELEMETRY
 
 _Name = TypeVar("_Name")
@@ -109,6 +109,20 @@ def partition_command(request: decision_pb2.PartitionRequest) -> PartitionComman
         request_id=request.request_id,
         is_dry_run=request.dry_run,
         is_explaining=request.explain,
+        progress=tuple([_share_progress(share) for share in request.progress]),
+    )
+
+
+def _share_progress(share: decision_pb2.ShareProgress) -> ShareProgress:
+    return ShareProgress(
+        node=share.node,
+        unit=share.unit,
+        scale=share.scale,
+        predicted_s=share.predicted_seconds,
+        capability=share.capability,
+        done=share.done,
+        elapsed_s=share.elapsed_seconds,
+        is_move_requested=share.move_requested,
     )
 
 

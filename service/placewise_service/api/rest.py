@@ -11,13 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PermissionDeniedError, PlacewiseError
 from placewise_service.api.auth import Scope, bearer_token
 from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.json_codec import parsed, rendered, set_from_text
 from placewise_service.api.openapi import document
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
+from placewise_service.settings import LOOPBACK
 from placewise_service.telemetry import METRICS_CONTENT_TYPE
 
 TIMEOUT_HEADER = "placewise-timeout-ms"
@@ -32,12 +33,12 @@ _PAGE_HEADERS = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def rest_app(desk: Desk) -> FastAPI:
-    """The application; it starts nothing."""
+def rest_app(desk: Desk, is_local: bool = False) -> FastAPI:
+    """The application; it starts nothing. `is_local`: it is bound to the loopback and open to whoever gets there."""
     app = FastAPI(title="Placewise", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for route in ROUTES:
-        app.add_api_route(route.path, _endpoint(desk, route), methods=[route.method], name=route.rpc.name)
-    _add_operations(app, desk)
+        app.add_api_route(route.path, _endpoint(desk, route, is_local), methods=[route.method], name=route.rpc.name)
+    _add_operations(app, desk, is_local)
     _add_page(app)
     app.add_exception_handler(PlacewiseError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -46,8 +47,9 @@ def rest_app(desk: Desk) -> FastAPI:
     return app
 
 
-def _endpoint(desk: Desk, route: Route) -> Endpoint:
+def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
     async def endpoint(request: Request) -> Response:
+        _refuse_foreign_pages(request, is_local)
         timeout_s = _timeout_s(request)
         deadline_s = desk.clock.monotonic_s() + timeout_s
         try:
@@ -59,6 +61,18 @@ def _endpoint(desk: Desk, route: Route) -> Endpoint:
         return Response(await rendered(answer), media_type="application/json")
 
     return endpoint
+
+
+def _refuse_foreign_pages(request: Request, is_local: bool) -> None:
+    """A browser carries out what any page asks of an address it can reach: only our own page may use that.
+
+    Raises PermissionDeniedError for a request that another site's page makes, and, where everybody on this machine is
+    trusted, for one that came by another name than this machine's (a page whose name was pointed here).
+    """
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise PermissionDeniedError("pages of other sites may not ask")
+    if is_local and (request.url.hostname or "") not in LOOPBACK:
+        raise PermissionDeniedError("ask this machine by its own name: localhost, 127.0.0.1 or [::1]")
 
 
 async def _message(desk: Desk, route: Route, request: Request) -> Any:
@@ -133,7 +147,7 @@ def _token(request: Request) -> str | None:
     return None if header is None else bearer_token(header)
 
 
-def _add_operations(app: FastAPI, desk: Desk) -> None:
+def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
     """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
 
     async def healthz() -> Response:
@@ -143,6 +157,7 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
         return JSONResponse({"status": "ready" if desk.is_ready else "not ready"}, 200 if desk.is_ready else 503)
 
     async def metrics(request: Request) -> Response:
+        _refuse_foreign_pages(request, is_local)
         desk.authenticate(_token(request)).require(Scope.READ, None)
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 

@@ -10,7 +10,7 @@ import uvicorn
 from placewise_service.api.desk import Desk
 from placewise_service.api.rest import rest_app
 from placewise_service.api.tls import Certificates
-from placewise_service.settings import ServerSettings
+from placewise_service.settings import LOOPBACK, ServerSettings
 
 _BACKLOG = 2048
 _STOP_TIMEOUT_S = 2
@@ -28,8 +28,9 @@ class RestFace:
     ) -> None:
         self._socket = bound_socket(settings.rest_host, settings.rest_port, shares_port)
         self.port: int = self._socket.getsockname()[1]
+        is_local = not desk.needs_token and certificates is None and settings.rest_host in LOOPBACK
         config = uvicorn.Config(
-            rest_app(desk),
+            rest_app(desk, is_local),
             lifespan="off",
             log_config=None,
             access_log=False,
