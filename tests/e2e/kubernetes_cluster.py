@@ -76,10 +76,13 @@ class ControlPlane:
         """Starts a kube-scheduler; `config` adds to (or replaces fields of) its configuration object."""
         kubeconfig = self.root / f"{name}.kubeconfig"
         kubeconfig.write_text(json.dumps(self.kubeconfig(SCHEDULER_TOKEN)))
+        plain = f"127.0.0.1:{free_port()}"  # left to itself, it listens on every address
         document = {
             "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
+            "healthzBindAddress": plain,
+            "metricsBindAddress": plain,
             "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000},
         } | config
         path = self.root / f"{name}.config"
@@ -88,7 +91,6 @@ class ControlPlane:
             name,
             str(self.binaries / "kube-scheduler"),
             f"--config={path}",
-            "--port=0",
             f"--secure-port={free_port()}",
             "--bind-address=127.0.0.1",
             f"--cert-dir={self.root / name}",

@@ -78,15 +78,19 @@ class SlurmWorld:
         )
         SlurmCluster.wait_for(self.is_service_up, "the service", 60)
 
-    def is_service_up(self) -> bool:
+    def known_nodes(self) -> int:
+        """Nodes the service knows of; -1 while it does not answer."""
         with Client(f"127.0.0.1:{self.grpc_port}") as client:
             try:
-                client.get_cluster(GetClusterRequest(cluster=CLUSTER), timeout_s=1.0, retry=None)
+                request = GetClusterRequest(cluster=CLUSTER)
+                return client.get_cluster(request, timeout_s=1.0, retry=None).node_count
             except NotFoundError:
-                return True
+                return 0
             except PlacewiseError:
-                return False
-            return True
+                return -1
+
+    def is_service_up(self) -> bool:
+        return self.known_nodes() >= 0
 
     def start_bridge(self) -> None:
         path = self.root / "bridge.toml"
@@ -194,7 +198,7 @@ def slurm_world(*, is_typed: bool = False, nodes: int = 16, release_after_s: flo
         slurm.start()
         world.start_service()
         world.start_bridge()
-        SlurmCluster.wait_for(lambda: "bridging" in world.bridge_log(), "the bridge", 30)
+        SlurmCluster.wait_for(lambda: world.known_nodes() == nodes, "the bridge to report the nodes", 60)
         yield world
     finally:
         world.stop()

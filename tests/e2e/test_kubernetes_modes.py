@@ -6,61 +6,32 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tests.e2e.kubernetes_binaries import BinariesUnavailableError, find
 from tests.e2e.kubernetes_cluster import ControlPlane, free_port, gang, pod
+from tests.e2e.kubernetes_fixtures import placewise, plane, watched
 from tests.e2e.kubernetes_recorder import Recorder
 from tests.e2e.kubernetes_scenario import (
     GPUS_PER_NODE,
     NODES,
-    REPOSITORY,
     AdapterProcess,
     Watched,
     events_of,
     finish,
-    make_nodes,
     names_of,
-    watching,
 )
-from tests.e2e.kubernetes_service import PlacewiseServer, Service, running_jobs
+from tests.e2e.kubernetes_service import Service, running_jobs
 from tests.fakes.oracle import OracleServer
 
 from placewise_client import NotFoundError, StateUnavailableError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
+__all__ = ["placewise", "plane", "watched"]
 MODES = {"extender": "default-scheduler", "own": "placewise"}
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    try:
-        binaries = find()
-    except BinariesUnavailableError as error:
-        pytest.skip(f"no Kubernetes binaries: {error}")
-    control = ControlPlane(binaries, tmp_path_factory.mktemp("kubernetes"))
-    try:
-        control.start()
-        control.request("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "placewise"}})
-        _grant(control, REPOSITORY / "deploy/kubernetes/placewise-kubernetes.yaml")
-        make_nodes(control)
-        yield control
-    finally:
-        control.stop()
-
-
-def _grant(control: ControlPlane, manifests: Path) -> None:
-    """The adapter runs with the role of the shipped manifests: what that lacks, it lacks here."""
-    paths = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
-    for document in yaml.safe_load_all(manifests.read_text()):
-        if document["kind"] in paths:
-            control.request("POST", f"/apis/rbac.authorization.k8s.io/v1/{paths[document['kind']]}", document)
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +40,6 @@ def adapter(plane: ControlPlane) -> AdapterProcess:
     process = AdapterProcess(plane, free_port())
     plane.start_scheduler("kube-scheduler", {"extenders": [process.extender()]})
     return process
-
-
-@pytest.fixture(scope="module")
-def placewise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlacewiseServer]:
-    server = PlacewiseServer(tmp_path_factory.mktemp("placewise"))
-    server.launch()
-    yield server
-    server.end()
 
 
 @pytest.fixture
@@ -107,12 +70,6 @@ def cluster(request: pytest.FixtureRequest) -> str:
 async def recorder(service: Service) -> AsyncIterator[Recorder]:
     async with Recorder(service.target) as running:
         yield running
-
-
-@pytest.fixture
-async def watched(plane: ControlPlane) -> AsyncIterator[Watched]:
-    async with watching(plane) as observer:
-        yield observer
 
 
 @pytest.fixture

@@ -116,6 +116,22 @@ async def test_a_server_that_hangs_is_unavailable_in_about_a_second(server: Redi
         await until_it_works(store.ping, RECOVERY_S)
 
 
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [(("CONFIG", "SET", "maxmemory", "1"), "out of memory"), (("REPLICAOF", "127.0.0.1", "1"), "cannot write")],
+)
+async def test_a_server_that_cannot_write_says_why(server: RedisServer, trouble: tuple[str, ...], words: str) -> None:
+    async with opened(server.url) as store:
+        await store.report_nodes(CLUSTER, [node()], full=True)
+        raw = server.client()
+        raw.execute_command(*trouble)
+        raw.close()
+        with pytest.raises(StateUnavailableError, match=words) as caught:
+            await store.report_nodes(CLUSTER, [node("n1")], full=False)
+        assert not isinstance(caught.value, CorruptStateError)
+        assert [known.id for known in (await records(store)).nodes] == ["n0"]
+
+
 async def test_nobody_listens(server: RedisServer) -> None:
     url = server.url
     server.kill()
