@@ -1,0 +1,72 @@
+"""What Placewise adds to the time from a pod's creation to its binding, against the scheduler alone, in one run.
+
+The three ways take turns, so that whatever else the machine does falls on all of them. The service is the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import statistics
+
+import pytest
+from tests.e2e.kubernetes_cluster import ControlPlane, free_port, gang
+from tests.e2e.kubernetes_fixtures import placewise, plane, watched
+from tests.e2e.kubernetes_scenario import AdapterProcess, Watched, names_of, remove_pods
+from tests.e2e.kubernetes_service import PlacewiseServer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
+
+__all__ = ["placewise", "plane", "watched"]
+
+ROUNDS = 12
+GANGS_PER_ROUND = 4
+PODS_PER_GANG = 4
+PAUSE_S = 0.05
+# The scheduler alone knows nothing of gangs: the same pods, of a scheduler without the extender.
+WAYS = {"alone": "plain-scheduler", "extender": "default-scheduler", "own": "placewise"}
+
+
+async def test_added_latency_per_pod(plane: ControlPlane, placewise: PlacewiseServer, watched: Watched) -> None:
+    adapter = AdapterProcess(plane, free_port())
+    plane.start_scheduler("with-extender", {"extenders": [adapter.extender()]})
+    plane.start_scheduler("plain", {"profiles": [{"schedulerName": WAYS["alone"]}]})
+    adapter.start(placewise.target)
+    await adapter.ready()
+    number = itertools.count()
+    figures: dict[str, list[float]] = {way: [] for way in WAYS}
+    await _round(watched, WAYS, number)  # warms every process up; not counted
+    for _ in range(ROUNDS):
+        for way, names in (await _round(watched, WAYS, number)).items():
+            figures[way] += watched.latencies_ms(names)
+        await asyncio.to_thread(remove_pods, plane)
+        await asyncio.sleep(0.3)
+    adapter.stop()
+    print(json.dumps(_summary(figures)))
+    assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
+
+
+async def _round(watched: Watched, ways: dict[str, str], number: itertools.count[int]) -> dict[str, list[str]]:
+    made: dict[str, list[str]] = {way: [] for way in ways}
+    for _ in range(GANGS_PER_ROUND):
+        for way, scheduler in ways.items():
+            pods = gang(f"{way}-{next(number)}", PODS_PER_GANG, scheduler=scheduler)
+            if way == "alone":
+                for document in pods:
+                    document["metadata"]["labels"] = {}
+            await watched.create(pods)
+            await watched.until_bound(names_of(pods))
+            made[way] += names_of(pods)
+            await asyncio.sleep(PAUSE_S)
+    return made
+
+
+def _summary(figures: dict[str, list[float]]) -> dict[str, float]:
+    p50 = {way: statistics.median(values) for way, values in figures.items()}
+    p95 = {way: statistics.quantiles(values, n=20)[-1] for way, values in figures.items()}
+    return {
+        **{f"{way}_p50_ms": round(value, 2) for way, value in p50.items()},
+        **{f"{way}_p95_ms": round(value, 2) for way, value in p95.items()},
+        **{f"{way}_added_p50_ms": round(p50[way] - p50["alone"], 2) for way in p50 if way != "alone"},
+    }
