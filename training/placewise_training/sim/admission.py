@@ -35,7 +35,7 @@ class Admitter:
 
     def _ask(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[tuple[SimJob, Admission]]:
         context = AdmitContext(
-            now_s=now_s, slot=int(now_s // self.settings.slot_s), settings=self.settings, rng=self._rng
+            now_s=now_s, slot=int(now_s // self.settings.slot_s), settings=self.settings, randomness=self._rng
         )
         state = self.queues.get(name) or QueueState(queue=name)
         plan = self.policy.admit([job.job for job in jobs], view, state, context)
