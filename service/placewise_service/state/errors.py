@@ -49,17 +49,19 @@ _CORRUPT = {
     "PWTORN": "some of its records are missing",
 }
 _SCRIPT_FAILED = "a record has another form than expected"
-# Prefixes of error replies that a server gives while it is not able to serve.
-_UNAVAILABLE_REPLIES = (
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "MISCONF",
-    "NOREPLICAS",
-    "UNBLOCKED",
-    "BUSY",
-)
+# Codes of error replies that say why a server cannot serve. Inside a script they come wrapped in another error.
+_REFUSALS = {
+    "OOM ": "the state store is out of memory",
+    "READONLY": "the state store's server is a replica that cannot write",
+    "MISCONF": "the state store cannot write to its disk",
+    "NOREPLICAS": "the state store has too few replicas to write",
+    "NOPERM": "the state store's user may not do this",
+    "LOADING": "the state store is still loading its data",
+    "BUSY": "the state store is busy with a script",
+    "MASTERDOWN": "the state store's master is down",
+    "CLUSTERDOWN": "the state store's cluster is down",
+    "TRYAGAIN": "the state store's cluster is moving the data",
+}
 
 
 def meaning(error: Exception, cluster: str = "") -> StateUnavailableError:
@@ -73,10 +75,13 @@ def meaning(error: Exception, cluster: str = "") -> StateUnavailableError:
 
 
 def _of_reply(text: str, cluster: str) -> StateUnavailableError:
-    for prefix, why in _CORRUPT.items():
-        if prefix in text:
+    for code, why in _CORRUPT.items():
+        if code in text:
             return _corrupt(cluster, why)
-    if "script" in text.lower() and not text.startswith(_UNAVAILABLE_REPLIES):
+    for code, message in _REFUSALS.items():
+        if code in text:
+            return StateUnavailableError(message)
+    if "script" in text:
         return _corrupt(cluster, _SCRIPT_FAILED)
     return StateUnavailableError("the state store refused the command")
 
