@@ -103,8 +103,6 @@ class PlaceSettings(Section):
         default=60.0, gt=0, description="How long a placement is held until the job is started."
     )
     max_reserve_ttl_s: float = Field(default=3600.0, gt=0, description="Longest reserve_ttl a request may ask for.")
-    shortlist_nodes: int = Field(default=64, ge=1, description="C: most candidate nodes a learned policy looks at.")
-    best_of: int = Field(default=8, ge=1, description="K: most proposals that best-of-K scores.")
 
 
 class AdmitSettings(Section):
@@ -123,10 +121,6 @@ class LogSettings(Section):
 
 
 class DecisionLogSettings(Section):
-    is_on: bool = Field(default=True, description="Record every decision.")
-    buffer_records: int = Field(
-        default=10_000, ge=1, description="Records that wait in memory; more are dropped and counted."
-    )
     ring_records: int = Field(
         default=100_000, ge=1, description="Records Redis keeps per cluster until they are exported."
     )

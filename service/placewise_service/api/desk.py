@@ -75,7 +75,8 @@ class Desk:
             self._admit(rpc, started_s, deadline_s)
             principal = self._authenticator.authenticate(token)
             _authorise(principal, rpc, request)
-            return await rpc.handle(self._office, request, principal, deadline_s)
+            with self.telemetry.span(rpc.name):
+                return await rpc.handle(self._office, request, principal, deadline_s)
         except PlacewiseError as error:
             code = error.reason
             raise
