@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job, JobId
-from placewise_core.partition.policy import DivisibleTask
+from placewise_core.partition.policy import DivisibleTask, ShareProgress
 
 
 class Scope(enum.StrEnum):
@@ -44,12 +44,15 @@ class PlaceCommand:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCommand:
+    """`progress` empty: split the task. Given: spread what left the shares that are late or asked to move."""
+
     cluster: str
     task: DivisibleTask
     units: tuple[str, ...] = ()
     request_id: str = ""
     is_dry_run: bool = False
     is_explaining: bool = False
+    progress: tuple[ShareProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

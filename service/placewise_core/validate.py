@@ -13,6 +13,7 @@ from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSetti
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Job, Resources, Subtask, TaskGroup
+from placewise_core.partition.policy import ShareProgress
 
 MAX_ID = 253  # as a DNS name, which host schedulers' ids are
 MAX_TEXT = 512
@@ -88,6 +89,22 @@ def check_partition(command: PartitionCommand, limits: Limits) -> None:
     for i, unit in enumerate(command.units):
         _check_id(unit, f"units[{i}]", MAX_TEXT)
     check_unique(command.units, "units")
+    _check_count(len(command.progress), limits.nodes * limits.gpus_per_node, "progress")
+    for i, share in enumerate(command.progress):
+        _check_progress(share, f"progress[{i}]")
+    check_unique([f"{share.node}/{share.unit}" for share in command.progress], "progress")
+
+
+def _check_progress(share: ShareProgress, field: str) -> None:
+    _check_id(share.node, f"{field}.node", MAX_TEXT)
+    _check_id(share.unit, f"{field}.unit", MAX_TEXT)
+    for name in ("scale", "predicted_s", "done", "elapsed_s"):
+        _check_number(getattr(share, name), f"{field}.{name}")
+    _check_number(share.capability, f"{field}.capability")
+    if share.capability <= 0:
+        raise InvalidRequestError("must be above zero: as in the share that was answered", f"{field}.capability")
+    if share.done > 1:
+        raise InvalidRequestError("must be between 0 and 1", f"{field}.done")
 
 
 def check_admit(command: AdmitCommand, limits: Limits) -> None:

@@ -20,9 +20,9 @@ from placewise_core.events import NodesReported, OverheadLearned
 from placewise_core.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.heat_island import HeatIsland
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
 from placewise_core.partition.registry import partition_policy
-from placewise_core.partition.reschedule import Progress, rescheduled, timed_out
+from placewise_core.partition.reschedule import Progress, is_late, rescheduled
 from placewise_core.partition.thermal import ThermalModel, allowed_s, peak_celsius, thermal_state
 from placewise_core.view import ClusterView
 
@@ -273,10 +273,45 @@ def planned() -> PartitionPlan:
     return split(cluster_of(tuple(node(f"n{i}") for i in range(4))), scale=400.0)
 
 
+def progress_of(plan: PartitionPlan, **changes: dict[str, object]) -> list[ShareProgress]:
+    """The plan's shares as a host would report them; `changes` by node."""
+    return [
+        replace(ShareProgress(s.node, s.unit, s.scale, s.predicted_s, s.capability), **changes.get(s.node, {}))  # type: ignore[arg-type]
+        for s in plan.shares
+    ]
+
+
 def test_a_late_share_is_noticed() -> None:
-    plan = planned()
-    assert timed_out(plan, 150.0, ()) == ()
-    assert timed_out(plan, 203.0, [("n0", "gpu0")]) == (("n1", "gpu0"), ("n2", "gpu0"), ("n3", "gpu0"))
+    share = progress_of(planned())[0]
+    assert not is_late(replace(share, elapsed_s=150.0), overhead_s=1.0)
+    assert is_late(replace(share, elapsed_s=203.0), overhead_s=1.0)
+    assert not is_late(replace(share, elapsed_s=203.0, done=1.0), overhead_s=1.0)
+
+
+def test_the_policy_moves_late_and_unwilling_shares_to_the_units_at_work() -> None:
+    view = cluster_of(tuple(node(f"n{i}") for i in range(4)))
+    plan = split(view, scale=400.0)
+    task = DivisibleTask("t", 400.0, overhead_s=1.0)
+    progress = progress_of(
+        plan,
+        n0={"done": 0.2, "elapsed_s": 900.0},
+        n1={"done": 0.5, "is_move_requested": True},
+        n2={"done": 0.5},
+        n3={"done": 1.0},
+    )
+    after = POLICY.reschedule(task, progress, view, PartitionContext(NOW_S))
+    assert after.outcome is Outcome.PLACED
+    assert [s.node for s in after.shares] == ["n2"], "n3 has finished: new units are a matter of asking again"
+    assert sum(s.scale for s in after.shares) == pytest.approx(80.0 + 50.0 + 50.0)
+
+
+def test_rescheduling_waits_where_nobody_stays() -> None:
+    view = cluster_of((node("n0"),))
+    share = ShareProgress("n0", "gpu0", 10.0, 10.0, 1.0, is_move_requested=True)
+    task = DivisibleTask("t", 10.0, overhead_s=1.0)
+    after = POLICY.reschedule(task, [share], view, PartitionContext(NOW_S))
+    assert after.outcome is Outcome.WAIT
+    assert after.blockers[0].reason is Reason.UNIT_BUSY
 
 
 def test_what_a_leaving_unit_had_left_goes_to_the_others_by_what_they_have_left() -> None:

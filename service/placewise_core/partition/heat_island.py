@@ -6,7 +6,7 @@ where all of them cannot take it the task waits.
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from placewise_core.decision import Blocker, Excluded, Outcome, PartitionPlan, R
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import Exclusion, excluded_units
 from placewise_core.partition.overhead import overhead_s
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
+from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
 from placewise_core.partition.shares import levelled
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
@@ -110,6 +111,25 @@ class HeatIsland:
             excluded=(*_unknown(unknown), *exclusion.named(units, view, context.is_explaining)),
             blockers=(*plan.blockers, *exclusion.blockers()),
         )
+
+    def reschedule(
+        self, task: DivisibleTask, progress: Sequence[ShareProgress], view: ClusterView, context: PartitionContext
+    ) -> PartitionPlan:
+        """Scheduler step 7: as PartitionPolicy. A unit on a node that is not usable any more leaves as well."""
+        q = overhead_s(task, view.overheads, self._default_overhead_s)
+        if view.size == 0:
+            return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
+        figures = self._figures.of(view, lambda: self._work_out(view, self._units.of(view)))
+        usable = view.usable(context.now_s)
+        working = [p for p in progress if p.done < 1.0]
+        rows = {p.node: view.index.get(p.node, -1) for p in working}
+        leaving = {
+            (p.node, p.unit)
+            for p in working
+            if p.is_move_requested or is_late(p, q) or rows[p.node] < 0 or not usable[rows[p.node]]
+        }
+        allowed = {node: float(figures.allowed_s[m]) if m >= 0 else 0.0 for node, m in rows.items()}
+        return rescheduled(handed_out(working, q), leaving, how_far(working, allowed))
 
     # -- what there is ------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What a partition is asked and given. Never reserves a unit: a share is advice until the host starts it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +30,23 @@ class PartitionContext:
     is_explaining: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ShareProgress:
+    """A share that was handed out: as answered (scale, predicted seconds, capability), and how far it is.
+
+    `done` in [0, 1]; 1 means finished.
+    """
+
+    node: str
+    unit: str
+    scale: float
+    predicted_s: float
+    capability: float
+    done: float = 0.0
+    elapsed_s: float = 0.0
+    is_move_requested: bool = False
+
+
 class PartitionPolicy(Protocol):
     """Splits one divisible task. Pure."""
 
@@ -36,4 +54,13 @@ class PartitionPolicy(Protocol):
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         """Shares whose scales sum to the task's parallel scale (all of it on one unit where k < 2)."""
+        ...
+
+    def reschedule(
+        self, task: DivisibleTask, progress: Sequence[ShareProgress], view: ClusterView, context: PartitionContext
+    ) -> PartitionPlan:
+        """What every unit has left to do, once the shares that timed out or asked to move are spread over the rest.
+
+        Scales sum to what was left of all shares. WAIT where no unit may take it.
+        """
         ...

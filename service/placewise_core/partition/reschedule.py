@@ -5,12 +5,13 @@ left to do counts first, and none is given more than its temperature allows. Uni
 Partition again with the rest as the task.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewise_core.decision import Blocker, Outcome, PartitionPlan, Reason, Share
+from placewise_core.partition.policy import ShareProgress
 from placewise_core.partition.shares import levelled
 
 # A share that takes twice its prediction, overhead included, is not late by noise: step times repeat within 7 % at p90.
@@ -26,14 +27,20 @@ class Progress:
     allowed_s: float = float("inf")
 
 
-def timed_out(plan: PartitionPlan, elapsed_s: float, finished: Collection[UnitName]) -> tuple[UnitName, ...]:
-    """Units whose share should have been done: elapsed > 2 · (predicted + overhead)."""
-    return tuple(
-        (share.node, share.unit)
-        for share in plan.shares
-        if (share.node, share.unit) not in finished
-        and elapsed_s > TIMEOUT_FACTOR * (share.predicted_s + plan.overhead_s)
-    )
+def is_late(share: ShareProgress, overhead_s: float) -> bool:
+    """A share that should have been done: elapsed > 2 · (predicted + overhead)."""
+    return share.done < 1.0 and share.elapsed_s > TIMEOUT_FACTOR * (share.predicted_s + overhead_s)
+
+
+def handed_out(progress: Sequence[ShareProgress], overhead_s: float) -> PartitionPlan:
+    """The plan those shares were answered with, as far as it matters here."""
+    shares = tuple(Share(p.node, p.unit, p.scale, p.predicted_s, 0.0, p.capability) for p in progress)
+    return PartitionPlan(Outcome.PLACED, shares, overhead_s=overhead_s)
+
+
+def how_far(progress: Sequence[ShareProgress], allowed_s: Mapping[str, float]) -> dict[UnitName, Progress]:
+    """Progress by unit; `allowed_s` by node."""
+    return {(p.node, p.unit): Progress(p.done, allowed_s[p.node]) for p in progress}
 
 
 def rescheduled(

@@ -241,11 +241,14 @@ class Engine:
     # -- how ----------------------------------------------------------------------------------------------------
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
-        """How is this divisible task split over the units that are idle?"""
+        """How is this divisible task split over the units that are idle, or spread anew over those at work?"""
         started_s = self._begin(deadline_s)
         live = await self._views.get(command.cluster)
         context = PartitionContext(self._clock.now_s(), command.units, command.is_explaining)
-        plan = self._partitioner.partition(command.task, live.view, context)
+        if command.progress:
+            plan = self._partitioner.reschedule(command.task, command.progress, live.view, context)
+        else:
+            plan = self._partitioner.partition(command.task, live.view, context)
         meta = self._meta(self._partitioner.name, live, live.view.version, started_s)
         decision = PartitionDecision(plan, meta)
         record = DecisionRecord.of_partition(

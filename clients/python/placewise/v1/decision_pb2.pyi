@@ -245,20 +245,42 @@ class DivisibleTask(_message.Message):
     def __init__(self, id: _Optional[str] = ..., serial_scale: _Optional[float] = ..., parallel_scale: _Optional[float] = ..., overhead_s: _Optional[float] = ..., kind: _Optional[str] = ..., demand: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ...) -> None: ...
 
 class PartitionRequest(_message.Message):
-    __slots__ = ("cluster", "task", "units", "dry_run", "explain", "request_id")
+    __slots__ = ("cluster", "task", "units", "dry_run", "explain", "request_id", "progress")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     task: DivisibleTask
     units: _containers.RepeatedScalarFieldContainer[str]
     dry_run: bool
     explain: bool
     request_id: str
-    def __init__(self, cluster: _Optional[str] = ..., task: _Optional[_Union[DivisibleTask, _Mapping]] = ..., units: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+    progress: _containers.RepeatedCompositeFieldContainer[ShareProgress]
+    def __init__(self, cluster: _Optional[str] = ..., task: _Optional[_Union[DivisibleTask, _Mapping]] = ..., units: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., progress: _Optional[_Iterable[_Union[ShareProgress, _Mapping]]] = ...) -> None: ...
+
+class ShareProgress(_message.Message):
+    __slots__ = ("node", "unit", "scale", "predicted_seconds", "capability", "done", "elapsed_seconds", "move_requested")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MOVE_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    unit: str
+    scale: float
+    predicted_seconds: float
+    capability: float
+    done: float
+    elapsed_seconds: float
+    move_requested: bool
+    def __init__(self, node: _Optional[str] = ..., unit: _Optional[str] = ..., scale: _Optional[float] = ..., predicted_seconds: _Optional[float] = ..., capability: _Optional[float] = ..., done: _Optional[float] = ..., elapsed_seconds: _Optional[float] = ..., move_requested: bool = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("node", "unit", "scale", "predicted_seconds", "predicted_peak_celsius", "capability")
