@@ -8,6 +8,7 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
@@ -31,6 +32,7 @@ from placewise_service.state.errors import no_such_cluster
 from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import keys_of
 from placewise_service.state.ledger import Ledger
+from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import (
     Conflict,
@@ -43,6 +45,7 @@ from placewise_service.state.store import (
 )
 
 _HEARTBEAT_S = 0.5
+_MOST_EVENTS = 10_000
 
 
 @dataclass(slots=True)
@@ -69,9 +72,16 @@ class _Cluster:
         self.version += 1
         event = Event(self.version, self.life, change)
         self.events.append(event)
+        if len(self.events) > _MOST_EVENTS:
+            self.trim(_MOST_EVENTS // 2)
         self.appended.set()
         self.appended = asyncio.Event()
         return event
+
+    def trim(self, kept: int) -> None:
+        """Forgets all but the last events; a tail that is further behind is told so."""
+        del self.events[:-kept]
+        self.trimmed = self.version - kept
 
     def drop_job(self, job_id: JobId) -> None:
         """Forgets a job and gives back what it held."""
@@ -162,9 +172,7 @@ class MemoryStore:
 
     def trim(self, cluster: str) -> None:
         """Forgets every event but the last, as a server does with what is older than it keeps."""
-        state = self._of(cluster)
-        state.trimmed = state.version - 1
-        del state.events[:-1]
+        self._of(cluster).trim(1)
 
     def _of(self, cluster: str) -> _Cluster:
         state = self._clusters.get(cluster)
@@ -203,8 +211,8 @@ class MemoryStore:
         expire_s = self._clock.now_s() + request.ttl_s
         for job in request.jobs:
             state.ended.pop(job.id, None)
-            state.hold(_reserved(job, expire_s))
-        event = state.append(JobsChanged(tuple(_reserved(job, expire_s) for job in request.jobs)))
+            state.hold(reserved(job, expire_s))
+        event = state.append(JobsChanged(tuple(reserved(job, expire_s) for job in request.jobs)))
         self._memorise(cluster, request.request_id, request.answer)
         return Reserved(event, expire_s)
 
@@ -248,7 +256,7 @@ class MemoryStore:
             change = self._change(state, report, now_s)
             if change is not None:
                 changes.append(change)
-        events = tuple(state.append(change) for change in _runs(changes))
+        events = tuple(state.append(change) for change in runs_of(changes))
         return ReportResult(events, state.version, len(changes), len(reports) - len(changes))
 
     def _change(self, state: _Cluster, report: JobReport, now_s: float) -> JobsChanged | JobsEnded | None:
@@ -263,7 +271,7 @@ class MemoryStore:
             state.drop_job(report.job_id)
             state.ended[report.job_id] = now_s + self._options.ended_ttl_s
             return JobsEnded((report.job_id,))
-        job = _started(held, report) if report.kind == "STARTED" else _progressed(held, report)
+        job = started(held, report) if report.kind == "STARTED" else progressed(held, report)
         if job is None:
             return None
         state.hold(job)
@@ -281,9 +289,13 @@ class MemoryStore:
         return answer if expire_s > self._clock.now_s() else None
 
     def _memorise(self, cluster: str, request_id: str, answer: bytes) -> None:
-        if request_id:
-            expire_s = self._clock.now_s() + self._options.answer_ttl_s
-            self._answers.setdefault(cluster, {})[request_id] = (expire_s, answer)
+        if not request_id:
+            return
+        now_s = self._clock.now_s()
+        known = self._answers.setdefault(cluster, {})
+        for oldest in [name for name in islice(known, 2) if known[name][0] <= now_s]:
+            del known[oldest]
+        known[request_id] = (now_s + self._options.answer_ttl_s, answer)
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 
@@ -366,10 +378,6 @@ def _number(position: str) -> int:
     return int(position.partition("-")[0])
 
 
-def _reserved(job: RunningJob, expire_s: float) -> RunningJob:
-    return replace(job, state=RunState.RESERVED, expire_time_s=expire_s, start_time_s=0.0, speed=0.0, epochs_done=0.0)
-
-
 def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
     """Tries the whole request on a copy. A job that is only reserved may be decided anew; a running one may not."""
     wanted = {job.id: holds_of(job) for job in request.jobs}
@@ -386,54 +394,3 @@ def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
                 return Conflict(hold.node, reason)
             trial.take(job_id, [hold])
     return None
-
-
-def _started(held: RunningJob | None, report: JobReport) -> RunningJob | None:
-    """The job as the host started it; None for a repeat, or where nobody knows what it holds."""
-    told = report.running
-    if held is None and told is None:
-        return None
-    is_confirming = held is not None and held.state is RunState.RESERVED
-    if held is not None and not is_confirming and (told is None or holds_of(told) == holds_of(held)):
-        return None
-    job = told or held
-    assert job is not None
-    return replace(
-        job,
-        state=RunState.RUNNING,
-        expire_time_s=0.0,
-        start_time_s=told.start_time_s if told is not None else report.event_time_s,
-        speed=report.speed,
-        epochs_done=report.epochs_done,
-    )
-
-
-def _progressed(held: RunningJob | None, report: JobReport) -> RunningJob | None:
-    """The job with its progress; progress of a reserved job confirms it. None where nothing is new."""
-    if held is None or report.kind != "PROGRESS":
-        return None
-    is_confirming = held.state is RunState.RESERVED
-    if not is_confirming and (held.speed, held.epochs_done) == (report.speed, report.epochs_done):
-        return None
-    return replace(
-        held,
-        state=RunState.RUNNING,
-        expire_time_s=0.0,
-        start_time_s=report.event_time_s if is_confirming else held.start_time_s,
-        speed=report.speed,
-        epochs_done=report.epochs_done,
-    )
-
-
-def _runs(changes: Sequence[JobsChanged | JobsEnded]) -> list[JobsChanged | JobsEnded]:
-    """One change per run of changes of the same kind."""
-    runs: list[JobsChanged | JobsEnded] = []
-    for change in changes:
-        last = runs[-1] if runs else None
-        if isinstance(last, JobsChanged) and isinstance(change, JobsChanged):
-            runs[-1] = JobsChanged(last.jobs + change.jobs)
-        elif isinstance(last, JobsEnded) and isinstance(change, JobsEnded):
-            runs[-1] = JobsEnded(last.job_ids + change.job_ids)
-        else:
-            runs.append(change)
-    return runs

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from placewise_core.cluster import ClusterSettings, Node, QueueState, RunState
+from placewise_core.cluster import ClusterSettings, Node, QueueState
 from placewise_core.events import (
     ClusterRecords,
     Event,
@@ -26,6 +26,7 @@ from placewise_service.state.connection import RedisOptions, gate_for
 from placewise_service.state.errors import no_such_cluster, redis_meant
 from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import REGISTRY, ClusterKeys, keys_of
+from placewise_service.state.lifecycle import reserved
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.records import records_from, search_bounds
 from placewise_service.state.scripts import Argument, script
@@ -116,10 +117,7 @@ class RedisStore:
         if reply[0] == b"repeated":
             return Repeated(reply[1])
         expire_s = float(reply[3])
-        held = tuple(
-            replace(job, state=RunState.RESERVED, expire_time_s=expire_s, start_time_s=0.0, speed=0.0, epochs_done=0.0)
-            for job in request.jobs
-        )
+        held = tuple(reserved(job, expire_s) for job in request.jobs)
         return Reserved(Event(int(reply[2]), reply[1].decode(), JobsChanged(held)), expire_s)
 
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:

@@ -20,7 +20,9 @@ class ReserveRequest:
 
     `jobs` carry state RESERVED, their reservation_id and assignments; `ttl_s` sets their expiry. `answers` are bytes
     to remember under `request_id` in the same step. `expected_tenants` maps "node/gpu" of every *shared* GPU to the
-    ids the decision saw there: another set means the slowdown prediction is void, hence a conflict.
+    ids the decision saw there: another set means the slowdown prediction is void, hence a conflict. The request's own
+    jobs count neither as seen nor as there. A job that is only reserved may be reserved anew: the new reservation
+    replaces the old one, or the old one stands. A running one conflicts.
     """
 
     jobs: tuple[RunningJob, ...]
@@ -58,8 +60,8 @@ ReserveResult = Reserved | Conflict | Repeated
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One reported job event, validated and in domain terms. `running` is set for STARTED (what really happened) and
-    PROGRESS; an end (FINISHED, FAILED, CANCELLED) sets `is_end`."""
+    """One reported job event, validated and in domain terms. `running` is set for STARTED (what really happened; None
+    = as reserved); PROGRESS sets `speed` and `epochs_done`; an end (FINISHED, FAILED, CANCELLED) sets `is_end`."""
 
     job_id: JobId
     kind: str
@@ -149,7 +151,9 @@ class StateStore(Protocol):
         ...
 
     async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
-        """Appends to the bounded decision log ring; how many older ones fell off unexported."""
+        """Appends to the bounded decision log ring; how many older ones fell off unexported (all, if no cluster).
+
+        find_decision finds records of the form msgpack [schema, "decision", decision id, body]; others are opaque."""
         ...
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
