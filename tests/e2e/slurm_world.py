@@ -171,7 +171,7 @@ def slurm_world(*, is_typed: bool = False, nodes: int = 16, release_after_s: flo
     root.chmod(0o755)
     grpc_port, rest_port = free_ports(2)
     poke_port = free_ports(1, socket.SOCK_DGRAM)[0]
-    text = _bridge_toml(root, grpc_port, poke_port, release_after_s)
+    text = _bridge_toml(root, grpc_port, poke_port, release_after_s, is_typed)
     (root / "bridge.toml").write_text(text)
     (root / "shares").mkdir()
     loaded = config.load(root / "bridge.toml")
@@ -206,7 +206,7 @@ def slurm_world(*, is_typed: bool = False, nodes: int = 16, release_after_s: flo
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _bridge_toml(root: Path, grpc_port: int, poke_port: int, release_after_s: float) -> str:
+def _bridge_toml(root: Path, grpc_port: int, poke_port: int, release_after_s: float, is_typed: bool) -> str:
     return f"""
 [adapter]
 cluster = "{CLUSTER}"
@@ -223,6 +223,7 @@ rest = "unix:{root}/rest.sock"
 [hooks]
 listen_port = {poke_port}
 partitions = ["main"]
+has_gpu_types = {str(is_typed).lower()}
 shares_dir = "{root}/shares"
 
 [metrics]

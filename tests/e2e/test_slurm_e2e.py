@@ -227,7 +227,9 @@ def test_typed_gpus_shares_and_foreign_jobs() -> None:
             "--gres=gpu:2",
             "--comment=divisible=100 kind=render",
         )
-        jobs = world.wait_until_done([*ids, share, foreign], 200)
+        multi = slurm.submit("sleep 1", "-N2", "--gres=gpu:8")
+        jobs = world.wait_until_done([*ids, share, foreign, multi], 200)
+        assert check_places(world, client, {multi: jobs[multi]}) == 1
         assert check_places(world, client, {i: jobs[i] for i in ids}) == 20
         for job_id in ids:
             decision_id = world.decisions()[str(job_id)][-1]

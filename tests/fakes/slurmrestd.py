@@ -42,6 +42,7 @@ class FakeJob:
     reason: str = "JobHeldUser"
     restarts: int = 0
     was_shrunk: bool = False
+    aside: str = ""
 
     @property
     def key(self) -> str:
@@ -97,7 +98,9 @@ class FakeSlurm:
 
     async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True, max_nodes: int = 0) -> str:
         job = FakeJob(len(self.jobs) + 1, tasks, gpus, is_managed, is_managed, max_nodes=max_nodes)
-        job.gres = f"gres:gpu:{gpus}"
+        request = f"gres:gpu:{gpus}"
+        # What the submit hook does where GPUs are typed.
+        job.gres, job.aside = ("", f" gres={request}") if self.types else (request, "")
         self.jobs[job.id] = job
         if is_managed:
             self.pokes.datagram_received(b"submit", ("127.0.0.1", 1))
@@ -167,7 +170,7 @@ class FakeSlurm:
                 payload = json.dumps({"errors": [], **self._answer(method, path, body)}).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._handlers.discard(handler)
@@ -196,8 +199,8 @@ class FakeSlurm:
             return _error(self.refuse.pop(0), "refused")
         listed = body.get("nodelist", body.get("required_nodes"))
         names = listed.split(",") if isinstance(listed, str) and listed else listed or []
-        if job.state == "RUNNING":
-            job.was_shrunk |= bool(names)
+        if job.state != "PENDING":
+            job.was_shrunk |= bool(names) and job.state == "RUNNING"
             return _error(2021, "Job is no longer pending execution")
         if listed is not None:
             job.required = list(names)
@@ -232,7 +235,7 @@ class FakeSlurm:
             "priority": self._wrap(0 if job.is_held else 4294901750),
             "partition": "main",
             "comment": "",
-            "admin_comment": "placewise:held" if job.is_marked else "",
+            "admin_comment": f"placewise:held{job.aside}" if job.is_marked else "",
             "node_count": self._wrap(job.min_nodes),
             "max_nodes": self._wrap(job.max_nodes),
             "cpus": self._wrap(job.min_nodes),

@@ -69,6 +69,8 @@ class HooksConfig:
     partitions: tuple[str, ...] = ()
     """Partitions whose jobs are placed. Others are placed where the job's comment says `placewise`."""
     hold_without_bridge: bool = False
+    has_gpu_types: bool = False
+    """Every GPU of a node has a Gres type of its own, so that jobs can be given exact GPUs."""
     shares_dir: str = "/var/spool/placewise/shares"
     """Shared with the compute nodes; TaskProlog reads the shares of divisible jobs there. Empty writes none."""
 

@@ -48,6 +48,16 @@ class SlurmJob:
         return self.admin_comment.startswith(HELD_MARK)
 
     @property
+    def set_aside(self) -> str:
+        """GPUs per node that the submit hook keeps for the job until its release; "" where it keeps none."""
+        return self.admin_comment.partition(" gres=")[2] if self.is_marked else ""
+
+    @property
+    def asked_per_node(self) -> str:
+        """The GPU request per node, wherever it is kept."""
+        return self.tres_per_node or self.set_aside
+
+    @property
     def is_watched(self) -> bool:
         return self.admin_comment.startswith(WATCHED_MARK)
 

@@ -23,6 +23,11 @@ class RefusedError(Exception):
         super().__init__(text)
         self.number = number
 
+    @property
+    def is_gone(self) -> bool:
+        """The job has ended, started or never was."""
+        return self.number in _GONE
+
 
 @dataclass(slots=True)
 class SlurmRest:
@@ -44,7 +49,7 @@ class SlurmRest:
         try:
             reply = await self._get(f"job/{job_id}")
         except RefusedError as error:
-            if error.number in _GONE:
+            if error.is_gone:
                 return None
             raise TransportError(str(error)) from error
         jobs = [self.version.job(raw) for raw in reply.get("jobs") or ()]

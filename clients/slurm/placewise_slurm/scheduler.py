@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # The submit hook runs before Slurm has made the job: the first look may come too early by a fraction of a millisecond.
 _EARLY_WAITS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
+# A record read so recently need not be read again before a change: reading takes a good part of this time itself.
+_FRESH_S = 0.01
 # How soon a job that is still leaving its nodes is looked at again.
 _COMPLETING_WAIT_S = 0.05
 
@@ -52,6 +56,7 @@ class SlurmScheduler:
     _completing: set[int] = field(default_factory=set)
     _let_go: set[int] = field(default_factory=set)
     _has_looked: bool = False
+    _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
 
     async def wait(self, timeout_s: float) -> bool:
         return await self.pokes.wait(min(timeout_s, _COMPLETING_WAIT_S) if self._completing else timeout_s)
@@ -123,6 +128,8 @@ class SlurmScheduler:
         return None
 
     def _state(self, jobs: list[SlurmJob]) -> HostState:
+        now_s = time.monotonic()
+        self._read = {job.id: (now_s, job) for job in jobs if job.is_pending}
         self._last_id = max([self._last_id, *(job.id for job in jobs)])
         for job in jobs:
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
@@ -137,7 +144,7 @@ class SlurmScheduler:
     ) -> Applied:
         """Reads the job again and changes it only if it is still what it was taken for."""
         try:
-            slurm = await self.rest.job(_job_id(job))
+            slurm = await self._current(_job_id(job))
             if slurm is None or key(slurm) != job.key:
                 return Applied.GONE
             if slurm.is_watched:
@@ -151,6 +158,11 @@ class SlurmScheduler:
             log.warning("job %s: %s", job.key, error)
             return Applied.UNREACHABLE
 
+    async def _current(self, job_id: int) -> SlurmJob | None:
+        """The job as it is now. Used once: after a change, the next one reads again."""
+        read_s, slurm = self._read.pop(job_id, (-math.inf, None))
+        return slurm if time.monotonic() - read_s < _FRESH_S else await self.rest.job(job_id)
+
     async def _apply_to(self, job: SlurmJob, placement: Placement) -> Applied:
         await self.prepare(job, placement)
         return await self._update(job, Update(False, placement.nodes, self._gres(job, placement)))
@@ -158,7 +170,7 @@ class SlurmScheduler:
     async def _release_it(self, job: SlurmJob) -> Applied:
         # A withdrawn job still has the node list of its last placement; an empty one takes that back.
         nodes = () if job.required_nodes else None
-        return await self._update(job, Update(False, nodes))
+        return await self._update(job, Update(False, nodes, job.set_aside if not job.tres_per_node else None))
 
     async def _hold_again(self, job: SlurmJob) -> Applied:
         return Applied.DONE if job.is_held else await self._update(job, Update(True))
@@ -167,6 +179,8 @@ class SlurmScheduler:
         try:
             await self.rest.update(job.id, change)
         except RefusedError as error:
+            if error.is_gone:
+                return Applied.GONE
             log.warning("job %d: Slurm refused %s: %s", job.id, change, error)
             if not change.is_held:
                 # A refused update may have been done in part: it must not leave the job free to start anywhere.
@@ -182,11 +196,17 @@ class SlurmScheduler:
         """
         per_node = {node: _indices(placement, node) for node in placement.nodes}
         indices = next(iter(per_node.values()), ())
-        if self._types and indices and all(other == indices for other in per_node.values()):
+        is_uniform = all(other == indices for other in per_node.values())
+        if indices and is_uniform and self._can_name_indices(job):
             return gres.typed_gres(self._types, indices)
         count = len(indices)
         is_as_asked = bool(job.tres_per_node) and gpus_per_node(job) == count
         return None if is_as_asked or not count else f"gres:gpu:{count}"
+
+    def _can_name_indices(self, job: SlurmJob) -> bool:
+        """Slurm refuses to turn an untyped request into a typed one; without a request, or with a typed one, it may."""
+        asked = {entry.type for entry in gres.gpu_entries(job.tres_per_node)}
+        return bool(self._types) and asked <= set(self._types)
 
 
 def _indices(placement: Placement, node: str) -> tuple[int, ...]:

@@ -70,8 +70,8 @@ def key(job: SlurmJob) -> str:
 
 def gpus_per_node(job: SlurmJob) -> int:
     """GPUs of each node. A count for the whole job (`--gpus`) is split evenly, rounded up."""
-    if job.tres_per_node:
-        return gres.gpu_count(job.tres_per_node)
+    if job.asked_per_node:
+        return gres.gpu_count(job.asked_per_node)
     return math.ceil(gres.gpu_count(job.tres_per_job) / job.min_nodes)
 
 
@@ -83,7 +83,7 @@ def task_group(job: SlurmJob, types: Sequence[str] = ()) -> TaskGroup:
     """The gang: one task per node, with what Slurm gives the job on each node."""
     memory_mib = job.memory_per_node_mib or job.memory_per_cpu_mib * cpus_per_node(job)
     demand = Resources(cpu_cores=cpus_per_node(job), gpus=gpus_per_node(job), memory_gib=memory_mib / 1024)
-    asked = gres.gpu_model(job.tres_per_node or job.tres_per_job)
+    asked = gres.gpu_model(job.asked_per_node or job.tres_per_job)
     model = asked if asked not in types else ""
     return TaskGroup(role=TaskGroup.WORKER, count=job.min_nodes, demand=demand, max_per_node=1, gpu_model=model)
 

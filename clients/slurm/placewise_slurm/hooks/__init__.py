@@ -41,5 +41,6 @@ def _values(config: BridgeConfig) -> dict[str, str]:
         "PARTITIONS": ", ".join(f"[{json.dumps(name)}] = true" for name in hooks.partitions),
         "HOLD": "false" if config.adapter.is_dry_run else "true",
         "HOLD_WITHOUT_BRIDGE": "true" if hooks.hold_without_bridge else "false",
+        "KEEPS_GRES": "true" if hooks.has_gpu_types else "false",
         "SHARES_DIR": hooks.shares_dir,
     }

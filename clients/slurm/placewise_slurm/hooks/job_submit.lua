@@ -10,6 +10,9 @@ local SETTINGS = {
   hold = @HOLD@,
   -- true: a job submitted while no bridge listens is held until one does; false: it is left to Slurm.
   hold_without_bridge = @HOLD_WITHOUT_BRIDGE@,
+  -- true where every GPU has a type of its own: Slurm never lets a request change between typed and untyped, so the
+  -- request of a held job waits in its admin comment and is set when the job is released.
+  keeps_gres = @KEEPS_GRES@,
 }
 
 local HELD = "placewise:held"
@@ -76,6 +79,15 @@ local function can_be_placed(job_desc)
     and (job_desc.begin_time == nil or job_desc.begin_time == 0 or job_desc.begin_time == NO_VAL)
 end
 
+-- Untyped GPU requests only: one that names a type is kept as its user wrote it.
+local function set_gres_aside(job_desc)
+  local asked = job_desc.tres_per_node
+  if SETTINGS.keeps_gres and asked ~= nil and string.match(asked, "^gres[:/]gpu[:=]%d+$") then
+    job_desc.admin_comment = HELD .. " gres=" .. asked
+    job_desc.tres_per_node = ""
+  end
+end
+
 function slurm_job_submit(job_desc, part_list, submit_uid)
   if not asks_for_placewise(job_desc, part_list) or not can_be_placed(job_desc) then
     return slurm.SUCCESS
@@ -86,11 +98,18 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
   elseif is_heard or SETTINGS.hold_without_bridge then
     job_desc.priority = 0
     job_desc.admin_comment = HELD
+    set_gres_aside(job_desc)
   end
   return slurm.SUCCESS
 end
 
+-- Whoever releases a job whose request was set aside, the job gets it back.
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  local aside = string.match(job_rec.admin_comment or "", "^" .. HELD .. " gres=(.+)$")
+  local is_release = job_desc.priority ~= nil and job_desc.priority ~= 0 and job_desc.priority ~= NO_VAL
+  if aside ~= nil and is_release and job_desc.tres_per_node == nil and job_rec.tres_per_node == nil then
+    job_desc.tres_per_node = aside
+  end
   return slurm.SUCCESS
 end
 
