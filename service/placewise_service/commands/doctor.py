@@ -29,7 +29,7 @@ from placewise_service.commands.store import redis_options
 from placewise_service.engine.build import PACKAGED_BUNDLES
 from placewise_service.model.bundle import BundleError, load
 from placewise_service.settings import Settings, SettingsError, load_settings
-from placewise_service.state.connection import client_for
+from placewise_service.state.connection import gate_for
 from placewise_service.state.embedded import embedded_url, server_binary
 
 app = typer.Typer(help="Check configuration and reachability.")
@@ -136,7 +136,8 @@ def _embedded_binary(settings: Settings) -> str:
 
 
 async def _reached_redis(settings: Settings) -> str:
-    client = client_for(redis_options(settings))
+    gate = gate_for(redis_options(settings))
+    client = gate.unbounded
     try:
         info = await client.info("server")
         version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
@@ -144,7 +145,7 @@ async def _reached_redis(settings: Settings) -> str:
         policy = await client.config_get("maxmemory-policy", "appendonly")
     finally:
         with contextlib.suppress(Exception):
-            await client.aclose()
+            await gate.close()
     if policy.get("maxmemory-policy") not in (None, "noeviction"):
         raise ConcernError(f"reached, {version}; maxmemory-policy is {policy['maxmemory-policy']}: it may forget state")
     if policy.get("appendonly") == "no":

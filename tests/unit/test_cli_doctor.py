@@ -1,0 +1,148 @@
+"""doctor, token and the options of serve: what they find, write and set."""
+
+import json
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from placewise_service import cli
+from placewise_service.cli import invoke
+from placewise_service.commands import serve as serve_command
+from placewise_service.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that touch neither the working directory nor the usual ports."""
+    monkeypatch.setenv("PLACEWISE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("PLACEWISE_SERVER__GRPC_PORT", "0")
+    monkeypatch.setenv("PLACEWISE_SERVER__REST_PORT", "0")
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    answer = json.loads(capsys.readouterr().out)
+    return {finding["check"]: finding["verdict"] for finding in answer["findings"]}
+
+
+def test_a_fresh_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--json"]) == 0
+    assert set(findings(capsys).values()) == {"ok"}
+
+
+def test_a_misspelt_setting_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACEWISE_SERVER__GRPC_PROT", "1")
+    assert invoke(["doctor"]) == 5
+    assert "PLACEWISE_SERVER__GRPC_PORT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("PLACEWISE_REDIS_URL", "redis://127.0.0.1:1/0", "Redis"),
+        ("PLACEWISE_REDIS__COMMAND", "/no/such/redis-server", "Redis"),
+        ("PLACEWISE_BUNDLE_DIR", "/no/such/bundles", "bundle"),
+        ("PLACEWISE_AUTH__TOKENS_FILE", "/no/such/tokens.yaml", "tokens"),
+        ("PLACEWISE_STATE_DIR", "/dev/null/state", "state directory"),
+    ],
+)
+def test_what_would_not_work_is_found(
+    name: str, value: str, check: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert invoke(["doctor", "--json"]) == 5
+    assert findings(capsys)[check] == "failed"
+
+
+def test_a_taken_port_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("PLACEWISE_SERVER__GRPC_PORT", str(taken.getsockname()[1]))
+        assert invoke(["doctor", "--json"]) == 5
+    assert findings(capsys)["gRPC port"] == "failed"
+
+
+def test_a_service_that_does_not_answer_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--target", "127.0.0.1:1", "--json"]) == 5
+    assert findings(capsys)["service"] == "failed"
+
+
+def test_a_token_is_shown_once_and_stored_hashed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tokens.yaml"
+    words = ["token", "create", "slurm", "--file", str(file), "--scope", "decide", "--scope", "report", "-c", "lab"]
+    assert invoke([*words, "--json"]) == 0
+    token = json.loads(capsys.readouterr().out)["token"]
+    (entry,) = yaml.safe_load(file.read_text())["tokens"]
+    assert (entry["name"], entry["scopes"], entry["clusters"]) == ("slurm", ["decide", "report"], ["lab"])
+    assert token not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert invoke(words) == 4  # the name is taken
+    assert invoke(["token", "create", "x", "--file", str(file), "--scope", "everything"]) == 2
+
+
+def test_options_of_serve_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Settings] = []
+
+    def fake_serve(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(serve_command.main, "serve", fake_serve)
+    words = [
+        "serve",
+        "--host",
+        "0.0.0.0",
+        "--insecure",
+        "--grpc-port",
+        "1234",
+        "--workers",
+        "3",
+        "--log-format",
+        "text",
+    ]
+    assert invoke(words) == 0
+    (settings,) = seen
+    assert (settings.server.grpc_host, settings.server.rest_host) == ("0.0.0.0", "0.0.0.0")
+    assert (settings.server.grpc_port, settings.server.workers, settings.log.format) == (1234, 3, "text")
+    assert settings.state_dir == tmp_path / "state"
+
+
+def test_serve_refuses_an_open_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["serve", "--host", "0.0.0.0"]) == 2
+    assert "--insecure" in capsys.readouterr().err
+
+
+def test_plugins_add_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Point:
+        """An entry point of another package."""
+
+        def __init__(self, name: str, loaded: Any) -> None:
+            self.name = name
+            self._loaded = loaded
+
+        def load(self) -> Any:
+            if isinstance(self._loaded, ImportError):
+                raise self._loaded
+            return self._loaded
+
+    def simulate(nodes: int = 3) -> None:
+        """Simulate something."""
+        print(f"{nodes} nodes")
+
+    points = [Point("simulate", simulate), Point("train", ImportError("no torch", name="torch"))]
+    monkeypatch.setattr(
+        cli, "entry_points", lambda group, name=None: [p for p in points if name in (None, p.name)] if group else []
+    )
+    assert invoke(["simulate", "--nodes", "5"]) == 0
+    assert capsys.readouterr().out == "5 nodes\n"
+    assert invoke(["train"]) == 1
+    assert "torch" in capsys.readouterr().err
+    assert invoke(["--help"]) == 0
+    assert "Simulate something" in capsys.readouterr().out
+
+
+def test_the_log_of_a_directory_that_no_service_used_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["log", "tail", "-c", "lab"]) == 3
+    assert "no service has ever run" in capsys.readouterr().err
