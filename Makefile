@@ -9,6 +9,7 @@ CONTRACT := proto/contract.binpb
 .DEFAULT_GOAL := help
 .PHONY: e2e-kubernetes
 .PHONY: e2e-compose bench
+.PHONY: e2e-slurm
 .PHONY: help install run test lint openapi settings-doc fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
@@ -27,6 +28,13 @@ run: install ## Start the service on its embedded Redis, with a sample cluster
 
 test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
 	$(BIN)/pytest -m "not e2e_heavy"
+
+SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-client slurmrestd lua-socket lua5.3
+
+e2e-slurm: install ## A real Slurm of 16 nodes × 8 GPUs on this machine, with faults; installs Debian's packages as root
+	command -v slurmctld slurmrestd sbatch >/dev/null || \
+	  (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(SLURM_PACKAGES))
+	GRPC_ENABLE_FORK_SUPPORT=0 $(BIN)/pytest -m e2e_heavy -s tests/e2e/test_slurm_e2e.py
 
 e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake nodes; KUBEBUILDER_ASSETS, or built once
 	$(BIN)/pytest -m e2e_heavy -s tests/e2e/test_kubernetes_*.py
