@@ -140,7 +140,7 @@ class _BrokenPolicy:
 
 async def test_a_policy_that_breaks_is_stood_in_for() -> None:
     async with running_engine() as engine:
-        engine._placer.policies["broken"] = _BrokenPolicy()  # type: ignore[index]
+        engine._placing.placer.policies["broken"] = _BrokenPolicy()  # type: ignore[index]
         decision = await engine.place(place(make_job("a"), policy="broken"))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert decision.meta.is_fallback
@@ -255,7 +255,7 @@ async def test_a_partition_uses_every_idle_unit_it_can() -> None:
 async def test_decisions_can_be_looked_up() -> None:
     async with running_engine() as engine:
         decision = await engine.place(place(make_job("a")))
-        await engine._sink.flush()
+        await engine._common.sink.flush()
         record = await engine.get_decision(CLUSTER, decision.meta.decision_id)
         assert record.place == decision
         with pytest.raises(NotFoundError):

@@ -10,8 +10,10 @@ from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_service.declog.sink import DecisionSink
-from placewise_service.engine.engine import Engine, EngineOptions
-from placewise_service.engine.place import Placer
+from placewise_service.engine.common import Common, EngineOptions
+from placewise_service.engine.drafting import Placer
+from placewise_service.engine.engine import Engine
+from placewise_service.engine.views import Views
 from placewise_service.model.registry import BundleRegistry
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
@@ -31,15 +33,19 @@ def build_engine(
     registry = BundleRegistry(bundles, bundle)
     tables = packaged_tables()
     policies = placement_policies(tables)
-    return Engine(
+    common = Common(
         store=store,
         clock=clock,
-        placer=Placer(policies, policies[options.fallback_policy], tables.interference),
-        subtasks=SubtaskScheduler(),
-        admission=admission_policies(ThroughputModel(registry.bundle.document("throughput.json"))),
-        partitioner=partition_policy(registry.bundle.document("capability.json")),
+        views=Views(store, clock, options.stale_telemetry_after_s),
         sink=DecisionSink(store, on_drop=telemetry.log_drops),
         registry=registry,
         telemetry=telemetry,
         options=options,
+    )
+    return Engine(
+        common=common,
+        placer=Placer(policies, policies[options.fallback_policy], tables.interference),
+        subtasks=SubtaskScheduler(),
+        admission=admission_policies(ThroughputModel(registry.bundle.document("throughput.json"))),
+        partitioner=partition_policy(registry.bundle.document("capability.json")),
     )

@@ -1,0 +1,122 @@
+"""When: view → policy → commit of the queue → log. Q and Z move once per slot, whoever asks and however often."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from placewise_core.admit.answers import with_shapes
+from placewise_core.admit.lyapunov import renumbered
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
+from placewise_core.cluster import QueueSettings, QueueState
+from placewise_core.commands import AdmitCommand
+from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
+from placewise_core.errors import StaleSnapshotError
+from placewise_core.view import ClusterView
+from placewise_service.declog.record import DecisionRecord
+from placewise_service.engine.common import Common, known
+from placewise_service.engine.drafting import seed_of
+from placewise_service.engine.views import LiveView
+
+_ATTEMPTS = 8  # replicas that decide on one queue at once take turns
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitDraft:
+    """An admission before the store has agreed, and the queue it was decided on."""
+
+    plan: AdmitPlan
+    before: QueueState
+    now_s: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitting:
+    """Answers AdmitOrWait."""
+
+    common: Common
+    policies: Mapping[str, AdmissionPolicy]
+    locks: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
+
+    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> AdmitDecision:
+        started_s = self.common.begin(deadline_s)
+        live = await self.common.views.get(command.cluster)
+        policy = self._policy(command, live.view)
+        if command.is_dry_run:
+            return self._noted(command, self._draft(command, live, policy), live, policy.name, started_s)
+        # One at a time per queue on this replica: it would only refuse itself the second commit.
+        async with self.locks.setdefault((command.cluster, command.queue), asyncio.Lock()):
+            draft = await self._commit(command, live, policy, deadline_s)
+        decision = self._noted(command, draft, live, policy.name, started_s)
+        return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+
+    def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
+        """The cluster's parameters of a queue, or the service's."""
+        live = self.common.views.known(cluster)
+        own = live.view.settings.queues.get(queue) if live is not None else None
+        return own or self.common.options.queue
+
+    async def renumber(self, cluster: str, name: str) -> None:
+        """Slot numbers of two lengths cannot be compared: a queue whose slots changed counts anew from now."""
+        live = await self.common.views.get(cluster)
+        for _ in range(_ATTEMPTS):
+            queue = live.view.queues.get(name)
+            if queue is None:
+                return
+            state = renumbered(queue, self.common.clock.now_s(), self.queue_settings(cluster, name))
+            if await self._committed(live, replace(state, seq=queue.seq + 1), queue.seq):
+                return
+            await self.common.catch_up(live)
+        raise StaleSnapshotError("the queue changed while its slots were renumbered", {"queue": name})
+
+    def _policy(self, command: AdmitCommand, view: ClusterView) -> AdmissionPolicy:
+        name = command.policy or view.settings.admit_policy or self.common.options.admit_policy
+        known(name, self.policies, "policy")
+        return self.policies[name]
+
+    async def _commit(
+        self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy, deadline_s: float
+    ) -> AdmitDraft:
+        for _ in range(_ATTEMPTS):
+            draft = self._draft(command, live, policy)
+            queue = draft.plan.queue
+            if queue is draft.before or await self._committed(live, queue, draft.before.seq):
+                return draft
+            self.common.telemetry.conflict(command.cluster)
+            await self.common.catch_up(live, deadline_s)
+        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": command.queue})
+
+    async def _committed(self, live: LiveView, queue: QueueState, expected_seq: int) -> bool:
+        event = await self.common.store.commit_queue(live.cluster, queue, expected_seq)
+        if event is None:
+            return False
+        self.common.apply(live, [event])
+        return True
+
+    def _draft(self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy) -> AdmitDraft:
+        queue = live.view.queues.get(command.queue) or QueueState(command.queue)
+        settings = self.queue_settings(command.cluster, command.queue)
+        seed = seed_of(command.seed)
+        now_s = self.common.clock.now_s()
+        slot = max(queue.slot, math.floor(now_s / settings.slot_s))
+        context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
+        plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), slot)
+        if plan.queue is not queue:
+            plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
+        return AdmitDraft(plan, queue, now_s, seed)
+
+    def _noted(
+        self, command: AdmitCommand, draft: AdmitDraft, live: LiveView, policy: str, started_s: float
+    ) -> AdmitDecision:
+        decision = AdmitDecision(draft.plan, self.common.meta(policy, live, live.view.version, started_s))
+        self.common.telemetry.queue(command.cluster, draft.plan.queue)
+        latency_ms = self.common.elapsed_ms(started_s)
+        record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
+        self.common.note(record, _outcome(decision))
+        return decision
+
+
+def _outcome(decision: AdmitDecision) -> str:
+    is_admitting = any(a.verdict is Verdict.ADMIT for a in decision.plan.admissions)
+    return Verdict.ADMIT if is_admitting else Verdict.WAIT

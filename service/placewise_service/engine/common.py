@@ -1,0 +1,114 @@
+"""What the three questions share: the view to decide on, the record of what was decided, answers given again."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from placewise_core.clock import Clock
+from placewise_core.cluster import QueueSettings
+from placewise_core.decision import DecisionMeta
+from placewise_core.errors import DeadlineExceededError, InvalidRequestError, StaleSnapshotError
+from placewise_core.events import Event
+from placewise_service.declog.record import DecisionRecord
+from placewise_service.declog.sink import DecisionSink
+from placewise_service.engine.answers import Decision, decode_answer, encode_answer
+from placewise_service.engine.ids import uuid7
+from placewise_service.engine.views import LiveView, Views
+from placewise_service.model.registry import BundleRegistry
+from placewise_service.state.store import StateStore
+from placewise_service.telemetry import Telemetry
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 3  # the first decision and two more
+_CATCH_UP_S = 0.05  # events reach a view within milliseconds; this bounds the wait where they do not
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the operator chose for this service; a cluster's own settings come first."""
+
+    place_policy: str = "consolidate"
+    admit_policy: str = "proteus"
+    fallback_policy: str = "consolidate"
+    reserve_ttl_s: float = 60.0
+    stale_telemetry_after_s: float = 90.0
+    queue: QueueSettings = QueueSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The parts every decision uses. Owned by the engine."""
+
+    store: StateStore
+    clock: Clock
+    views: Views
+    sink: DecisionSink
+    registry: BundleRegistry
+    telemetry: Telemetry
+    options: EngineOptions
+
+    def begin(self, deadline_s: float) -> float:
+        """Reading of the monotonic clock at the start of a decision. Raises DeadlineExceededError."""
+        now_s = self.clock.monotonic_s()
+        if now_s >= deadline_s:
+            raise DeadlineExceededError("the deadline had passed when the decision began")
+        return now_s
+
+    def elapsed_ms(self, started_s: float) -> float:
+        return (self.clock.monotonic_s() - started_s) * 1000.0
+
+    def meta(self, policy: str, live: LiveView, version: int, started_s: float, decision_id: str = "") -> DecisionMeta:
+        """What is said about a decision on the view at `version`."""
+        return DecisionMeta(
+            decision_id=decision_id or uuid7(),
+            policy=policy,
+            bundle=self.registry.active,
+            snapshot_version=version,
+            decide_ms=self.elapsed_ms(started_s),
+            is_stale=live.is_stale,
+        )
+
+    def note(self, record: DecisionRecord, outcome: str) -> None:
+        """Counts and logs one decision that was answered."""
+        meta = record.meta
+        self.telemetry.decision(record.rpc, meta.policy, outcome, meta.is_fallback, record.latency_ms / 1000.0)
+        self.sink.offer(record)
+
+    def apply(self, live: LiveView, events: Sequence[Event]) -> None:
+        """Shows own mutations at once. If the state began a new life meanwhile, the tail rebuilds the view."""
+        try:
+            live.apply(events)
+        except StaleSnapshotError:
+            log.warning("the state began a new life; the view follows", cluster=live.cluster)
+
+    async def catch_up(self, live: LiveView, deadline_s: float = math.inf) -> None:
+        """Waits for the view to move after a conflict. Raises DeadlineExceededError."""
+        left_s = deadline_s - self.clock.monotonic_s()
+        if left_s <= 0:
+            raise DeadlineExceededError("the deadline passed while the decision was made again")
+        await live.changed(min(_CATCH_UP_S, left_s))
+
+    async def remembered(self, cluster: str, request_id: str, is_dry_run: bool, decision: Decision) -> Decision:
+        """The decision, or the first one given under the same request_id."""
+        if not request_id or is_dry_run:
+            return decision
+        answer = encode_answer(decision)
+        first = await self.store.remember(cluster, request_id, answer)
+        return decision if first == answer else repeated(first, type(decision), request_id)
+
+
+def known(name: str, policies: Mapping[str, object], field: str) -> None:
+    """Raises InvalidRequestError for a policy that does not exist; "" is the default and always does."""
+    if name and name not in policies:
+        raise InvalidRequestError(f"no policy {name!r}; there are: {', '.join(sorted(policies))}", field)
+
+
+def repeated(answer: bytes, kind: type[Decision], request_id: str) -> Decision:
+    """The first answer. Raises InvalidRequestError if the id was used for another kind of request."""
+    decision = decode_answer(answer, kind)
+    if decision is None:
+        raise InvalidRequestError(f"request_id {request_id!r} was used for another kind of request", "request_id")
+    return decision

@@ -1,0 +1,138 @@
+"""Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placewise_core.commands import PlaceCommand, Scope
+from placewise_core.decision import JobDecision, Outcome, PlaceDecision
+from placewise_core.errors import NotFoundError, StaleSnapshotError
+from placewise_core.place.iawp import SubtaskScheduler
+from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.view import ClusterView
+from placewise_service.declog.record import DecisionRecord
+from placewise_service.engine.answers import encode_answer
+from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
+from placewise_service.engine.drafting import Draft, Placer, seed_of
+from placewise_service.engine.ids import uuid7
+from placewise_service.engine.views import LiveView
+from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Answers Place."""
+
+    common: Common
+    placer: Placer
+    subtasks: SubtaskScheduler
+
+    async def place(self, command: PlaceCommand, deadline_s: float) -> PlaceDecision:
+        started_s = self.common.begin(deadline_s)
+        live = await self.common.views.get(command.cluster)
+        policy = self._policy(command, live.view)
+        if command.scope is Scope.NODE:
+            return await self._on_node(command, live, started_s)
+        if not command.is_dry_run:
+            return await self._hold(command, live, policy, started_s, deadline_s)
+        decision, draft = self._draft(command, live, policy, started_s, deadline_s)
+        self._note(command, decision, draft.seed)
+        return decision
+
+    def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
+        name = command.policy or view.settings.place_policy or self.common.options.place_policy
+        known(name, self.placer.policies, "policy")
+        return self.placer.policies[name]
+
+    async def _hold(
+        self, command: PlaceCommand, live: LiveView, policy: PlacementPolicy, started_s: float, deadline_s: float
+    ) -> PlaceDecision:
+        for _ in range(ATTEMPTS):
+            decision, draft = self._draft(command, live, policy, started_s, deadline_s)
+            live.assume(draft.holds)
+            is_held = False
+            try:
+                result = await self._reserve(command, decision, draft)
+                is_held = isinstance(result, Reserved)
+            finally:
+                live.settle(draft.holds, is_held)
+            if isinstance(result, Reserved):
+                self.common.apply(live, [result.event])
+                decision = _held_until(decision, draft, result.expire_time_s)
+            if isinstance(result, Repeated):
+                return repeated(result.answer, PlaceDecision, command.request_id)
+            if not isinstance(result, Conflict):
+                self._note(command, decision, draft.seed)
+                return decision
+            self.common.telemetry.conflict(command.cluster)
+            await self.common.catch_up(live, deadline_s)
+        raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
+
+    async def _reserve(
+        self, command: PlaceCommand, decision: PlaceDecision, draft: Draft
+    ) -> Reserved | Conflict | Repeated | None:
+        """One round trip to the store; none where there is nothing to hold and nothing to remember."""
+        answer = encode_answer(decision) if command.request_id else b""
+        store = self.common.store
+        if draft.holds:
+            ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
+            request = ReserveRequest(tuple(draft.holds), ttl_s, command.request_id, answer, draft.expected_tenants)
+            return await store.reserve(command.cluster, request)
+        if command.request_id:
+            first = await store.remember(command.cluster, command.request_id, answer)
+            return Repeated(first) if first != answer else None
+        return None
+
+    def _draft(
+        self, command: PlaceCommand, live: LiveView, policy: PlacementPolicy, started_s: float, deadline_s: float
+    ) -> tuple[PlaceDecision, Draft]:
+        seed = seed_of(command.seed)
+        context = PlaceContext(
+            now_s=self.common.clock.now_s(),
+            randomness=seed,
+            deadline_s=deadline_s,
+            is_explaining=command.is_explaining,
+            interference=self.placer.interference,
+        )
+        version, decision_id = live.view.version, uuid7()
+        draft = self.placer.draft(command, live.view, policy, context, decision_id)
+        draft.seed = seed
+        meta = replace(
+            self.common.meta(policy.name, live, version, started_s, decision_id),
+            propensity=draft.propensity,
+            is_explored=draft.is_explored,
+            is_fallback=bool(draft.fallback_reason),
+            fallback_reason=draft.fallback_reason,
+        )
+        return PlaceDecision(tuple(draft.decisions), meta), draft
+
+    async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
+        """Ready subtasks on the computing units of one node. Advice: nothing is held."""
+        if command.node_id not in live.view.index:
+            raise NotFoundError(
+                f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
+            )
+        decisions = self.subtasks.assign(command.jobs, command.node_id, live.view, self.common.clock.now_s())
+        meta = self.common.meta(self.subtasks.name, live, live.view.version, started_s)
+        decision = PlaceDecision(tuple(decisions), meta)
+        self._note(command, decision, seed=0)
+        return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+
+    def _note(self, command: PlaceCommand, decision: PlaceDecision, seed: int) -> None:
+        record = DecisionRecord.of_place(
+            command, decision, time_s=self.common.clock.now_s(), seed=seed, latency_ms=decision.meta.decide_ms
+        )
+        self.common.note(record, _outcome(decision.decisions))
+
+
+def _held_until(decision: PlaceDecision, draft: Draft, expire_time_s: float) -> PlaceDecision:
+    held = {job.reservation_id for job in draft.holds}
+    decisions = tuple(
+        replace(d, expire_time_s=expire_time_s) if d.reservation_id in held else d for d in decision.decisions
+    )
+    return replace(decision, decisions=decisions)
+
+
+def _outcome(decisions: Sequence[JobDecision]) -> str:
+    """One word for the metric: the best any job of the request got."""
+    outcomes = {d.outcome for d in decisions}
+    return next((o for o in (Outcome.PLACED, Outcome.WAIT, Outcome.NO_FIT) if o in outcomes), Outcome.NO_FIT)
