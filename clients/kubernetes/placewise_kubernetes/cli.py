@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running
 from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
@@ -29,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.check:
             sys.stdout.write(f"configuration of cluster {config.cluster!r} is good\n")
             return 0
-        asyncio.run(_run(config, access))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(config, access))
     except (ConfigError, TargetError, ValueError, OSError) as error:
         sys.stderr.write(f"placewise-kubernetes: {error}\n")
         return CANNOT_START

@@ -35,6 +35,8 @@ class Gang:
 
     `group` is the object that tells its size, which has to be read before it can be decided. `templates` stand in for
     pods that do not exist yet (a Volcano PodGroup comes before its pods). `refused` is what each pod was last told;
+    `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are still being made; it is bound
+    when all are there.
     `woken` are the pods that were shown to their scheduler again after the decision.
     """
 
@@ -53,6 +55,7 @@ class Gang:
     text: str = ""
     is_released: bool = False
     has_started: bool = False
+    may_be_early: bool = True
     job: Job | None = None
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
@@ -85,11 +88,16 @@ class Gang:
         counts = _count_roles(self.live())
         for role, wanted in self.roles().items():
             have = counts.get(role, 0)
-            if self.is_own and have < wanted:
+            if self.is_own and have < wanted and not self.may_be_early:
                 return f"{have} of {wanted} {role} pods of the gang exist"
             if have == 0 and role not in self.templates:
                 return f"no {role} pod of the gang exists yet"
         return ""
+
+    def is_complete(self) -> bool:
+        """Whether every pod of the gang has been made."""
+        counts = _count_roles(self.live())
+        return self.facts is not None and all(counts.get(role, 0) >= wanted for role, wanted in self.roles().items())
 
     def has_room_for(self, pod: Pod) -> bool:
         """Whether the pod is one of the gang's own, rather than one too many (which becomes a gang by itself)."""
@@ -124,7 +132,8 @@ class Gang:
                 self.task_of(pod)
 
     def undecide(self) -> None:
-        """Drops the decision."""
+        """Drops the decision. The next is made for a complete gang: an incomplete one holds nothing a second time."""
+        self.may_be_early = False
         self.plan = None
         self.tasks = {}
         self.held.clear()

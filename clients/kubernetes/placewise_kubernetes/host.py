@@ -216,13 +216,32 @@ class KubernetesHost:
         self.writer.wake(asleep)
 
     async def _bind_gang(self, gang: Gang) -> Applied:
-        if gang.missing():
-            gang.undecide()
-            return Applied.GONE
+        if not gang.is_complete():
+            return Applied.DONE  # decided while its pods are being made; `_bind_late` binds them together
         if any(gang.task_of(pod) is None for pod in gang.waiting()):
             gang.undecide()
             return Applied.REFUSED
         return await self._bind_planned(gang)
+
+    async def _bind_late(self) -> None:
+        """Pods of our own scheduler name that the loop will not bring up again.
+
+        Gangs that were decided before they were complete; pods that replace others of a decided gang; and gangs that
+        got no decision, which fit whole where there is room, or wait on.
+        """
+        for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
+            if not (gang.has_started or gang.is_complete()):
+                continue
+            if gang.is_released:
+                await self._bind_by_fit(gang)
+            elif gang.plan is not None:
+                await self._bind_planned(gang)
+
+    async def _bind_by_fit(self, gang: Gang) -> None:
+        nodes = list(self.nodes.nodes.values())
+        chosen = first_fit(gang.waiting(), nodes, self._in_use(), self.rules.gpu_resources)
+        if chosen:
+            await self._bind([(pod, chosen[pod.uid], {}) for pod in gang.waiting()], "")
 
     async def _bind_planned(self, gang: Gang) -> Applied:
         decision_id = gang.plan.decision_id if gang.plan else ""
@@ -237,24 +256,6 @@ class KubernetesHost:
             if outcome is Bound.DONE:
                 self._note_bound(pod, node, decision_id)
         return _worst(outcomes)
-
-    async def _bind_late(self) -> None:
-        """Pods of our own scheduler name that the loop will not bring up again.
-
-        Pods that replace others of a decided gang take their tasks; gangs that got no decision fit whole where there is
-        room, or wait on.
-        """
-        for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
-            if gang.is_released and (gang.has_started or not gang.missing()):
-                await self._bind_by_fit(gang)
-            elif gang.plan is not None and any(pod.node for pod in gang.pods.values()):
-                await self._bind_planned(gang)
-
-    async def _bind_by_fit(self, gang: Gang) -> None:
-        nodes = list(self.nodes.nodes.values())
-        chosen = first_fit(gang.waiting(), nodes, self._in_use(), self.rules.gpu_resources)
-        if chosen:
-            await self._bind([(pod, chosen[pod.uid], {}) for pod in gang.waiting()], "")
 
     def _in_use(self) -> dict[str, dict[str, float]]:
         """What pods use, with GPUs that are held for decided gangs."""
