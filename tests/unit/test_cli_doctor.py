@@ -13,6 +13,7 @@ from placewise_service import cli
 from placewise_service.cli import invoke
 from placewise_service.commands import serve as serve_command
 from placewise_service.settings import Settings
+from placewise_service.state.embedded import EmbeddedRedis
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,12 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 def test_a_fresh_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--json"]) == 0
     assert set(findings(capsys).values()) == {"ok"}
+
+
+def test_a_running_redis_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedRedis(tmp_path / "state"):
+        assert invoke(["doctor"]) == 0
+    assert "reached, 6.2" in capsys.readouterr().out
 
 
 def test_a_misspelt_setting_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from redis.exceptions import ResponseError
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
@@ -142,7 +143,10 @@ async def _reached_redis(settings: Settings) -> str:
         info = await client.info("server")
         version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
         _check_version(version)
-        policy = await client.config_get("maxmemory-policy", "appendonly")
+        policy: dict[str, str] = {}
+        with contextlib.suppress(ResponseError):  # hosted Redis, and an ACL user, may not be shown its configuration
+            for name in ("maxmemory-policy", "appendonly"):
+                policy |= await client.config_get(name)
     finally:
         with contextlib.suppress(Exception):
             await gate.close()
