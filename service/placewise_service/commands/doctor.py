@@ -143,7 +143,7 @@ async def _reached_redis(settings: Settings) -> str:
         info = await client.info("server")
         version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
         _check_version(version)
-        policy: dict[str, str] = {}
+        policy: dict[str | None, str | None] = {}
         with contextlib.suppress(ResponseError):  # hosted Redis, and an ACL user, may not be shown its configuration
             for name in ("maxmemory-policy", "appendonly"):
                 policy |= await client.config_get(name)
