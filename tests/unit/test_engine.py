@@ -128,6 +128,18 @@ async def test_what_the_host_really_did_stands() -> None:
         assert int(view.free_gpus().sum()) == 15
 
 
+async def test_a_host_that_names_nodes_only_still_takes_their_gpus() -> None:
+    async with running_engine(nodes=2, gpus=4) as engine:
+        await engine.place(place(make_job("other", gpus=2.0)))
+        await engine.place(place(make_job("a", workers=2, gpus=2.0)))
+        named = tuple(Assignment(f"worker-{i}", Role.WORKER, NodeId("n1")) for i in range(2))
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=named)])
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert [view.tenants(1, g)[0].job_id for g in range(4)] == ["a"] * 4
+        assert int(view.free_gpus().sum()) == 2
+        assert {a.demand.gpus for a in view.jobs[JobId("a")].assignments} == {2.0}
+
+
 class _BrokenPolicy:
     name = "broken"
 

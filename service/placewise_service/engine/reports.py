@@ -11,6 +11,7 @@ from placewise_core.job import Job
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
+from placewise_service.engine.observed import completed
 from placewise_service.state.store import JobReport, StateStore
 
 _ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
@@ -116,13 +117,13 @@ def _job_report(event: JobEvent, view: ClusterView, now_s: float) -> JobReport |
 def _running(event: JobEvent, view: ClusterView, time_s: float) -> RunningJob | None:
     """What now really runs: the placement the host names, else the one reserved; None where neither is known."""
     known = view.jobs.get(event.job_id)
-    assignments = event.placement or (known.assignments if known is not None else ())
-    if not assignments:
-        return None
     job = event.job or (known.job if known is not None else Job(event.job_id))
+    assignments = completed(event.placement, job, known, view) if event.placement else ()
+    if not assignments and known is None:
+        return None
     return RunningJob(
         job=job,
-        assignments=assignments,
+        assignments=assignments or (known.assignments if known is not None else ()),
         state=RunState.RUNNING,
         reservation_id=event.reservation_id or (known.reservation_id if known is not None else ""),
         start_time_s=time_s,
