@@ -2,6 +2,11 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from placewise.v1.cluster_pb2 import (
 from placewise.v1.job_pb2 import Resources
 from placewise_client.errors import InvalidRequestError
 from placewise_service.cli import invoke
+from placewise_service.data import DEMO_INVENTORY
 
 
 class Service(Oracle):
@@ -165,3 +171,18 @@ async def test_replay_gives_up_on_a_policy_that_waits_for_ever(
     assert await call("replay", "--trace", trace, "--policy", "x", *options) == 0
     (run,) = json.loads(capsys.readouterr().out)["policies"]
     assert (run["jobs_started"], run["never_admitted"]) == (0, 1)
+
+
+def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "placewise_service.cli", "cluster", "apply", str(DEMO_INVENTORY), "--wait", "60"]
+    environment = {**os.environ, "PLACEWISE_CLIENT_TARGET": "127.0.0.1:1"}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s and b"grpc" not in Path(f"/proc/{process.pid}/maps").read_bytes():
+        time.sleep(0.02)
+    time.sleep(0.5)  # past the imports, where Ctrl-C is not ours to catch yet
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()

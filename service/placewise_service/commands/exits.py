@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import typer
+
 from placewise_core.errors import (
     NotFoundError,
     PlacewiseError,
@@ -23,7 +25,7 @@ class Exit(enum.IntEnum):
     REFUSED = 4  # the service understood and said no: invalid, not found, not allowed
     NEGATIVE = 5  # it worked, and the answer is no: does not fit, check failed, limit missed
     BAD_INPUT = 6  # an input file is malformed
-    INTERRUPTED = 130  # Ctrl-C
+    INTERRUPTED = 130  # Ctrl-C, or the user said no
 
 
 class CommandError(Exception):
@@ -48,9 +50,6 @@ def run(command: Callable[..., Any], args: Sequence[str] | None = None) -> int:
         result = command(None if args is None else list(args), standalone_mode=False)
     except Exception as error:
         return _report(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return Exit.INTERRUPTED
     return int(result) if isinstance(result, int) else Exit.OK
 
 
@@ -61,7 +60,7 @@ def _report(error: Exception) -> int:
     show = getattr(error, "show", None)  # click's own errors print their usage line
     if callable(show):
         show()
-    elif type(error).__name__ != "Abort":
+    elif not isinstance(error, typer.Abort):
         print(f"placewise: {error}", file=sys.stderr)
     return code
 
@@ -70,6 +69,8 @@ def exit_code(error: Exception) -> int | None:
     """The code for an error a user can act on; None for a defect."""
     if isinstance(error, CommandError):
         return error.code
+    if isinstance(error, typer.Abort):  # Ctrl-C, or "no" where a command asks before it acts
+        return Exit.INTERRUPTED
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
