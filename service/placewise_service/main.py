@@ -24,8 +24,8 @@ from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rest_server import RestFace
 from placewise_service.api.tls import CertificateError, Certificates, grpc_credentials
-from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.engine import Engine, EngineOptions
+from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.model.bundle import BundleError
 from placewise_service.settings import Settings
 from placewise_service.state.connection import RedisOptions
