@@ -219,7 +219,7 @@ class Encoder:
         out[:, 9] = free_gpus / np.maximum(out[:, 3], 1)
         out[:, 10] = view.free[GPU_MEMORY] * inverse[GPU_MEMORY]
         out[:, 11] = view.load()
-        out[:, 12] = [view.tasks_on(m) for m in range(view.size)]
+        out[:, 12] = view.task_count
         out[:, 14] = view.usable(now_s)
         if view.observe_time_s.any():
             _write_telemetry(out, view)
@@ -238,6 +238,12 @@ class Encoder:
         return self._inventory[1]
 
     # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def update_new(self, seen: Observation, i: int, job: Job, done: Sequence[Assignment], view: ClusterView) -> None:
+        """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
+        seen.placement[i] = 0.0
+        self._write_new(seen.jobs[i], seen.placement[i], job, done, view, is_current=i == seen.current)
+        seen.placement[i] *= PLACEMENT_COLUMNS[0].scale
 
     def _write_new(
         self, row: Float32, where: Float32, job: Job, done: Sequence[Assignment], view: ClusterView, *, is_current: bool

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder
+from placewise_core.features import Observation as Tokens
 from placewise_core.job import Job, JobId
 from placewise_core.place.gang_builder import GangBuilder
 from placewise_training.sim.engine import SimOptions, Simulation
@@ -83,6 +84,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self.simulation: Simulation | None = None
         self._encoder = Encoder(most_jobs=j)
         self._batch: list[SimJob] = []
+        self._seen: Observation = {}
         self._next = 0  # index into the batch of the job being placed
         self._builder: GangBuilder | None = None
         self._interval = 0
@@ -113,13 +115,13 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         if not mask[int(action)]:
             return self._observe(), -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
         self._builder.apply(int(action))
-        reward, intervals = 0.0, 0
         if self._builder.is_complete:
             self._start_current()
-            reward, intervals = self._advance()
         elif self._builder.is_stuck():
             self._skip_current()
-            reward, intervals = self._advance()
+        else:
+            return self._observe_again(), 0.0, False, False, self._info(0)
+        reward, intervals = self._advance()
         terminated = self._simulation.is_over
         truncated = not terminated and not self.has_decision
         return self._observe(), reward, terminated, truncated, self._info(intervals)
@@ -214,6 +216,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._builder.mask()
 
     def _observe(self) -> Observation:
+        """Everything anew; `_observe_again` is its equal after one more task of the same job."""
         sim = self._simulation
         jobs, current, placed = self.batch()
         seen = self._encoder.encode(sim.view, jobs, sim.now_s, current=current, placed=placed)
@@ -231,7 +234,22 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         padded["job_mask"][:count] = 1
         if seen.current >= 0:
             padded["current"][seen.current] = 1
-        return padded
+        self._seen = padded
+        return self._copied()
+
+    def _observe_again(self) -> Observation:
+        """The current job is always the first token of the batch: only it, the nodes and the mask have changed."""
+        assert self._builder is not None
+        view = self._simulation.view
+        self._seen["nodes"] = self._encoder.encode_nodes(view, self._simulation.now_s)
+        self._seen["action_mask"] = self.action_mask().astype(np.int8)
+        tokens = Tokens(self._seen["nodes"], self._seen["jobs"], self._seen["placement"], 0)
+        self._encoder.update_new(tokens, 0, self._builder.job, self._builder.assignments, view)
+        return self._copied()
+
+    def _copied(self) -> Observation:
+        """What is given away is the caller's."""
+        return {name: array.copy() for name, array in self._seen.items()}
 
     def _info(self, intervals: int, *, is_invalid: bool = False) -> dict[str, Any]:
         sim = self._simulation

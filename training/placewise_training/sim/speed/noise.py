@@ -6,9 +6,8 @@ themselves (Longhorn, Frontera), which is inside that.
 """
 
 import hashlib
+import math
 import struct
-
-import numpy as np
 
 _SIGMA = 0.03
 _WIDE_SHARE, _WIDE = 0.2, 3.0
@@ -16,7 +15,7 @@ _WIDE_SHARE, _WIDE = 0.2, 3.0
 
 def speed_noise(seed: int, job_number: int, attempt: int) -> float:
     """A factor on the job's speed, median 1."""
-    key = hashlib.blake2b(struct.pack("<qqq", seed, job_number, attempt), digest_size=8).digest()
-    rng = np.random.default_rng(int.from_bytes(key, "little"))
-    wide = _WIDE if rng.random() < _WIDE_SHARE else 1.0
-    return float(np.exp(_SIGMA * wide * rng.standard_normal()))
+    key = hashlib.blake2b(struct.pack("<qqq", seed, job_number, attempt), digest_size=24).digest()
+    choice, radius, angle = (word / 2.0**64 for word in struct.unpack("<QQQ", key))
+    normal = math.sqrt(-2.0 * math.log(1.0 - radius)) * math.cos(2.0 * math.pi * angle)  # Box and Muller
+    return math.exp(_SIGMA * (_WIDE if choice < _WIDE_SHARE else 1.0) * normal)

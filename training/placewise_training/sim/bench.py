@@ -1,0 +1,77 @@
+"""Measures the simulator itself: `python -m placewise_training.sim.bench` prints one JSON object. Asserts nothing.
+
+Seconds are CPU seconds of this process, so that the figures are those of one core whatever else the machine does.
+"""
+
+import json
+import resource
+import sys
+import time
+
+import numpy as np
+
+from placewise_core.place.registry import placement_policies
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.env import EnvConfig, vector_env
+from placewise_training.sim.hardware import harmony_cluster, philly_cluster
+from placewise_training.sim.runs import Contender, Setting, simulate
+from placewise_training.sim.traces import TraceJob, TraceMapping, read_trace
+from placewise_training.sim.workloads import HarmonyWorkload
+
+_ENVIRONMENTS, _ENV_STEPS = 8, 1500
+_PHILLY_JOBS = 65_028  # of the whole trace
+
+
+def decisions_per_s(nodes: int) -> dict[str, float]:
+    """Tasks placed per second in the policy, Harmony's jobs, every policy."""
+    workload = HarmonyWorkload(jobs=400, per_interval=nodes / 2)
+    setting = Setting(harmony_cluster(nodes), workload.generate, discipline=Discipline(every_s=1200.0))
+    return {name: round(simulate(setting, Contender(name), 0).decisions_per_s) for name in placement_policies()}
+
+
+def philly_s(trace: str, policy: str) -> tuple[float, int]:
+    """Seconds for that many jobs on 321 × 8 GPUs. The shipped cut is repeated, shifted, until it is as long."""
+    rows = read_trace(trace)
+    span_s = rows[-1].submit_time_s - rows[0].submit_time_s
+    copies = -(-_PHILLY_JOBS // len(rows))
+    repeated = [
+        TraceJob(f"{r.job_id}-{c}", r.submit_time_s + c * span_s, r.duration_s, r.gpus, r.gpu_fraction, r.queue)
+        for c in range(copies)
+        for r in rows
+    ][:_PHILLY_JOBS]
+    mapping = TraceMapping()
+    setting = Setting(philly_cluster(), lambda truth, seed: mapping.generate(repeated, truth, seed))
+    began = time.process_time()
+    result = simulate(setting, Contender(policy), 0)
+    return time.process_time() - began, result.metrics.finished
+
+
+def env_steps_per_s() -> float:
+    """Steps per second over several environments, random allowed actions."""
+    envs = vector_env(EnvConfig(), _ENVIRONMENTS)
+    rng = np.random.default_rng(0)
+    seen, _ = envs.reset(seed=0)
+    began = time.process_time()
+    for _ in range(_ENV_STEPS):
+        mask = seen["action_mask"]
+        seen, *_ = envs.step((rng.random(mask.shape) * mask).argmax(axis=1))
+    taken_s = time.process_time() - began
+    envs.close()
+    return _ENVIRONMENTS * _ENV_STEPS / taken_s
+
+
+def main(trace: str = "philly") -> None:
+    seconds, finished = philly_s(trace, "load-balance")
+    found = {
+        "decisions_per_s": {str(nodes): decisions_per_s(nodes) for nodes in (6, 30)},
+        "philly_jobs": finished,
+        "philly_s": round(seconds, 1),
+        "env_steps_per_s": round(env_steps_per_s()),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    json.dump(found, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
