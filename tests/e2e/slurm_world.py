@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyarrow import parquet
 from tests.e2e.slurm_cluster import SlurmCluster, free_ports
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
@@ -30,6 +31,7 @@ from placewise_client import Client, NotFoundError, PlacewiseError
 from placewise_slurm import config
 from placewise_slurm.hooks import write_hooks
 
+PLACEWISE = str(Path(sys.executable).parent / "placewise")
 ROOT = Path(__file__).parents[2]
 CLUSTER = "slurm-e2e"
 
@@ -67,15 +69,17 @@ class SlurmWorld:
                 command, stdout=log, stderr=log, env=variables, cwd=self.root, start_new_session=True
             )
 
+    @property
+    def service_environment(self) -> dict[str, str]:
+        return {
+            "PLACEWISE_STATE_DIR": str(self.root / "service-state"),
+            "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
+            "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
+            "PLACEWISE_ADMIT__POLICY": "fifo",
+        }
+
     def start_service(self) -> None:
-        self._spawn(
-            "service",
-            [str(Path(sys.executable).parent / "placewise"), "serve"],
-            PLACEWISE_STATE_DIR=str(self.root / "service-state"),
-            PLACEWISE_SERVER__GRPC_PORT=str(self.grpc_port),
-            PLACEWISE_SERVER__REST_PORT=str(self.rest_port),
-            PLACEWISE_ADMIT__POLICY="fifo",
-        )
+        self._spawn("service", [PLACEWISE, "serve"], **self.service_environment)
         SlurmCluster.wait_for(self.is_service_up, "the service", 60)
 
     def known_nodes(self) -> int:
@@ -145,6 +149,19 @@ class SlurmWorld:
         answer = client.get_decision(GetDecisionRequest(cluster=CLUSTER, decision_id=decision_id))
         (decision,) = [d for d in answer.place.decisions if d.job_id == key]
         return list(decision.assignments)
+
+    def exported_outcomes(self) -> set[tuple[str, str, str]]:
+        """(job key, kind, decision id) of every outcome in the decision log, as `placewise log export` writes it."""
+        folder = self.root / "export"
+        command = [PLACEWISE, "log", "export", str(folder), "--cluster", CLUSTER]
+        environment = {**os.environ, **self.service_environment}
+        subprocess.run(command, env=environment, cwd=self.root, check=True, capture_output=True, timeout=120)
+        found = set()
+        for path in folder.rglob("*.parquet"):
+            if "outcomes" in str(path.relative_to(folder)):
+                rows = parquet.read_table(path, columns=["job_id", "kind", "decision_id"]).to_pylist()
+                found |= {(row["job_id"], row["kind"].upper(), row["decision_id"]) for row in rows}
+        return found
 
     def timeline(self) -> dict[int, dict[str, float]]:
         """Seconds since the epoch of each job's submission, last update and (last) start, from slurmctld's log."""

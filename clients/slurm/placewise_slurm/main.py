@@ -49,7 +49,7 @@ async def run_bridge(config: BridgeConfig) -> None:
         stack.callback(pokes.close)
         native = SlurmScheduler(rest, pokes, config.site)
         if config.hooks.shares_dir:
-            native.prepare = ShareWriter(client, config.adapter, Path(config.hooks.shares_dir))
+            native.preparation = ShareWriter(client, config.adapter, Path(config.hooks.shares_dir))
         if config.metrics.port:
             await stack.enter_async_context(await serve_metrics(metrics, config.metrics.host, config.metrics.port))
         log.info("bridging cluster %s, dry run: %s", config.adapter.cluster, config.adapter.is_dry_run)

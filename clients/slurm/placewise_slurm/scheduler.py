@@ -10,8 +10,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from placewise_client.adapter.native import (
     Applied,
@@ -39,18 +40,21 @@ _FRESH_S = 0.01
 _COMPLETING_WAIT_S = 0.05
 
 
-async def _nothing(_job: SlurmJob, _placement: Placement) -> None:
-    """Nothing to prepare."""
+class Preparation(Protocol):
+    """What is to be done for a job before it is released, and undone when it is over."""
+
+    async def __call__(self, job: SlurmJob, placement: Placement) -> None: ...
+    def clean(self, live: Set[int]) -> None: ...
 
 
 @dataclass(slots=True)
 class SlurmScheduler:
-    """`prepare` is awaited before a job is released (the bridge writes the shares of a divisible job there)."""
+    """`preparation` is awaited before a job is released (it writes the shares of a divisible job)."""
 
     rest: SlurmRest
     pokes: PokeListener
     names: SiteNames = field(default_factory=SiteNames)
-    prepare: Callable[[SlurmJob, Placement], Awaitable[None]] = _nothing
+    preparation: Preparation | None = None
     _last_id: int = 0
     _types: tuple[str, ...] = ()
     _completing: set[int] = field(default_factory=set)
@@ -96,6 +100,8 @@ class SlurmScheduler:
         self._types = next((types for node in nodes if (types := gres.index_types(node.gres))), ())
         self._has_looked = True
         self._let_go &= {job.id for job in jobs}
+        if self.preparation is not None:
+            self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
         state = self._state(jobs)
         return HostState(state.jobs, [to_node(node, self.names) for node in nodes], is_complete=True)
 
@@ -164,7 +170,8 @@ class SlurmScheduler:
         return slurm if time.monotonic() - read_s < _FRESH_S else await self.rest.job(job_id)
 
     async def _apply_to(self, job: SlurmJob, placement: Placement) -> Applied:
-        await self.prepare(job, placement)
+        if self.preparation is not None:
+            await self.preparation(job, placement)
         return await self._update(job, Update(False, placement.nodes, self._gres(job, placement)))
 
     async def _release_it(self, job: SlurmJob) -> Applied:

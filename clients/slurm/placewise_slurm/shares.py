@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,11 @@ class ShareWriter:
         partial.chmod(0o644)
         os.replace(partial, self.folder / str(job_id))
 
-    def remove(self, job_id: int) -> None:
-        (self.folder / str(job_id)).unlink(missing_ok=True)
+    def clean(self, live: Set[int]) -> None:
+        """Removes the shares of jobs that are neither pending nor running any more."""
+        for path in self.folder.glob("[0-9]*"):
+            if path.name.isdigit() and int(path.name) not in live:
+                path.unlink(missing_ok=True)
 
 
 def divisible_task(job: SlurmJob) -> DivisibleTask | None:
