@@ -4,6 +4,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
+
 from placewise_core.job import Job, JobId, Resources
 from placewise_training.sim.engine import Simulation
 from placewise_training.sim.hardware import uniform_cluster
@@ -32,4 +33,5 @@ def peak_bytes(count: int) -> int:
 @pytest.mark.slow
 def test_eight_times_the_jobs_need_no_more_memory() -> None:
     peak_bytes(200)  # fills the caches of the speed model and of the process
-    assert peak_bytes(4000) < 1.25 * peak_bytes(500)
+    # One kept job takes over 1 kB: 3500 of them would be seen. Distributions may still open a few bins.
+    assert peak_bytes(4000) < peak_bytes(500) + 200_000
