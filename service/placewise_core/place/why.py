@@ -71,7 +71,7 @@ def _blockers(task: TaskContext, is_empty: bool = False) -> Iterator[Blocker]:
     fragmented = None if is_empty else _fragmented(task, short, eligible & usable)
     if fragmented is not None:
         yield fragmented
-    yield from _insufficient(short, eligible & usable)
+    yield from _insufficient(task, short, eligible & usable)
     yield from _excluded(task, has_room & usable, selected, has_model)
 
 
@@ -139,13 +139,16 @@ def _fragmented(task: TaskContext, short: list[Shortage], nodes: BoolArray) -> B
     return Blocker(Reason.FRAGMENTED, count, worst.least(nodes), worst.resource, message)
 
 
-def _insufficient(short: list[Shortage], nodes: BoolArray) -> Iterator[Blocker]:
+def _insufficient(task: TaskContext, short: list[Shortage], nodes: BoolArray) -> Iterator[Blocker]:
+    fitting = f" once {len(task.placed)} of {task.job.task_count} tasks are placed" if task.placed else ""
     lacking = [s for s in short if (s.is_short & nodes).any()]
     missing = np.sum([s.is_short for s in lacking], axis=0) if lacking else np.zeros(len(nodes))
     alone = nodes & (missing == 1)
     for s in sorted(lacking, key=lambda s: (-int((s.is_short & alone).sum()), s.least(nodes) / s.wanted)):
         count = int((s.is_short & nodes).sum())
-        message = f"{s.wanted:g} {s.resource} per task, {s.least(nodes):g} short on the nearest of {count} nodes"
+        message = (
+            f"{s.wanted:g} {s.resource} per task, {s.least(nodes):g} short on the nearest of {count} nodes{fitting}"
+        )
         yield Blocker(s.reason, count, s.least(nodes), s.resource, message)
 
 

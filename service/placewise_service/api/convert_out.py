@@ -211,7 +211,7 @@ def queue_state(state: QueueState, settings: QueueSettings) -> cluster_pb2.Queue
         queue=state.queue,
         backlog_seconds=state.backlog_s,
         delay_seconds=state.delay_s,
-        slot=state.slot,
+        slot=max(state.slot, 0),  # a queue that no slot has moved yet
         v=settings.v,
         epsilon_seconds=settings.epsilon_s,
         tau_seconds=settings.tau_s,
