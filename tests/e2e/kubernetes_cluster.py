@@ -126,6 +126,15 @@ class ControlPlane:
         """What a process has written so far."""
         return (self.root / f"{name}.log").read_text(errors="replace")
 
+    def wait_for_log(self, name: str, text: str) -> None:
+        """Waits until a process has written this; raises TimeoutError with its log where it ends or never does."""
+        limit = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < limit and self._processes[name].poll() is None:
+            if text in self.log(name):
+                return
+            time.sleep(0.05)
+        raise TimeoutError(self.log(name)[-3000:])
+
     def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
         """One call as administrator; the decoded answer.
 
@@ -135,8 +144,12 @@ class ControlPlane:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content}
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)
-        with urllib.request.urlopen(request, context=self.tls(), timeout=30) as response:
-            return json.loads(response.read() or b"null")
+        try:
+            with urllib.request.urlopen(request, context=self.tls(), timeout=30) as response:
+                return json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
 
     def tls(self) -> ssl.SSLContext:
         """Trusts the authority of this control plane."""

@@ -42,8 +42,10 @@ async def test_added_latency_per_pod(plane: ControlPlane, placewise: PlacewiseSe
             figures[way] += watched.latencies_ms(names)
         await asyncio.to_thread(remove_pods, plane)
         await asyncio.sleep(0.3)
+    decided_ms = 1e3 * adapter.metric("placewise_adapter_decide_seconds_sum")
+    decisions = adapter.metric("placewise_adapter_decide_seconds_count")
     adapter.stop()
-    print(json.dumps(_summary(figures)))
+    print(json.dumps(_summary(figures) | {"both_questions_mean_ms": round(decided_ms / decisions, 2)}))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 
 

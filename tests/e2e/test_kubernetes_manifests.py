@@ -1,0 +1,145 @@
+"""The shipped manifests and the chart against a real apiserver: accepted whole, and no more rights than are used."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.kubernetes_chart import RendererUnavailableError, documents, render
+from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port
+from tests.e2e.kubernetes_fixtures import MANIFESTS, plane
+from tests.e2e.kubernetes_scenario import REPOSITORY, AdapterProcess
+
+from placewise_kubernetes.config import parse_config
+
+pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(300)]
+
+__all__ = ["plane"]
+
+PATHS = {
+    "ServiceAccount": "/api/v1/namespaces/placewise/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/placewise/configmaps",
+    "Service": "/api/v1/namespaces/placewise/services",
+    "Deployment": "/apis/apps/v1/namespaces/placewise/deployments",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/placewise/networkpolicies",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "mutual TLS everywhere": {
+        "service": {"tlsSecret": "service-tls", "mutualTls": True, "tokenSecret": "token"},
+        "listen": {"clientCertificates": True, "clusterIP": "10.0.0.53"},
+    },
+    "plain, behind a network policy": {
+        "listen": {"tlsSecret": "", "insecure": True},
+        "networkPolicy": {
+            "enabled": True,
+            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "volcano-system"}}}],
+        },
+    },
+    "extender only": {"ownScheduler": {"enabled": False}, "podGroups": {"schedulerPlugins": False, "volcano": False}},
+    "more configuration": {
+        "manage": "gpu",
+        "extraConfig": {"fail_open_s": 0.05, "adapter": {"admit_policy": "qos"}, "tolerated_taints": ["team"]},
+        "nodeSelector": {"role": "control"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chart")
+
+
+def rendered(variant: str, scratch: Path) -> list[dict[str, Any]]:
+    try:
+        return documents(render(VARIANTS[variant], scratch))
+    except RendererUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def test_the_plain_manifests_are_the_chart_with_its_defaults(scratch: Path) -> None:
+    assert rendered("default", scratch) == documents(MANIFESTS.read_text())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_apiserver_takes_every_field(plane: ControlPlane, scratch: Path, variant: str) -> None:
+    """A server-side dry run drops what its schema does not know: whatever was sent has to come back."""
+    for document in rendered(variant, scratch):
+        named = dict(document, metadata=document["metadata"] | {"name": "dry-run"})
+        answer = plane.request("POST", f"{PATHS[document['kind']]}?dryRun=All", named)
+        assert _lost(named, answer) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant: str) -> None:
+    (config,) = [document for document in rendered(variant, scratch) if document["kind"] == "ConfigMap"]
+    parsed = parse_config(yaml.safe_load(config["data"]["config.yaml"]))
+    assert parsed.cluster == "default"
+    if variant == "more configuration":
+        assert (parsed.fail_open_s, parsed.settings.admit_policy, parsed.tolerated_taints) == (0.05, "qos", ("team",))
+
+
+def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
+    try:
+        config = documents(render({"listen": {"tlsSecret": ""}}, scratch))[0]
+    except RendererUnavailableError as error:
+        pytest.skip(str(error))
+    with pytest.raises(ValueError, match="is_insecure"):
+        parse_config(yaml.safe_load(config["data"]["config.yaml"]))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/namespaces/default/configmaps"),
+        ("DELETE", "/api/v1/namespaces/default/pods/any"),
+        ("POST", "/api/v1/namespaces/default/pods"),
+        ("PATCH", "/api/v1/nodes/n00"),
+        ("POST", "/api/v1/namespaces/default/pods/any/eviction"),
+        ("GET", "/apis/apps/v1/deployments"),
+    ],
+)
+def test_the_adapter_may_not(plane: ControlPlane, method: str, path: str) -> None:
+    headers = {"Authorization": f"Bearer {ADAPTER_TOKEN}", "Content-Type": "application/json"}
+    if method == "PATCH":
+        headers["Content-Type"] = "application/merge-patch+json"
+    data = None if method == "GET" else b"{}"
+    request = urllib.request.Request(plane.url + path, data=data, method=method, headers=headers)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, context=plane.tls(), timeout=10)
+    refused.value.close()
+    assert refused.value.code == 403
+
+
+def test_kube_scheduler_takes_the_shipped_configuration(plane: ControlPlane) -> None:
+    """Its decoder is strict: an unknown field ends it. The release tested calls the version by an earlier name."""
+    shipped = yaml.safe_load((REPOSITORY / "deploy" / "kubernetes" / "scheduler-config.yaml").read_text())
+    (extender,) = shipped["extenders"]
+    adapter = AdapterProcess(plane, free_port())
+    assert set(adapter.extender()) == set(extender)  # the end-to-end tests use the same fields
+    extender["tlsConfig"]["caFile"] = str(plane.authority.ca_path)
+    plane.start_scheduler("shipped", {"extenders": [extender]})
+    plane.wait_for_log("shipped", "Serving securely")
+    plane.stop_process("shipped")
+
+
+def _lost(sent: Any, received: Any, path: str = "") -> list[str]:
+    """Paths of what was sent and did not come back."""
+    if isinstance(sent, dict):
+        if not isinstance(received, dict):
+            return [path] if sent else []
+        return [lost for key, value in sent.items() for lost in _lost(value, received.get(key), f"{path}.{key}")]
+    if isinstance(sent, list):
+        if not sent:
+            return []
+        if not isinstance(received, list) or len(received) != len(sent):
+            return [path]
+        return [lost for n, value in enumerate(sent) for lost in _lost(value, received[n], f"{path}[{n}]")]
+    return [] if sent == received or (sent == "" and received is None) else [path]
