@@ -1,0 +1,121 @@
+"""Small parts of the adapter skeleton: breaker, metrics, book, comparison of placements."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from placewise.v1.cluster_pb2 import Assignment
+from placewise.v1.job_pb2 import Job, Resources, Shape
+from placewise_client.adapter.book import Book
+from placewise_client.adapter.breaker import Breaker
+from placewise_client.adapter.decider import _in_range
+from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
+from placewise_client.adapter.native import End, HostState, NativeJob, Placement, Stage
+from placewise_client.adapter.reporter import is_as_decided
+
+
+def test_the_breaker_opens_longer_and_never_long() -> None:
+    now_s = 0.0
+    breaker = Breaker(clock=lambda: now_s)
+    pauses = []
+    for _ in range(8):
+        breaker.fail("AWAY")
+        assert breaker.is_open()
+        pauses.append(breaker.pause_s)
+        now_s += breaker.pause_s
+        assert not breaker.is_open()
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert set(pauses[4:]) == {1.0}
+    assert breaker.outages == 1
+    breaker.succeed()
+    breaker.fail("AWAY")
+    assert (breaker.pause_s, breaker.outages) == (0.1, 2)
+
+
+async def fetch(port: int, path: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+async def test_metrics_are_served_in_prometheus_text() -> None:
+    metrics = AdapterMetrics()
+    metrics.verdicts.inc("placed")
+    metrics.verdicts.inc("placed")
+    metrics.decide_s.observe(0.004)
+    metrics.decide_s.observe(99.0)
+    async with await serve_metrics(metrics, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        text = await fetch(port, "/metrics")
+        assert (await fetch(port, "/healthz")).startswith("HTTP/1.1 200 ")
+        assert (await fetch(port, "/")).startswith("HTTP/1.1 404 ")
+    lines = text.splitlines()
+    assert 'placewise_adapter_verdicts_total{verdict="placed"} 2' in lines
+    assert "placewise_adapter_overrides_total 0" in lines
+    assert 'placewise_adapter_decide_seconds_bucket{le="0.002"} 0' in lines
+    assert 'placewise_adapter_decide_seconds_bucket{le="0.005"} 1' in lines
+    assert 'placewise_adapter_decide_seconds_bucket{le="+Inf"} 2' in lines
+    assert "placewise_adapter_decide_seconds_count 2" in lines
+
+
+@pytest.mark.parametrize(("before", "end"), [(Stage.RUNNING, End.FINISHED), (Stage.WAITING, End.CANCELLED)])
+def test_a_job_the_host_forgot_has_ended(before: Stage, end: End) -> None:
+    book = Book()
+    book.update(HostState([NativeJob("j", Job(id="j"), before)], is_complete=True), 0.0)
+    assert book.update(HostState([]), 1.0) == []  # an incomplete look says nothing about jobs it does not show
+    (news,) = book.update(HostState([], is_complete=True), 2.0)
+    assert (news.entry.job.stage, news.entry.job.end) == (Stage.ENDED, end)
+    assert book.entries == {}
+
+
+def test_an_ended_job_stays_ended() -> None:
+    book = Book()
+    ended = NativeJob("j", Job(id="j"), Stage.ENDED, end=End.FAILED)
+    assert len(book.update(HostState([ended]), 0.0)) == 1
+    assert book.update(HostState([NativeJob("j", Job(id="j"), Stage.RUNNING)]), 1.0) == []
+
+
+def task(node: str, *indices: int, gpus: float = 0) -> Assignment:
+    return Assignment(node=node, gpu_indices=indices, demand=Resources(gpus=gpus or len(indices)))
+
+
+@pytest.mark.parametrize(
+    ("really", "decided", "is_exact", "is_kept"),
+    [
+        ([task("n1", 0, 1)], [task("n1", 0, 1)], True, True),
+        ([task("n1", 0, 1)], [task("n1", 2, 3)], True, False),
+        ([task("n1", 0, 1)], [task("n1", 2, 3)], False, True),
+        ([task("n1", 0, 1)], [task("n2", 0, 1)], False, False),
+        ([task("n1", 0, 1)], [task("n1", 0), task("n1", 1)], True, True),
+        ([task("n1", gpus=2)], [task("n1", 4, 5)], False, True),
+        ([task("n1"), task("n1"), task("n2")], [task("n1"), task("n2"), task("n2")], False, False),
+        ([], [task("n1", 0)], False, True),
+    ],
+)
+def test_whether_the_host_did_as_decided(
+    really: list[Assignment], decided: list[Assignment], is_exact: bool, is_kept: bool
+) -> None:
+    job = NativeJob("j", Job(id="j"), Stage.RUNNING, placement=tuple(really), are_gpus_exact=is_exact)
+    assert is_as_decided(job, Placement(tuple(decided))) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("shape", "fewest", "most", "wanted"),
+    [
+        ((1, 6), 2, 3, (2, 3)),
+        ((1, 7), 2, 3, (2, 4)),
+        ((8, 1), 1, 4, (4, 2)),
+        ((2, 4), 1, 4, (2, 4)),
+        ((9, 1), 1, 0, (9, 1)),
+    ],
+)
+def test_shapes_are_brought_into_the_users_range(
+    shape: tuple[int, int], fewest: int, most: int, wanted: tuple[int, int]
+) -> None:
+    brought = _in_range(Shape(nodes=shape[0], gpus_per_node=shape[1]), fewest, most)
+    assert (brought.nodes, brought.gpus_per_node) == wanted
