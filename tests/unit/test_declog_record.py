@@ -5,6 +5,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
+
 from placewise_core.cluster import Assignment, QueueState
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
 from placewise_core.decision import (
