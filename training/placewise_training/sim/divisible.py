@@ -7,6 +7,7 @@ telemetry, learned overheads; true capabilities and thermal constants are the si
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from placewise_core.cluster import Assignment, Node, RunningJob, Telemetry
 from placewise_core.decision import Outcome, PartitionPlan, Share
 from placewise_core.events import ClusterRecords, NodesReported
 from placewise_core.job import Job, JobId, NodeId, Resources, Role
-from placewise_core.partition.policy import DivisibleTask, PartitionContext, PartitionPolicy
+from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue
 from placewise_training.sim.hardware import NodeSpec, make_node
@@ -60,6 +61,12 @@ def heat_cluster(limit_celsius: float = 62.0) -> list[HeatNode]:
     return nodes
 
 
+class Splitter(Protocol):
+    """The half of a partition policy this simulation needs: shares that were handed out stay where they are."""
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan: ...
+
+
 class EqualSplit:
     """The paper's conventional scheduling: task balance only, the same scale for every idle unit, heat ignored."""
 
@@ -76,8 +83,9 @@ class EqualSplit:
 class WithoutHeat:
     """A partition policy that is told no temperature: the paper's scheme, which predicts none."""
 
-    def __init__(self, policy: PartitionPolicy) -> None:
-        self.name = f"{policy.name}, no prediction"
+    name = "no prediction"
+
+    def __init__(self, policy: Splitter) -> None:
         self._policy = policy
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
@@ -136,7 +144,7 @@ class HeatSimulation:
         self,
         nodes: Sequence[HeatNode],
         tasks: Sequence[tuple[float, DivisibleTask]],
-        policy: PartitionPolicy,
+        policy: Splitter,
         *,
         report_every_s: float = 5.0,
         seed: int = 0,

@@ -1,0 +1,96 @@
+"""Claims of the papers and how they are judged: on the results alone. Runs nothing."""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from placewise_training.reproduce.results import Results
+from placewise_training.sim.statistics import Estimate
+
+
+class Verdict(enum.StrEnum):
+    REPRODUCED = "reproduced"
+    PARTLY = "partly"
+    NOT = "not reproduced"
+    NEEDS_BUNDLE = "needs a bundle"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`ours` is our number in words (with its interval), `why` the reason of the verdict in one or two sentences."""
+
+    verdict: Verdict
+    ours: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One sentence of the paper. `paper` is its number; `is_beyond` marks what we claim and the paper does not."""
+
+    key: str
+    text: str
+    paper: str
+    judge: Callable[[Results], Judgement]
+    is_beyond: bool = False
+
+
+def judged(claim: Claim, results: Results) -> Judgement:
+    """The judgement, or "not measured" where the runs it looks at did not happen, or need a bundle."""
+    try:
+        return claim.judge(results)
+    except KeyError as error:
+        cells = [cell for cell in results.missing if str(error).find(cell[2]) >= 0]
+        if cells:
+            return Judgement(Verdict.NEEDS_BUNDLE, "–", results.missing[cells[0]])
+        return Judgement(Verdict.NOT_MEASURED, "–", "the runs this rests on were not made")
+
+
+def percent(value: Estimate) -> str:
+    """A share as a percentage with its interval."""
+    half = f" ± {100 * value.half_width:.2g}" if value.count > 1 else ""
+    return f"{100 * value.mean:+.1f}{half} %"
+
+
+def number(value: Estimate, unit: str = "") -> str:
+    """A mean with its interval."""
+    half = f" ± {value.half_width:.2g}" if value.count > 1 else ""
+    return f"{value.mean:.3g}{half}{' ' + unit if unit else ''}"
+
+
+def verdict_of(change: Estimate, at_most: float) -> Verdict:
+    """For a change that should be negative: reproduced at `at_most` or below, partly if surely below 0."""
+    if change.mean <= at_most and (change.high < 0 or change.count == 1):
+        return Verdict.REPRODUCED
+    return Verdict.PARTLY if change.mean < 0 and (change.high < 0 or change.count == 1) else Verdict.NOT
+
+
+def judge_change(
+    experiment: str,
+    settings: Sequence[str],
+    metric: str,
+    ours: str,
+    theirs: Sequence[str],
+    at_most: float,
+    why: Callable[[Results, Verdict], str] | str = "",
+    *,
+    is_lower_better: bool = True,
+) -> Callable[[Results], Judgement]:
+    """Judges "ours changes the metric by `at_most` or better against each of theirs", over the settings.
+
+    `at_most` is negative where lower is better, positive otherwise. The verdict is the worst over `theirs`.
+    """
+    sign = 1.0 if is_lower_better else -1.0
+    order = [Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT]
+
+    def judge(results: Results) -> Judgement:
+        changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
+        verdicts = [
+            verdict_of(Estimate(sign * c.mean, c.half_width, c.count), sign * at_most) for c in changes.values()
+        ]
+        worst = max(verdicts, key=order.index)
+        said = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
+        return Judgement(worst, said, why(results, worst) if callable(why) else why)
+
+    return judge

@@ -1,0 +1,79 @@
+"""The command `placewise reproduce`. Parses, shows progress, writes files; what is run is in the papers' modules."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from placewise_training.cli import INTERRUPTED, UsageError, progress_bar
+from placewise_training.reproduce import document, registry, report, runner
+
+QUICK_LIMIT_S = 50.0  # --quick ends within a minute, start-up and plots included
+FULL_SEEDS, QUICK_SEEDS = 5, 2
+_DOCS, _ALL = "docs", "all"
+reproduce_app = typer.Typer(add_completion=False)
+
+
+@reproduce_app.command(name="reproduce")
+def reproduce_command(
+    paper: Annotated[str, typer.Argument(help=f"{', '.join(registry.PAPERS)}, all, or docs (write the document).")],
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller, two seeds, within a minute.")] = False,
+    seeds: Annotated[int, typer.Option(min=0, help="Paired seeds; 0: 5, or 2 when quick.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for NAME.json and the plots.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Runs every figure and table of a paper's evaluation and says which of its claims hold here."""
+    if paper == _DOCS:
+        _write_document(out or Path("docs/reproduction"))
+        return
+    names = list(registry.PAPERS) if paper == _ALL else [paper]
+    if paper not in (_ALL, *registry.PAPERS):
+        raise UsageError(f"PAPER is one of {', '.join(registry.PAPERS)}, all, docs; not {paper!r}")
+    reports = []
+    for name in names:
+        reports.append(_reproduce(name, seeds, out, is_quick=quick, is_quiet=as_json))
+        if reports[-1]["stopped"] == runner.INTERRUPTED:
+            break
+    if as_json:
+        json.dump(reports[0] if paper != _ALL else {"papers": reports}, sys.stdout, ensure_ascii=False, allow_nan=False)
+        sys.stdout.write("\n")
+    if any(made["stopped"] == runner.INTERRUPTED for made in reports):
+        raise typer.Exit(INTERRUPTED)
+
+
+def _reproduce(name: str, seeds: int, out: Path | None, *, is_quick: bool, is_quiet: bool) -> report.Json:
+    made = registry.load(name, is_quick=is_quick)
+    count = seeds or (QUICK_SEEDS if is_quick else FULL_SEEDS)
+    limit_s = QUICK_LIMIT_S if is_quick else float("inf")
+    hidden = is_quiet or not sys.stderr.isatty()
+    with progress_bar(name, runner.trial_count(made, count), is_hidden=hidden) as show:
+        results = runner.run(made, range(count), progress=show, limit_s=limit_s)
+    found = report.as_json(made, results, is_quick=is_quick)
+    if out is not None:
+        _write(found, out)
+    if not is_quiet:
+        report.print_tables(found, Console())
+    return found
+
+
+def _write(found: report.Json, out: Path) -> None:
+    """NAME.json (NAME.partial.json for what was cut short, so that it replaces no whole one) and the plots."""
+    from placewise_training.reproduce.plots import draw  # noqa: PLC0415 (matplotlib takes a second to import)
+
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"{found['paper']}.partial" if found["partial"] else found["paper"]
+    text = json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1)
+    (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    draw(found, out if not found["partial"] else out / "partial")
+
+
+def _write_document(folder: Path) -> None:
+    reports = document.read_reports(folder)
+    if not reports:
+        raise UsageError(f"{folder} holds no reproduction; run `placewise reproduce PAPER --out {folder}` first")
+    target = folder.parent / f"{folder.name}.md"
+    target.write_text(document.markdown(reports, folder, folder.name), encoding="utf-8")
+    Console().print(f"wrote {target}")

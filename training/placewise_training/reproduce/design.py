@@ -1,0 +1,82 @@
+"""What a reproduction consists of: papers, experiments, metrics, outcomes. Plain data; runs nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from placewise_training.reproduce.claims import Claim
+
+Curve = tuple[Sequence[float], Sequence[float]]  # x, y
+Plot = Literal["bars", "lines", "curves", "none"]
+
+
+class NeedsBundleError(Exception):
+    """The method is a learned policy, and no trained bundle holds it yet."""
+
+
+class InterruptedRunError(Exception):
+    """A run inside a trial was stopped by Ctrl-C: what it returned is not a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of an outcome. `scale` turns it into the unit shown (seconds into hours, shares into %)."""
+
+    name: str
+    title: str
+    unit: str = ""
+    scale: float = 1.0
+    is_lower_better: bool = True
+    is_plotted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run: numbers by metric, and curves by name (kept for the first seed alone)."""
+
+    values: Mapping[str, float]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+
+# One run of a method in a setting: (setting, method, seed).
+Trial = Callable[[str, str, int], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One figure or table. `source` names it in the paper ("beyond the paper" where it is ours).
+
+    `axis` is the title of the settings; with plot "lines" they are numbers. `theirs` holds numbers the paper prints,
+    by (setting, method, metric), in the unit shown. `is_seeded` False: nothing random in it, one run is all.
+    """
+
+    key: str
+    title: str
+    source: str
+    settings: Sequence[str]
+    methods: Sequence[str]
+    metrics: Sequence[Metric]
+    trial: Trial
+    axis: str = ""
+    plot: Plot = "bars"
+    is_log_x: bool = False
+    is_seeded: bool = True
+    curve_axes: tuple[str, str] = ("", "")
+    theirs: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    note: str = ""
+
+    def trials(self) -> list[tuple[str, str]]:
+        """(setting, method), settings outermost: methods of one setting run next to each other."""
+        return [(setting, method) for setting in self.settings for method in self.methods]
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A whole evaluation. `assumptions`: what the paper leaves open, and what was taken."""
+
+    name: str
+    title: str
+    experiments: Sequence[Experiment]
+    claims: Sequence["Claim"]
+    assumptions: Sequence[str] = ()

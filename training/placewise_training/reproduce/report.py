@@ -1,0 +1,154 @@
+"""A reproduction as one JSON object, and as tables on a terminal. Both hold the same; computes nothing new."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from placewise_training.reproduce.claims import judged
+from placewise_training.reproduce.design import Experiment, Metric, Paper
+from placewise_training.reproduce.results import Results
+
+SCHEMA = "placewise.reproduction/1"
+_CURVE_POINTS = 240  # as many as a plot can show
+
+Json = dict[str, Any]
+
+
+def as_json(paper: Paper, results: Results, *, is_quick: bool) -> Json:
+    """Everything that was found: figures, ours and theirs, and the verdicts."""
+    return {
+        "schema": SCHEMA,
+        "paper": paper.name,
+        "title": paper.title,
+        "mode": "quick" if is_quick else "full",
+        "seeds": list(results.seeds),
+        "partial": bool(results.stopped),
+        "stopped": results.stopped,
+        "wall_s": round(results.wall_s, 1),
+        "assumptions": list(paper.assumptions),
+        "claims": [_claim(paper, i, results) for i in range(len(paper.claims))],
+        "experiments": [_experiment(experiment, results) for experiment in paper.experiments],
+    }
+
+
+def _claim(paper: Paper, i: int, results: Results) -> Json:
+    claim = paper.claims[i]
+    judgement = judged(claim, results)
+    return {
+        "key": claim.key,
+        "text": claim.text,
+        "paper": claim.paper,
+        "ours": judgement.ours,
+        "verdict": judgement.verdict.value,
+        "why": judgement.why,
+        "beyond_paper": claim.is_beyond,
+    }
+
+
+def _experiment(experiment: Experiment, results: Results) -> Json:
+    return {
+        "key": experiment.key,
+        "title": experiment.title,
+        "source": experiment.source,
+        "axis": experiment.axis,
+        "plot": experiment.plot,
+        "log_x": experiment.is_log_x,
+        "note": experiment.note,
+        "curve_axes": list(experiment.curve_axes),
+        "metrics": [_metric(metric) for metric in experiment.metrics],
+        "settings": list(experiment.settings),
+        "methods": list(experiment.methods),
+        "rows": [_row(experiment, setting, method, results) for setting, method in experiment.trials()],
+    }
+
+
+def _metric(metric: Metric) -> Json:
+    return {
+        "name": metric.name,
+        "title": metric.title,
+        "unit": metric.unit,
+        "lower_is_better": metric.is_lower_better,
+        "plotted": metric.is_plotted,
+    }
+
+
+def _row(experiment: Experiment, setting: str, method: str, results: Results) -> Json:
+    cell = (experiment.key, setting, method)
+    row: Json = {"setting": setting, "method": method, "metrics": {}, "missing": results.missing.get(cell, "")}
+    if not results.runs.get(cell):
+        row["missing"] = row["missing"] or "not run"
+        return row
+    for metric in experiment.metrics:
+        found = results.estimate(*cell, metric.name)
+        row["metrics"][metric.name] = {
+            "ours": _rounded(found.mean * metric.scale),
+            "ci95": _rounded(found.half_width * metric.scale),
+            "seeds": found.count,
+            "theirs": experiment.theirs.get((setting, method, metric.name)),
+        }
+    curves = results.curves(*cell)
+    if curves:
+        row["curves"] = {name: _thinned(x, y) for name, (x, y) in curves.items()}
+    return row
+
+
+def _thinned(x: Sequence[float], y: Sequence[float]) -> list[list[float]]:
+    step = max(1, -(-len(x) // _CURVE_POINTS))
+    return [[_rounded(float(v)) for v in list(x)[::step]], [_rounded(float(v)) for v in list(y)[::step]]]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+# -- terminal -----------------------------------------------------------------------------------------------------
+
+
+def print_tables(report: Mapping[str, Any], console: Console) -> None:
+    """Claims first, then one table per experiment."""
+    state = f" — PARTIAL ({report['stopped']})" if report["partial"] else ""
+    console.print(f"[bold]{report['title']}[/bold] ({report['mode']}, seeds {report['seeds']}){state}")
+    claims = Table(title="claims", title_justify="left", show_lines=True)
+    for title in ("claim", "paper", "ours", "verdict", "why"):
+        claims.add_column(title)
+    for c in report["claims"]:
+        text = f"(beyond the paper) {c['text']}" if c["beyond_paper"] else c["text"]
+        claims.add_row(text, c["paper"], c["ours"], c["verdict"], c["why"])
+    console.print(claims)
+    for experiment in report["experiments"]:
+        console.print(_table(experiment))
+
+
+def _table(experiment: Mapping[str, Any]) -> Table:
+    table = Table(title=f"{experiment['title']} [{experiment['source']}]", title_justify="left")
+    table.add_column(experiment["axis"] or "setting")
+    table.add_column("method")
+    for metric in experiment["metrics"]:
+        table.add_column(heading(metric), justify="right")
+    for row in experiment["rows"]:
+        cells = [cell_text(row, metric["name"]) for metric in experiment["metrics"]]
+        table.add_row(row["setting"], row["method"], *cells)
+    return table
+
+
+def heading(metric: Mapping[str, Any]) -> str:
+    """A metric's title with its unit."""
+    return f"{metric['title']} ({metric['unit']})" if metric["unit"] else str(metric["title"])
+
+
+def cell_text(row: Mapping[str, Any], metric: str) -> str:
+    """Ours with its interval, theirs in brackets where the paper prints one; why there is none where there is none."""
+    if metric not in row["metrics"]:
+        return str(row["missing"])
+    found = row["metrics"][metric]
+    text = short(found["ours"])
+    if found["seeds"] > 1:
+        text += f" ± {found['ci95']:.2g}"
+    return text if found["theirs"] is None else f"{text} [{short(found['theirs'])}]"
+
+
+def short(value: float) -> str:
+    """Three figures, thousands with a comma."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

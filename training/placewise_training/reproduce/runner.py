@@ -1,0 +1,54 @@
+"""Runs the trials of a paper, seed by seed over all experiments. Decides nothing about what they mean."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from placewise_training.reproduce.design import Experiment, InterruptedRunError, NeedsBundleError, Paper
+from placewise_training.reproduce.results import Results
+
+INTERRUPTED = "interrupted"
+OUT_OF_TIME = "out of time"
+
+
+def trial_count(paper: Paper, seeds: int) -> int:
+    """How many trials a run of that many seeds has."""
+    return sum(len(e.trials()) * (seeds if e.is_seeded else 1) for e in paper.experiments)
+
+
+def run(
+    paper: Paper, seeds: Sequence[int], *, progress: Callable[[int], None] | None = None, limit_s: float = float("inf")
+) -> Results:
+    """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then says so.
+
+    One round over all experiments comes before the second seed, so that what an early end leaves is complete but for
+    the number of seeds. The time limit is looked at between trials.
+    """
+    results = Results(seeds=tuple(seeds))
+    began = time.perf_counter()
+    done = 0
+    try:
+        for experiment, setting, method, seed in _plan(paper, seeds):
+            if time.perf_counter() - began > limit_s:
+                results.stopped = OUT_OF_TIME
+                break
+            cell = (experiment.key, setting, method)
+            if cell not in results.missing:
+                try:
+                    results.add(cell, seed, experiment.trial(setting, method, seed))
+                except NeedsBundleError as error:
+                    results.missing[cell] = str(error) or "needs a bundle"
+            done += 1
+            if progress is not None:
+                progress(done)
+    except (KeyboardInterrupt, InterruptedRunError):
+        results.stopped = INTERRUPTED
+    results.wall_s = time.perf_counter() - began
+    return results
+
+
+def _plan(paper: Paper, seeds: Sequence[int]) -> Iterator[tuple[Experiment, str, str, int]]:
+    for i, seed in enumerate(seeds):
+        for experiment in paper.experiments:
+            if i == 0 or experiment.is_seeded:
+                for setting, method in experiment.trials():
+                    yield experiment, setting, method, seed

@@ -1,0 +1,76 @@
+"""Ways to split a divisible task that the heat-island reproduction compares. The policy itself is the service's own."""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+
+import numpy as np
+
+from placewise_core.decision import Outcome, PartitionPlan, Share
+from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.registry import partition_policy
+from placewise_core.view import ClusterView
+from placewise_training.sim.divisible import HeatNode, Splitter
+
+_GPU_CELSIUS, _LIMIT = 8, 9  # rows of the view's telemetry
+_NO_OVERHEAD_S, _ENDLESS_OVERHEAD_S = 1e-9, 1e9
+
+
+@functools.cache
+def served_policy() -> Splitter:
+    """The heat-island policy with the capability file the service ships."""
+    text = resources.files("placewise_service").joinpath("bundles", "default", "capability.json").read_text("utf-8")
+    return partition_policy(json.loads(text))
+
+
+class Reactive:
+    """Prediction replaced by a thermostat: a unit at its limit is left out, one below it may take any share."""
+
+    name = "thermostat"
+
+    def __init__(self, policy: Splitter) -> None:
+        self._policy = policy
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        kept = view.telemetry[_LIMIT].copy()
+        view.telemetry[_LIMIT] = np.where(view.telemetry[_GPU_CELSIUS] >= kept, kept, np.nan)
+        try:
+            return self._policy.partition(task, view, context)
+        finally:
+            view.telemetry[_LIMIT] = kept
+
+
+class TrueShares:
+    """Shares in proportion to the units' true speeds, which no policy knows: what a perfect estimate would give."""
+
+    name = "true speeds"
+
+    def __init__(self, nodes: Sequence[HeatNode]) -> None:
+        self._capability: Mapping[str, float] = {node.spec.id: node.capability for node in nodes}
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        idle = [str(view.node_id(m)) for m in range(view.size) if view.tasks_on(m) == 0]
+        if not idle:
+            return PartitionPlan(Outcome.WAIT)
+        idle.sort(key=lambda name: -self._capability[name])  # the serial part goes to the strongest
+        total = sum(self._capability[name] for name in idle)
+        shares = []
+        for name in idle:
+            own = self._capability[name]
+            scale = task.parallel_scale * own / total
+            shares.append(Share(view.node_id(view.index[name]), "gpu0", scale, scale / own, 0.0, own))
+        return PartitionPlan(Outcome.PLACED, tuple(shares))
+
+
+class Forced:
+    """The served policy told another overhead: none, so that all units share, or endless, so that one works alone."""
+
+    def __init__(self, policy: Splitter, *, is_alone: bool) -> None:
+        self.name = "one unit" if is_alone else "all units"
+        self._policy = policy
+        self._overhead_s = _ENDLESS_OVERHEAD_S if is_alone else _NO_OVERHEAD_S
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        return self._policy.partition(replace(task, overhead_s=self._overhead_s), view, context)
