@@ -94,6 +94,12 @@ def simulate_command(
         raise typer.Exit(INTERRUPTED)
 
 
+def print_json(value: object) -> None:
+    """One object on stdout."""
+    json.dump(value, sys.stdout, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
 def _slot_s(admit: str, interval_s: float) -> float:
     """Proteus moves its queues once per slot: it needs one."""
     return 10.0 if admit == "proteus" and interval_s == 0 else interval_s
@@ -173,8 +179,7 @@ def _offset(show: Callable[[int], None], before: int) -> Callable[[int, float], 
 def _print(summaries: Sequence[Summary], cluster: Sequence[NodeSpec], *, as_json: bool) -> None:
     if as_json:
         rows = [summary.as_dict() for summary in summaries]
-        json.dump(rows[0] if len(rows) == 1 else {"policies": rows}, sys.stdout, ensure_ascii=False)
-        sys.stdout.write("\n")
+        print_json(rows[0] if len(rows) == 1 else {"policies": rows})
         return
     table = Table(title=f"{len(cluster)} nodes, {len(summaries[0].seeds)} seed(s)", title_justify="left")
     table.add_column("seconds, shares of 1")

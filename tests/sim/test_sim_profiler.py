@@ -1,0 +1,94 @@
+"""The profiler: really runs loops side by side, and writes rows in the schema of the measured data."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from placewise_training.cli import UsageError
+from placewise_training.profiling import profiler
+from placewise_training.profiling.command import profile_app
+from placewise_training.profiling.profiler import PAIR_COLUMNS, ProfileSettings, groups, profile, short_profiles, write
+from placewise_training.profiling.workers import Reading, Workers
+
+
+def test_groups_are_all_pairs_and_all_triples() -> None:
+    names = ("a", "b", "c", "d")
+    made = groups(names, has_triples=True)
+    assert len([g for g in made if len(g) == 2]) == 10
+    assert len([g for g in made if len(g) == 3]) == 4
+    assert all(len(g) == 2 for g in groups(names, has_triples=False))
+
+
+def test_two_metrics_of_every_loop_are_drawn_by_seed() -> None:
+    alone = {name: Reading(name, 10.0, 0.9, 1.0) for name in "abc"}
+    first = short_profiles(alone, 0)
+    assert first == short_profiles(alone, 0)
+    assert all(len(row) == 2 for row in first.values())
+    assert all(0 < row["host_memory"] < 1 for row in first.values())
+
+
+@pytest.mark.slow
+def test_real_loops_share_one_core_and_are_written(tmp_path: Path) -> None:
+    """Two loops on one core: together they can do no more than one core's work, whatever else the machine does."""
+    core = (min(os.sched_getaffinity(0)),)
+    names = ("convolutional", "input_bound")
+    settings = ProfileSettings(names, cores=core, seconds=0.4, repeats=2, has_triples=False)
+    measured = profile(settings)
+    assert [s.models for s in measured.sets] == groups(names, has_triples=False)
+    assert all(rate > 0 for s in measured.sets for rate in (*s.alone, *s.shared, *s.norms))
+    files = write(measured, settings, tmp_path)
+    assert [f.name for f in files] == ["pairs.csv", "sets.csv", "single.csv", "provenance.json"]
+    with files[0].open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == PAIR_COLUMNS
+    assert len(rows) == 3
+    for row in rows:
+        for side in "ab":
+            assert float(row[f"norm_{side}"]) > 0
+    found = json.loads(files[3].read_text())
+    assert found["hardware"]
+    assert found["settings"]["workloads"] == list(names)
+    assert found["partial"] is False
+
+
+@pytest.mark.slow
+def test_loops_on_one_core_take_turns() -> None:
+    core = (min(os.sched_getaffinity(0)),)
+    with Workers(2, "cpu", core) as workers:
+        readings = workers.measure(["recurrent", "transformer"], 0.8)
+    assert {r.workload for r in readings} == {"recurrent", "transformer"}
+    assert sum(r.cpu_share for r in readings) < 1.15
+
+
+def test_a_stopped_profile_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Interrupted:
+        def __init__(self, *args: object) -> None:
+            self.asked = 0
+
+        def __enter__(self) -> "Interrupted":
+            return self
+
+        def __exit__(self, *args: object) -> None: ...
+
+        def measure(self, names: list[str], seconds: float) -> list[Reading]:
+            self.asked += 1
+            if self.asked > 6:
+                raise KeyboardInterrupt
+            return [Reading(name, 5.0, 1.0, 0.5) for name in names]
+
+    monkeypatch.setattr(profiler, "Workers", Interrupted)
+    settings = ProfileSettings(("convolutional", "recurrent"), seconds=0.1, repeats=1, has_triples=False)
+    measured = profile(settings)
+    assert measured.is_partial
+    assert 0 < len(measured.sets) < 3
+    assert json.loads(write(measured, settings, tmp_path)[3].read_text())["partial"] is True
+
+
+@pytest.mark.parametrize("args", [["--workload", "quantum"], ["--device", "tpu"], ["--cores", "a,b"]])
+def test_options_that_make_no_sense(args: list[str]) -> None:
+    result = CliRunner().invoke(profile_app, args)
+    assert isinstance(result.exception, UsageError)

@@ -1,0 +1,63 @@
+"""`placewise profile`: measures training loops on this machine. A module of its own, as it needs PyTorch to load."""
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from placewise_training.cli import INTERRUPTED, UsageError, print_json, progress_bar
+from placewise_training.profiling.profiler import ProfileSettings, groups, profile, write
+from placewise_training.profiling.workloads import WORKLOADS
+
+profile_app = typer.Typer(add_completion=False)
+
+
+@profile_app.command(name="profile")
+def profile_command(
+    out: Annotated[Path, typer.Option(help="Folder for the rows and their provenance.")] = Path("var/profile"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    cores: Annotated[str, typer.Option(help="CPU cores the loops share, as 0,1; empty: all.")] = "",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one measurement.")] = 3.0,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    triples: Annotated[bool, typer.Option(help="Measure three at a time as well.")] = True,
+    workload: Annotated[list[str] | None, typer.Option(help="Only these; repeat.")] = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Measures real training loops alone, in pairs and in triples, on CPU cores or a GPU."""
+    names = tuple(workload or WORKLOADS)
+    unknown = sorted(set(names) - WORKLOADS.keys())
+    if unknown:
+        raise UsageError(f"--workload {unknown[0]!r} is none of {', '.join(WORKLOADS)}")
+    chosen = ProfileSettings(names, _device(device), _cores(cores), seconds, repeats, triples, seed)
+    total = len(names) + len(groups(names, triples))
+    done = itertools.count(1)
+    with progress_bar("profile", total, is_hidden=as_json or not sys.stderr.isatty()) as show:
+        measured = profile(chosen, lambda what: show(next(done)))
+    files = write(measured, chosen, out)
+    if as_json:
+        norms = {"+".join(s.models): [round(n, 4) for n in s.norms] for s in measured.sets}
+        print_json({"files": [str(f) for f in files], "norms": norms, "partial": measured.is_partial})
+    else:
+        Console().print("\n".join(str(f) for f in files))
+    if measured.is_partial:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _device(device: str) -> str:
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device is auto, cpu or cuda, not {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: there is no GPU that PyTorch can use")
+    return "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
+
+
+def _cores(cores: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(core) for core in cores.split(",") if core.strip())
+    except ValueError:
+        raise UsageError(f"--cores is a list such as 0,1, not {cores!r}") from None

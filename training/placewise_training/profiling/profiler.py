@@ -1,0 +1,216 @@
+"""Profiles workloads alone, in pairs and in triples, and keeps the rows with their provenance. Draws no conclusions.
+
+Every set is measured between two measurements of its members alone, so that what else the machine does at that time
+changes both sides of the ratio; the median over the repeats counts, and `spread` says how far the repeats differ.
+"""
+
+import csv
+import itertools
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from placewise_training.profiling.workers import Reading, Workers
+from placewise_training.profiling.workloads import WORKLOADS
+
+# Header of the measured co-location table, so that a reader of that table reads this one.
+PAIR_COLUMNS = [
+    *("source", "sharing", "gpu_type"),
+    *(f"{name}_a" for name in ("model", "dataset", "batch", "amp", "parallelism", "scale")),
+    *(f"{name}_b" for name in ("model", "dataset", "batch", "amp", "parallelism", "scale")),
+    *("tput_a_alone", "tput_b_alone", "tput_a_shared", "tput_b_shared", "tput_unit", "norm_a", "norm_b"),
+    *("feasible", "clipped_a", "clipped_b", "gpu_util_pair", "gmem_util_pair", "gmem_used_mb_pair"),
+]
+SOURCE = "placewise_profiler"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """`cores` the loops share (empty: all the process may use); `device` "cpu" or "cuda"."""
+
+    workloads: tuple[str, ...]
+    device: str = "cpu"
+    cores: tuple[int, ...] = ()
+    seconds: float = 3.0
+    repeats: int = 3
+    has_triples: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Loops that ran side by side: steps per second of each alone and shared, medians; relative speeds; spreads."""
+
+    models: tuple[str, ...]
+    alone: tuple[float, ...]
+    shared: tuple[float, ...]
+    norms: tuple[float, ...]
+    spread: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything one run measured. `alone` holds the full profile of each loop, `short` IAWP's two metrics of it."""
+
+    alone: Mapping[str, Reading]
+    short: Mapping[str, Mapping[str, float]]
+    sets: tuple[Set, ...]
+    batches: Mapping[str, int]
+    is_partial: bool
+
+
+def profile(settings: ProfileSettings, progress: Callable[[str], None] = lambda what: None) -> Profile:
+    """Runs the measurements; Ctrl-C ends them early, marked partial."""
+    names = settings.workloads
+    sets: list[Set] = []
+    alone: dict[str, Reading] = {}
+    is_partial = False
+    with Workers(3 if settings.has_triples else 2, settings.device, settings.cores) as workers:
+        try:
+            for name in names:
+                progress(name)
+                alone[name] = workers.measure([name], settings.seconds)[0]
+            for models in groups(names, settings.has_triples):
+                progress(" + ".join(models))
+                sets.append(_measure_set(workers, models, settings))
+        except KeyboardInterrupt:
+            is_partial = True
+    return Profile(
+        alone, short_profiles(alone, settings.seed), tuple(sets), {n: WORKLOADS[n].batch for n in names}, is_partial
+    )
+
+
+def groups(names: Sequence[str], has_triples: bool) -> list[tuple[str, ...]]:
+    """Every unordered pair, a loop beside itself included; and every triple of different ones."""
+    found: list[tuple[str, ...]] = list(itertools.combinations_with_replacement(names, 2))
+    return found + list(itertools.combinations(names, 3)) if has_triples else found
+
+
+def _measure_set(workers: Workers, models: tuple[str, ...], settings: ProfileSettings) -> Set:
+    alone = np.zeros((settings.repeats, len(models)))
+    shared = np.zeros((settings.repeats, len(models)))
+    for repeat in range(settings.repeats):
+        before = _alone(workers, models, settings.seconds / 2)
+        shared[repeat] = [r.steps_per_s for r in workers.measure(models, settings.seconds)]
+        after = _alone(workers, models, settings.seconds / 2)
+        alone[repeat] = [(before[m] + after[m]) / 2.0 for m in models]
+    norms = shared / alone
+    middle = np.median(norms, axis=0)
+    return Set(
+        models=models,
+        alone=tuple(np.median(alone, axis=0).tolist()),
+        shared=tuple(np.median(shared, axis=0).tolist()),
+        norms=tuple(middle.tolist()),
+        spread=tuple((np.ptp(norms, axis=0) / middle).tolist()),
+    )
+
+
+def _alone(workers: Workers, models: Sequence[str], seconds: float) -> dict[str, float]:
+    return {name: workers.measure([name], seconds)[0].steps_per_s for name in dict.fromkeys(models)}
+
+
+def short_profiles(alone: Mapping[str, Reading], seed: int) -> dict[str, dict[str, float]]:
+    """IAWP's short profile: two metrics of each loop, drawn from those the machine can read without counters.
+
+    Without a GPU these are CPU use (cores) and host memory (share of the machine); others stay unknown, as in the
+    paper, for the completion to fill.
+    """
+    rng = np.random.default_rng((seed, 10))
+    total_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    found = {}
+    for name, reading in alone.items():
+        row = {"cpu": reading.cpu_share, "host_memory": reading.resident_gib / total_gib}
+        chosen = rng.choice(sorted(row), size=2, replace=False)
+        found[name] = {str(metric): row[str(metric)] for metric in chosen}
+    return found
+
+
+def write(profiled: Profile, settings: ProfileSettings, folder: Path) -> list[Path]:
+    """Writes pairs (schema of the measured data), all sets, single profiles, and provenance. Returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hardware = hardware_name(settings.device)
+    pairs, sets, single = folder / "pairs.csv", folder / "sets.csv", folder / "single.csv"
+    with pairs.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, PAIR_COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(_pair_row(s, profiled.batches, hardware) for s in profiled.sets if len(s.models) == 2)
+    with sets.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["hardware", "models", "alone_steps_per_s", "shared_steps_per_s", "norms", "spread"])
+        rows.writerows([hardware, *(_joined(v) for v in asdict(s).values())] for s in profiled.sets)
+    with single.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["hardware", "model", "batch", "steps_per_s", "cpu", "resident_gib", "short_profile"])
+        for name, r in profiled.alone.items():
+            short = json.dumps({k: round(v, 5) for k, v in profiled.short[name].items()})
+            figures = (f"{r.steps_per_s:.6g}", f"{r.cpu_share:.4g}", f"{r.resident_gib:.4g}")
+            rows.writerow([hardware, name, profiled.batches[name], *figures, short])
+    provenance = folder / "provenance.json"
+    provenance.write_text(json.dumps(_provenance(profiled, settings, hardware), indent=1) + "\n", encoding="utf-8")
+    return [pairs, sets, single, provenance]
+
+
+def _joined(values: Sequence[object]) -> str:
+    return "+".join(v if isinstance(v, str) else f"{v:.5g}" for v in values)
+
+
+def _pair_row(measured: Set, batches: Mapping[str, int], hardware: str) -> dict[str, object]:
+    a, b = measured.models
+    return {
+        "source": SOURCE,
+        "sharing": "operating system time slices, one thread each",
+        "gpu_type": hardware,
+        "model_a": a,
+        "batch_a": batches[a],
+        "scale_a": 1,
+        "model_b": b,
+        "batch_b": batches[b],
+        "scale_b": 1,
+        "tput_a_alone": f"{measured.alone[0]:.6g}",
+        "tput_b_alone": f"{measured.alone[1]:.6g}",
+        "tput_a_shared": f"{measured.shared[0]:.6g}",
+        "tput_b_shared": f"{measured.shared[1]:.6g}",
+        "tput_unit": "steps/s",
+        "norm_a": f"{measured.norms[0]:.6g}",
+        "norm_b": f"{measured.norms[1]:.6g}",
+        "feasible": True,
+        "clipped_a": False,
+        "clipped_b": False,
+    }
+
+
+def hardware_name(device: str) -> str:
+    """The GPU's name, or the CPU's with how many cores this process may use."""
+    if device != "cpu":
+        return torch.cuda.get_device_name(0)
+    cores = len(os.sched_getaffinity(0))
+    return f"{_cpu_name()} ({cores} cores)"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown CPU"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def _provenance(profiled: Profile, settings: ProfileSettings, hardware: str) -> dict[str, object]:
+    return {
+        "source": SOURCE,
+        "hardware": hardware,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load_average": os.getloadavg(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "settings": asdict(replace(settings)),
+        "median_spread": float(np.median([v for s in profiled.sets for v in s.spread])) if profiled.sets else None,
+        "partial": profiled.is_partial,
+    }
