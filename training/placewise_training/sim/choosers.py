@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from placewise_core.job import Architecture, Resources, Role, TaskGroup
+from placewise_core.job import Architecture, Resources, Role, SubtaskState, TaskGroup
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_training.sim.pipelines import PipelineTask, subtask_truths
@@ -88,7 +88,7 @@ class BacklogEct:
 
     def _ahead(self, queue: "NodeQueue") -> float:
         return sum(
-            task.size * sum(self._core_s[s.kind] for s in job.subtasks if s.state.value != "DONE")
+            task.size * sum(self._core_s[s.kind] for s in job.subtasks if s.state is not SubtaskState.DONE)
             for task, job in queue.tasks.values()
         )
 

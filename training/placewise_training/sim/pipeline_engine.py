@@ -27,7 +27,10 @@ _REPORT_EVERY_S = 30.0  # well within what the view takes as fresh
 _WINDOW = 24  # tasks of one node's queue that are offered to the unit policy at once
 
 
-@dataclass(slots=True)
+Use = tuple[float, float, float, float]
+
+
+@dataclass(slots=True, eq=False)
 class _Running:
     """One subtask on a unit; `left` in units of size, `rate` in units per second."""
 
@@ -54,23 +57,49 @@ class NodeQueue:
     tasks: dict[str, tuple[PipelineTask, Job]] = field(default_factory=dict)
     running: dict[tuple[str, str], _Running] = field(default_factory=dict)
     finished: int = 0
+    _by_unit: dict[str, list[_Running]] = field(default_factory=dict)
+    _used: Use | None = None
 
     @property
     def cores(self) -> int:
         return int(self.spec.node.capacity.cpu_cores)
 
-    def on(self, unit: str) -> list[_Running]:
-        return [r for r in self.running.values() if r.unit == unit]
+    def on(self, unit: str) -> Sequence[_Running]:
+        return self._by_unit.get(unit, ())
 
-    def utilisation(self) -> tuple[float, float, float, float]:
+    def begin(self, key: tuple[str, str], started: _Running) -> None:
+        """One subtask more."""
+        self.running[key] = started
+        self._by_unit.setdefault(started.unit, []).append(started)
+        self._used = None
+
+    def end(self, key: tuple[str, str]) -> _Running:
+        """One subtask less. Raises KeyError for one that does not run."""
+        ended = self.running.pop(key)
+        self._by_unit[ended.unit].remove(ended)
+        self._used = None
+        return ended
+
+    def utilisation(self) -> Use:
         """(CPU, host memory, GPU, GPU memory) in use, shares of 1: what (7) takes the mean of."""
-        cpu = sum(r.unit.startswith("cpu") for r in self.running.values()) / max(1, self.cores)
-        memory = min(1.0, sum(r.truth.host_memory for r in self.running.values()))
+        if self._used is None:
+            self._used = self._utilisation()
+        return self._used
+
+    def _utilisation(self) -> Use:
         gpus = len(self.spec.node.gpus)
-        on_gpu = [r for r in self.running.values() if r.unit.startswith("gpu")]
-        busy = len({r.unit for r in on_gpu}) / gpus if gpus else 0.0
-        device = min(1.0, sum(r.truth.shares[4] for r in on_gpu) / gpus) if gpus else 0.0
+        on_gpu = [(unit, r) for unit, there in self._by_unit.items() if unit.startswith("gpu") for r in there]
+        cpu = (len(self.running) - len(on_gpu)) / max(1, self.cores)
+        memory = min(1.0, sum(r.truth.host_memory for r in self.running.values()))
+        busy = len({unit for unit, _ in on_gpu}) / gpus if gpus else 0.0
+        device = min(1.0, sum(r.truth.shares[4] for _, r in on_gpu) / gpus) if gpus else 0.0
         return cpu, memory, busy, device
+
+    def sm_utilisation(self) -> float:
+        """Share of the node's streaming multiprocessors in use: what its GPUs' subtasks want together, at most all."""
+        gpus = len(self.spec.node.gpus)
+        wanted = [sum(r.truth.shares[0] for r in self.on(f"gpu{gpu.index}")) for gpu in self.spec.node.gpus]
+        return sum(min(1.0, w) for w in wanted) / gpus if gpus else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +121,10 @@ class PipelineResult:
     is_partial: bool = False
 
 
+# Called after every event with the time and the nodes as they are from then on.
+Observer = Callable[[float, Mapping[str, NodeQueue]], None]
+
+
 class PipelineSimulation:
     """One run of pipeline tasks over hybrid nodes."""
 
@@ -106,7 +139,9 @@ class PipelineSimulation:
         faults: Sequence[Fault] = (),
         seed: int = 0,
         is_noisy: bool = True,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer
         self.truth, self.chooser, self.units = truth, chooser, units
         self.clock, self.events, self.hash = ManualClock(), EventQueue(), EventHash()
         self.view = ClusterView(ClusterRecords("sim", 0, "sim", nodes=tuple(spec.node for spec in nodes)))
@@ -225,7 +260,7 @@ class PipelineSimulation:
         started = _Running(
             task, subtask_id, truth, unit, self._base_rate(queue, task, truth, unit), task.size, self.now_s
         )
-        queue.running[job_id, subtask_id] = started
+        queue.begin((job_id, subtask_id), started)
         queue.tasks[job_id] = (task, _with_state(job, subtask_id, SubtaskState.RUNNING, f"{queue.spec.id}/{unit}"))
         self.hash.add(self.now_s, subtask_id, task.number, (queue.spec.id, unit))
         self._retime(queue, unit)
@@ -255,7 +290,7 @@ class PipelineSimulation:
 
     def _finish_subtask(self, name: str, key: tuple[str, str]) -> None:
         queue = self.nodes[name]
-        ended = queue.running.pop(key)
+        ended = queue.end(key)
         task, job = queue.tasks[key[0]]
         job = _with_state(job, key[1], SubtaskState.DONE, "")
         queue.tasks[key[0]] = (task, job)
@@ -319,6 +354,8 @@ class PipelineSimulation:
         cores = [q.cores for q in self.nodes.values()]
         self._cpu.set(self.now_s, sum(u[0] * c for u, c in zip(uses, cores, strict=True)) / max(1, sum(cores)))
         self._balance.set(self.now_s, 1.0 - spread)
+        if self.observer is not None:
+            self.observer(self.now_s, self.nodes)
 
 
 def _with_state(job: Job, subtask_id: str, state: SubtaskState, unit: str) -> Job:
