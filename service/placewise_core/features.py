@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.job import Architecture, Job, JobId, Priority, Role
 from placewise_core.speed.model_names import canonical, nearest
-from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, IntArray
+from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray, IntArray
 
 Float32 = NDArray[np.float32]
 
@@ -122,14 +122,40 @@ UTILISATION_COLUMNS = (
     Column("uplink", "share of the NIC"),
     Column("downlink", "share of the NIC"),
 )
+# A part: a job's tasks on one node, as the reward model sees it (part_tokens.py), after what `encode_job` gives.
+PART_COLUMNS = (
+    Column("is_new", "flag"),
+    Column("placed_workers", "tasks", 0.25),
+    Column("placed_servers", "tasks", 0.25),
+    Column("nodes_used", "nodes", 0.25),
+    Column("has_step", "flag"),
+    Column("worker_step", "ms", 0.2, is_log=True),
+    Column("has_speed", "flag"),
+    Column("speed", "linear speed = 1"),
+    Column("workers_here", "tasks", 0.5),
+    Column("servers_here", "tasks", 0.5),
+    Column("traffic", "ms at line rate", 0.2, is_log=True),
+    Column("traffic_share", "of a step"),
+    Column("cpu_capacity", "cores", 0.2, is_log=True),
+    Column("network_capacity", "Gbit/s", 0.2, is_log=True),
+    Column("gpus", "GPUs", 0.125),
+    Column("gpu_speed", "mean of the cluster = 1"),
+    Column("jobs_on_node", "jobs", 0.25),
+    Column("tasks_on_node", "tasks", 0.125),
+    Column("cpu_held", "1"),
+    Column("gpus_held", "1"),
+    Column("traffic_of_others", "of their steps"),
+)
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "nodes": NODE_COLUMNS,
     "jobs": JOB_COLUMNS,
     "placement": PLACEMENT_COLUMNS,
+    "parts": PART_COLUMNS,
     "utilisation": UTILISATION_COLUMNS,
 }
 NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS)
 _STATIC_JOB_FEATURES = [column.name for column in JOB_COLUMNS].index("is_new")
+PART_FEATURES = _STATIC_JOB_FEATURES + len(PART_COLUMNS)
 
 
 def feature_schema() -> dict[str, object]:
@@ -181,18 +207,17 @@ class Encoder:
         index into `batch`. With `rows`, running jobs that touch none of these nodes are left out.
         """
         running = self._running(view, len(batch), rows)
+        size = view.size if rows is None else len(rows)
         jobs = np.zeros((len(batch) + len(running), JOB_FEATURES), dtype=np.float32)
-        placement = np.zeros((len(jobs), view.size, 2), dtype=np.float32)
+        placement = np.zeros((len(jobs), size, 2), dtype=np.float32)
+        where = _Positions(view.size, rows)
         for i, job in enumerate(batch):
             done = () if placed is None else placed.get(job.id, ())
-            self._write_new(jobs[i], placement[i], job, done, view, is_current=i == current)
+            self._write_new(jobs[i], where.of(placement[i]), job, done, view, is_current=i == current)
         for i, held in enumerate(running, start=len(batch)):
-            self._write_running(jobs[i], placement[i], held, view)
-        nodes = self.encode_nodes(view, now_s)
+            self._write_running(jobs[i], where.of(placement[i]), held, view)
         placement *= PLACEMENT_COLUMNS[0].scale
-        if rows is not None:
-            nodes, placement = nodes[rows], placement[:, rows]
-        return Observation(nodes, jobs, placement, current)
+        return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
 
     def _running(self, view: ClusterView, new: int, rows: IntArray | None) -> list[RunningJob]:
         if rows is None:
@@ -206,23 +231,24 @@ class Encoder:
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
-    def encode_nodes(self, view: ClusterView, now_s: float) -> Float32:
-        """(M, NODE_FEATURES)."""
-        out = self._inventory_of(view).copy()
-        inverse = view.inverse_capacity
-        free_gpus = view.free_gpus()
-        out[:, 4] = view.free[CPU]
+    def encode_nodes(self, view: ClusterView, now_s: float, rows: IntArray | None = None) -> Float32:
+        """(M, NODE_FEATURES), or (C, NODE_FEATURES) for the nodes `rows`; cost follows C, not M."""
+        at: slice | IntArray = slice(None) if rows is None else rows
+        out = self._inventory_of(view)[at].copy()
+        free, inverse = view.free[:, at], view.inverse_capacity[:, at]
+        free_gpus = view.free_gpus()[at]
+        out[:, 4] = free[CPU]
         out[:, 5] = free_gpus
-        out[:, 6] = view.free[CPU] * inverse[CPU]
-        out[:, 7] = view.free[MEMORY] * inverse[MEMORY]
-        out[:, 8] = view.free[NETWORK] * inverse[NETWORK]
+        out[:, 6] = free[CPU] * inverse[CPU]
+        out[:, 7] = free[MEMORY] * inverse[MEMORY]
+        out[:, 8] = free[NETWORK] * inverse[NETWORK]
         out[:, 9] = free_gpus / np.maximum(out[:, 3], 1)
-        out[:, 10] = view.free[GPU_MEMORY] * inverse[GPU_MEMORY]
-        out[:, 11] = view.load()
-        out[:, 12] = view.task_count
-        out[:, 14] = view.usable(now_s)
-        if view.observe_time_s.any():
-            _write_telemetry(out, view)
+        out[:, 10] = free[GPU_MEMORY] * inverse[GPU_MEMORY]
+        out[:, 11] = view.load()[at]
+        out[:, 12] = view.task_count[at]
+        out[:, 14] = view.usable(now_s)[at]
+        if view.observe_time_s[at].any():
+            _write_telemetry(out, view.telemetry[:, at], view.capacity[NETWORK, at])
         out *= _NODE_SCALES
         return out
 
@@ -242,24 +268,32 @@ class Encoder:
     def update_new(self, seen: Observation, i: int, job: Job, done: Sequence[Assignment], view: ClusterView) -> None:
         """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
         seen.placement[i] = 0.0
-        self._write_new(seen.jobs[i], seen.placement[i], job, done, view, is_current=i == seen.current)
+        cells = _Cells(seen.placement[i], None)
+        self._write_new(seen.jobs[i], cells, job, done, view, is_current=i == seen.current)
         seen.placement[i] *= PLACEMENT_COLUMNS[0].scale
 
     def _write_new(
-        self, row: Float32, where: Float32, job: Job, done: Sequence[Assignment], view: ClusterView, *, is_current: bool
+        self,
+        row: Float32,
+        where: "_Cells",
+        job: Job,
+        done: Sequence[Assignment],
+        view: ClusterView,
+        *,
+        is_current: bool,
     ) -> None:
         row[:_STATIC_JOB_FEATURES] = self._static_of(job)
         if not done:
             row[_STATIC_JOB_FEATURES:] = (1.0, is_current, 0.0, 0.0, 0.0, 1.0)
             return
         held = _held(done, view.index)
-        where[held.cells[0], held.cells[1]] = held.counts
+        where.write(held)
         row[_STATIC_JOB_FEATURES:] = (1.0, is_current, *held.summary, 1.0)
 
-    def _write_running(self, row: Float32, where: Float32, running: RunningJob, view: ClusterView) -> None:
+    def _write_running(self, row: Float32, where: "_Cells", running: RunningJob, view: ClusterView) -> None:
         row[:_STATIC_JOB_FEATURES] = self._static_of(running.job)
         held = self._held_by(running, view)
-        where[held.cells[0], held.cells[1]] = held.counts
+        where.write(held)
         left = 1.0
         if running.job.total_epochs > 0:
             left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
@@ -347,23 +381,51 @@ def encode_utilisation(view: ClusterView) -> Float32:
     return np.asarray(np.clip(np.stack(columns), 0.0, 1.0) * present, dtype=np.float32).T
 
 
-def _write_telemetry(out: Float32, view: ClusterView) -> None:
+def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArray) -> None:
     """Temperature margin, utilisation and link rates where they were reported; zero with its flag at zero elsewhere."""
-    celsius = np.fmax(view.telemetry[7], view.telemetry[8])
-    margin = view.telemetry[9] - celsius
+    margin = telemetry[9] - np.fmax(telemetry[7], telemetry[8])
     known = ~np.isnan(margin)
     out[:, 15] = known
     out[known, 16] = margin[known]
-    used = ~np.isnan(view.telemetry[0])
-    out[:, 17] = used
-    network = np.maximum(view.capacity[NETWORK], 1e-9)
+    out[:, 17] = ~np.isnan(telemetry[0])
+    network = np.maximum(network_gbps, 1e-9)
     for column, values in (
-        (18, view.telemetry[0]),
-        (19, view.telemetry[2]),
-        (20, view.telemetry[5] / network),
-        (21, view.telemetry[6] / network),
+        (18, telemetry[0]),
+        (19, telemetry[2]),
+        (20, telemetry[5] / network),
+        (21, telemetry[6] / network),
     ):
         out[:, column] = np.nan_to_num(values, nan=0.0)
+
+
+class _Positions:
+    """Where a node of the view is among the encoded ones: itself, or its place in `rows`; −1 if it is not there."""
+
+    def __init__(self, size: int, rows: IntArray | None) -> None:
+        self._position: IntArray | None = None
+        if rows is not None:
+            self._position = np.full(size, -1, dtype=np.int64)
+            self._position[rows] = np.arange(len(rows))
+
+    def of(self, placement: Float32) -> "_Cells":
+        return _Cells(placement, self._position)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """One job's (M or C, 2) placement, written through the positions."""
+
+    placement: Float32
+    position: IntArray | None
+
+    def write(self, held: "_Held") -> None:
+        nodes, roles = held.cells
+        if self.position is None:
+            self.placement[nodes, roles] = held.counts
+            return
+        found = self.position[nodes]
+        is_there = found >= 0
+        self.placement[found[is_there], roles[is_there]] = held.counts[is_there]
 
 
 @dataclass(frozen=True, slots=True)
