@@ -150,6 +150,7 @@ class PipelineSimulation:
         self.per_minute: list[int] = []
         self.node_finished: dict[str, int] = {spec.id: 0 for spec in nodes}
         self.unplaced: list[PipelineTask] = []
+        self.work_done = 0.0  # tasks' worth of subtasks done; a task that starts again counts again
         self._kinds = subtask_truths(truth)
         self._noise_seed = seed if is_noisy else None
         self._gpu, self._cpu, self._balance = TimeAverage(), TimeAverage(), TimeAverage()
@@ -294,6 +295,7 @@ class PipelineSimulation:
         task, job = queue.tasks[key[0]]
         job = _with_state(job, key[1], SubtaskState.DONE, "")
         queue.tasks[key[0]] = (task, job)
+        self.work_done += 1.0 / len(job.subtasks)
         if all(s.state is SubtaskState.DONE for s in job.subtasks):
             self._finish_task(queue, task)
         self._retime(queue, ended.unit)
