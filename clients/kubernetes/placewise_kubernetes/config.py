@@ -72,6 +72,7 @@ _SETTINGS_DEFAULTS: Mapping[str, Any] = {
     "decide_budget_s": 0.08,
     "release_after_s": 0.0,
     "retry_s": 0.5,
+    "resync_s": 60.0,
     "batch": 64,
 }
 

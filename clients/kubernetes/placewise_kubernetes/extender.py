@@ -101,16 +101,11 @@ class Extender:
         held = self.host.pods.gpus_held() if wanted and self.is_reservation_protected else {}
         if not held:
             return _passed(offered)
-        in_use = self.host.pods.gpus_in_use()
-        nodes = self.host.nodes.nodes
-        free = [
-            name
-            for name in offered
-            if name not in held or name not in nodes or nodes[name].capacity.gpus - in_use.get(name, 0.0) >= wanted
-        ]
-        result = _passed(free)
-        taken = [name for name in offered if name not in free]
-        result["FailedNodes"] = dict.fromkeys(taken[:FAILED_NODES_LIMIT], "Placewise: GPUs are held for a gang")
+        in_use = self.host.pods.gpus_in_use(held)
+        taken = {name for name in held if self.host.nodes.gpus(name) - in_use.get(name, 0.0) < wanted}
+        result = _passed([name for name in offered if name not in taken])
+        reasons = [name for name in offered if name in taken][:FAILED_NODES_LIMIT]
+        result["FailedNodes"] = dict.fromkeys(reasons, "Placewise: GPUs are held for a gang")
         return result
 
 

@@ -259,8 +259,8 @@ class KubernetesHost:
 
     def _in_use(self) -> dict[str, dict[str, float]]:
         """What pods use, with GPUs that are held for decided gangs."""
-        used = self.pods.used()
-        for node, gpus in self.pods.gpus_in_use().items():
+        used = self.pods.used(self.nodes.nodes)
+        for node, gpus in self.pods.gpus_in_use(self.nodes.nodes).items():
             amounts = used.setdefault(node, {})
             for name in self.rules.gpu_resources:
                 amounts.pop(name, None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from placewise.v1.cluster_pb2 import Assignment, Node
-from placewise.v1.job_pb2 import Job, TaskGroup
+from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
 from placewise_kubernetes.gangs import UID_LENGTH, GangBook, planned_gpus
@@ -79,6 +80,7 @@ class PodMirror:
         self.book = GangBook(rules)
         self.others: dict[str, Pod] = {}
         self._other_news: dict[str, Pod] = {}
+        self._foreign_jobs: dict[str, tuple[Pod, NativeJob]] = {}
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
         pods = [pod for item in items if (pod := _parsed(item)) is not None]
@@ -116,14 +118,14 @@ class PodMirror:
         for gang in self.book.active.values():
             if gang.plan is not None:
                 self._gpus.hold(gang.key, gang.plan.assignments)
-        return [self._indexed(job) for job in (*gangs, *(self._foreign(pod) for pod in others.values()))]
+        return [*(self._indexed(job) for job in gangs), *(self._foreign(pod) for pod in others.values())]
 
-    def used(self) -> dict[str, dict[str, float]]:
-        """Requests of the pods on each node that have not ended, by resource name."""
+    def used(self, nodes: Container[str]) -> dict[str, dict[str, float]]:
+        """Requests of the pods on each of these nodes that have not ended, by resource name."""
         used: dict[str, dict[str, float]] = {}
-        pods = [pod for gang in self.book.gangs.values() for pod in gang.pods.values()]
-        for pod in (*pods, *self.others.values()):
-            if pod.node and not pod.is_over:
+        of_gangs = (pod for gang in self.book.gangs.values() for pod in gang.pods.values())
+        for pod in itertools.chain(of_gangs, self.others.values()):
+            if pod.node in nodes and not pod.is_over:
                 amounts = used.setdefault(pod.node, {})
                 for name, amount in pod.requests.items():
                     amounts[name] = amounts.get(name, 0.0) + amount
@@ -133,10 +135,10 @@ class PodMirror:
         """GPUs per node that are held free for pods of decided gangs."""
         return planned_gpus(self.book.active.values())
 
-    def gpus_in_use(self) -> dict[str, float]:
-        """GPUs per node that pods hold or that are held free for decided gangs."""
-        held = self.gpus_held()
-        for node, amounts in self.used().items():
+    def gpus_in_use(self, nodes: Container[str]) -> dict[str, float]:
+        """GPUs on each of these nodes that pods hold or that are held free for decided gangs."""
+        held = {node: gpus for node, gpus in self.gpus_held().items() if node in nodes}
+        for node, amounts in self.used(nodes).items():
             held[node] = held.get(node, 0.0) + sum(amounts.get(name, 0.0) for name in self._rules.gpu_resources)
         return held
 
@@ -148,6 +150,7 @@ class PodMirror:
 
     def _drop(self, uid: str) -> None:
         other = self.others.pop(uid, None)
+        self._foreign_jobs.pop(uid, None)
         if other is not None and not other.is_ended:
             self._other_news[uid] = _ended(other)
         self.book.drop(uid)
@@ -157,9 +160,22 @@ class PodMirror:
             self._notify()
 
     def _foreign(self, pod: Pod) -> NativeJob:
-        """A pod that Placewise does not decide for: what it uses has to be known all the same."""
+        """A pod that Placewise does not decide for: what it uses has to be known all the same.
+
+        Kept while the pod stays as it is: a complete look at a large cluster must not hold up the scheduler.
+        """
+        known = self._foreign_jobs.get(pod.uid)
+        if known is not None and known[0] is pod:
+            return known[1]
+        job = self._indexed(self._foreign_job(pod))
+        if pod.uid in self.others:
+            self._foreign_jobs[pod.uid] = (pod, job)
+        return job
+
+    def _foreign_job(self, pod: Pod) -> NativeJob:
         key = f"{pod.path}/{pod.uid[:UID_LENGTH]}"
-        job = _foreign_job(key, pod, self._rules)
+        role = role_of(pod)
+        job = build_job(key, {role: 1}, {role: pod}, GroupFacts(), self._rules)
         task = Assignment(task=pod.name, role=TaskGroup.WORKER, node=pod.node, demand=job.groups[0].demand)
         end = None
         if pod.is_over:
@@ -175,10 +191,6 @@ class PodMirror:
             end_time_s=pod.ended_s,
             end_reason=pod.reason,
         )
-
-
-def _foreign_job(key: str, pod: Pod, rules: GangRules) -> Job:
-    return build_job(key, {role_of(pod): 1}, {role_of(pod): pod}, GroupFacts(), rules)
 
 
 def _ended(pod: Pod) -> Pod:

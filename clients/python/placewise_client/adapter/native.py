@@ -73,7 +73,7 @@ class HostState:
     """What one look at the host saw.
 
     `is_complete`: `jobs` are all jobs the host knows, so one that was known and is not here is gone. Otherwise only the
-    jobs given have news. `nodes` is None when they were not read.
+    jobs given have news. `nodes` is None when they were not read, and a new sequence when they were.
     """
 
     jobs: Sequence[NativeJob] = ()

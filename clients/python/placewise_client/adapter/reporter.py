@@ -53,6 +53,7 @@ class OutcomeReporter:
     _waiting: list[JobEvent] = field(default_factory=list)
     _said: set[tuple[str, int]] = field(default_factory=set)
     _nodes: dict[str, bytes] = field(default_factory=dict)
+    _told: Sequence[Node] | None = None
     _nodes_sent_at_s: float = float("-inf")
 
     def submitted(self, job: NativeJob) -> None:
@@ -146,9 +147,12 @@ class OutcomeReporter:
 
     async def report_nodes(self, nodes: Sequence[Node]) -> bool:
         """Sends all nodes where one came, went or changed or the last report is old. False where it did not arrive."""
-        packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
         is_old = self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
+        if nodes is self._told and not is_old:
+            return True  # not looked at again: packing thousands of nodes at every pass would cost more than deciding
+        packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
         if packed == self._nodes and not is_old:
+            self._told = nodes
             return True
         if self.breaker.is_open():
             return False
@@ -163,7 +167,7 @@ class OutcomeReporter:
             self.breaker.fail(error.reason)
             return False
         self.breaker.succeed()
-        self._nodes = packed
+        self._nodes, self._told = packed, nodes
         if full:
             self._nodes_sent_at_s = self.clock()
         return True
