@@ -19,7 +19,8 @@ from placewise_client.adapter.native import AdapterSettings, Applied, End, Nativ
 from placewise_kubernetes import names
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.gang import GangRules
-from placewise_kubernetes.gangs import UID_LENGTH, stage_of
+from placewise_kubernetes.gang_book import UID_LENGTH
+from placewise_kubernetes.gangs import stage_of
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeClient
 from placewise_kubernetes.nodes import NodeReader

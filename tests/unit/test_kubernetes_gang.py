@@ -22,7 +22,8 @@ from placewise_kubernetes.gang import (
     parse_roles,
     tasks_by_role,
 )
-from placewise_kubernetes.gangs import GangBook, native_job, stage_of
+from placewise_kubernetes.gang_book import GangBook
+from placewise_kubernetes.gangs import native_job, stage_of
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import facts_of
 from placewise_kubernetes.nodes import NodeReader

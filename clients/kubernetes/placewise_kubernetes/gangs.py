@@ -1,18 +1,16 @@
-"""Every gang the adapter knows: its pods, what was decided, which pod has which task. Never talks to anybody.
+"""One gang: its pods, what was decided, which pod has which task. Never talks to anybody.
 
 A gang is decided once; each pod is handed one of its tasks, and the same one again however often it asks.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import End, NativeJob, Placement, Stage
-from placewise_kubernetes import names
 from placewise_kubernetes.gang import (
     GangRef,
     GangRules,
@@ -21,12 +19,9 @@ from placewise_kubernetes.gang import (
     declared_roles,
     proto_role,
     role_of,
-    single,
     tasks_by_role,
 )
 from placewise_kubernetes.objects import Pod
-
-UID_LENGTH = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -235,132 +230,6 @@ def _end_of(pods: Iterable[Pod]) -> tuple[End, str]:
     if pods and all(pod.phase == "Succeeded" for pod in pods):
         return End.FINISHED, ""
     return End.CANCELLED, "pods deleted"
-
-
-class GangBook:
-    """All gangs, found by pod or by name; notes which ones have news.
-
-    `active` are those that still need something: a node for a pod, or the size of the gang.
-    """
-
-    def __init__(self, rules: GangRules) -> None:
-        self.rules = rules
-        self.gangs: dict[str, Gang] = {}
-        self.active: dict[str, Gang] = {}
-        self._current: dict[GangRef, Gang] = {}
-        self._by_pod: dict[str, Gang] = {}
-        self._dirty: dict[str, Gang] = {}
-
-    def gang_of(self, pod_uid: str) -> Gang | None:
-        """The gang a pod was put into."""
-        return self._by_pod.get(pod_uid)
-
-    def find(self, reference: GangRef) -> Gang | None:
-        """The gang that goes by this name now."""
-        return self._current.get(reference)
-
-    def put(self, pod: Pod) -> Gang:
-        """Adds or updates a pod."""
-        gang = self._by_pod.get(pod.uid)
-        if gang is None:
-            gang = self._gang_for(pod)
-            self._by_pod[pod.uid] = gang
-        before = gang.pods.get(pod.uid)
-        gang.pods[pod.uid] = pod
-        gang.is_released |= pod.annotations.get(names.RELEASED) == "true" and not gang.has_started
-        if before != pod:
-            self.touch(gang)
-        return gang
-
-    def put_into(self, gang: Gang, pod: Pod) -> None:
-        """Adds a pod to a gang it is known to belong to; one that is known already stays as it is."""
-        if pod.uid not in self._by_pod:
-            self._by_pod[pod.uid] = gang
-            gang.pods[pod.uid] = pod
-            self.touch(gang)
-
-    def drop(self, pod_uid: str) -> Gang | None:
-        """Removes a pod that is gone from the API."""
-        gang = self._by_pod.pop(pod_uid, None)
-        if gang is None:
-            return None
-        gone = gang.pods.pop(pod_uid)
-        gang.refused.pop(pod_uid, None)
-        # The last one stays as it ended (or was deleted), so that the end of the gang can be told.
-        if not gang.pods:
-            gang.pods[pod_uid] = dataclasses.replace(gone, is_gone=True)
-            gang.templates.clear()
-            if self._current.get(gang.ref) is gang:
-                del self._current[gang.ref]
-        self.touch(gang)
-        return gang
-
-    def open(self, reference: GangRef, uid: str, *, is_own: bool = False, group: GangRef | None = None) -> Gang:
-        """The gang of this name, made where there is none (or only one that has ended)."""
-        gang = self._current.get(reference)
-        if gang is None or stage_of(gang) is Stage.ENDED:
-            key = f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}"
-            gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
-            self.gangs[key] = self._current[reference] = gang
-        return gang
-
-    def remove(self, gang: Gang) -> None:
-        """Drops a gang that is over, or never had pods; a complete look shows that it is gone."""
-        self.gangs.pop(gang.key, None)
-        self.active.pop(gang.key, None)
-        if self._current.get(gang.ref) is gang:
-            del self._current[gang.ref]
-
-    def touch(self, gang: Gang) -> None:
-        """Notes that the gang has news."""
-        if not gang.has_started and gang.facts is not None and _is_all_bound(gang):
-            gang.has_started = True
-        self._dirty[gang.key] = gang
-        if gang.facts is None or gang.waiting() or (gang.templates and not gang.pods):
-            self.active[gang.key] = gang
-        else:
-            self.active.pop(gang.key, None)
-
-    def inform(self, gang: Gang, facts: GroupFacts) -> None:
-        """Takes in what the group object says; pods beyond the size it gives become gangs of their own."""
-        gang.facts = facts
-        pods = list(gang.pods.values())
-        gang.pods.clear()
-        for pod in pods:
-            home = gang if gang.has_room_for(pod) else self.open(single(pod), pod.uid, is_own=gang.is_own)
-            self._by_pod[pod.uid] = home
-            home.pods[pod.uid] = pod
-            self.touch(home)
-        self.touch(gang)
-
-    def news(self, *, full: bool) -> list[NativeJob]:
-        """Gangs with news since the last call, or all; in the order they came."""
-        chosen = list(self.gangs.values()) if full else list(self._dirty.values())
-        self._dirty.clear()
-        jobs = []
-        for gang in chosen:
-            stage = stage_of(gang)
-            if stage is not None:
-                jobs.append(native_job(gang, stage, self.rules))
-            if stage is Stage.ENDED and not any(uid in self._by_pod for uid in gang.pods):
-                self.remove(gang)
-        return jobs
-
-    def has_news(self) -> bool:
-        return bool(self._dirty)
-
-    def _gang_for(self, pod: Pod) -> Gang:
-        reference = self.rules.reference(pod)
-        is_own = pod.scheduler == self.rules.own_scheduler
-        gang = self.open(reference, pod.uid, is_own=is_own, group=self.rules.group_object(pod))
-        if gang.has_room_for(pod):
-            return gang
-        return self.open(single(pod), pod.uid, is_own=gang.is_own)
-
-
-def _is_all_bound(gang: Gang) -> bool:
-    bound = sum(1 for pod in gang.pods.values() if pod.node)
-    return bound > 0 and bound >= gang.size()
 
 
 def planned_gpus(gangs: Iterable[Gang]) -> dict[str, float]:

@@ -12,7 +12,8 @@ from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
-from placewise_kubernetes.gangs import UID_LENGTH, GangBook, planned_gpus
+from placewise_kubernetes.gang_book import UID_LENGTH, GangBook
+from placewise_kubernetes.gangs import planned_gpus
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.objects import Pod, parse_pod
