@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,13 @@ def test_round_trip(message: str, reason: str, metadata: dict[str, str], delay_m
     delay_s = None if delay_ms is None else delay_ms / 1000
     details = StatusDetails(message, reason, metadata, delay_s)
     assert parse_status(build_status(8, "placewise", details), "placewise") == details
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 5.669, 0.9999999999, 71_234.567])
+def test_a_delay_comes_back_to_the_nanosecond(delay_s: float) -> None:
+    payload = build_status(8, "placewise", StatusDetails(retry_delay_s=delay_s))
+    read_s = parse_status(payload, "placewise").retry_delay_s
+    assert read_s == round(delay_s, 9)
 
 
 def test_details_of_another_domain_are_not_ours() -> None:

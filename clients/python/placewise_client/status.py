@@ -85,7 +85,7 @@ def parse_status(payload: bytes, domain: str) -> StatusDetails:
                     reason, metadata = info.reason, dict(info.metadata)
             elif name == "google.rpc.RetryInfo":
                 delay = _MESSAGES["RetryInfo"].FromString(detail.value).retry_delay
-                delay_s = delay.seconds + delay.nanos / 1e9
+                delay_s = (delay.seconds * 10**9 + delay.nanos) / 1e9  # one rounding: 5.669 comes back as 5.669
     except DecodeError:
         return StatusDetails()
     return StatusDetails(status.message, reason, metadata, delay_s)
@@ -98,7 +98,7 @@ def build_status(code: int, domain: str, details: StatusDetails) -> bytes:
     status.details.add(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=info.SerializeToString())
     if details.retry_delay_s is not None:
         retry = _MESSAGES["RetryInfo"]()
-        retry.retry_delay.seconds = int(details.retry_delay_s)
-        retry.retry_delay.nanos = round(details.retry_delay_s % 1 * 1e9)
+        seconds, nanos = divmod(round(details.retry_delay_s * 1e9), 10**9)
+        retry.retry_delay.seconds, retry.retry_delay.nanos = seconds, nanos
         status.details.add(type_url="type.googleapis.com/google.rpc.RetryInfo", value=retry.SerializeToString())
     return bytes(status.SerializeToString())
