@@ -12,6 +12,7 @@ from placewise_training.sim.engine import LiveJob, SimOptions, SimResult, Simula
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import harmony_cluster, make_node, qos_cluster, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang
+from placewise_training.sim.oracle import OracleSearch
 from placewise_training.sim.policies import admission_policy, placement_policy
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import ElasticWorkload, HarmonyWorkload, proteus_workload
@@ -225,3 +226,40 @@ def test_four_task_environments_of_proteus() -> None:
             median = float(np.median([job.ideal_s for job in jobs]))
             assert (median > 3600) == (data == "large")
     assert spans["small", "concentrated"] < 0.2 * spans["small", "dispersed"]
+
+
+def test_what_if_changes_nothing_and_is_right() -> None:
+    truth = make_truth("judge", 0)
+    jobs = HarmonyWorkload(jobs=6).generate(truth, 0)
+    policy = placement_policy("load-balance")
+    simulation = Simulation(harmony_cluster(), jobs, truth, None)
+    simulation.run_until(jobs[-1].submit_time_s)
+    for job in list(simulation.waiting.values())[:5]:
+        proposal = policy.propose(job.job, simulation.view, simulation.context)
+        assert proposal is not None
+        rates = {name: live.rate for name, live in simulation.running.items()}
+        told = simulation.what_if(job, proposal.assignments)
+        assert {name: live.rate for name, live in simulation.running.items()} == rates
+        simulation.start(job, proposal.assignments)
+        simulation.refresh()
+        for name, (before, after) in told.items():
+            assert before == rates.get(name, 0.0)
+            assert simulation.running[name].rate == after
+
+
+def test_the_oracle_is_at_least_as_good_as_the_heuristics_it_starts_from() -> None:
+    def mean_jct(policy: str | OracleSearch) -> float:
+        found = []
+        for seed in range(3):
+            truth = make_truth("judge", seed)
+            jobs = HarmonyWorkload(jobs=40).generate(truth, seed)
+            chosen = OracleSearch(40) if isinstance(policy, OracleSearch) else placement_policy(policy)
+            options = SimOptions(discipline=INTERVALS)
+            simulation = Simulation(harmony_cluster(), jobs, truth, chosen, options=options, seed=seed)
+            if isinstance(chosen, OracleSearch):
+                chosen.simulation = simulation
+            found.append(simulation.run().metrics.avg_jct_s)
+        return float(np.mean(found))
+
+    oracle = mean_jct(OracleSearch(40))
+    assert oracle < 1.02 * min(mean_jct(name) for name in ("load-balance", "tetris", "consolidate"))

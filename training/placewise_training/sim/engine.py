@@ -339,6 +339,22 @@ class Simulation:
         self._tell("start", job, places)
         return live
 
+    def what_if(self, job: SimJob, assignments: Sequence[Assignment]) -> dict[str, tuple[float, float]]:
+        """True speeds (before, after) in samples per second if the job ran there: its own, before = 0, and its
+        neighbours'. Changes nothing."""
+        self.refresh()
+        footprint = self.speed.footprint(job, spots_of(assignments), self.nodes)
+        neighbours = dict.fromkeys(other for part in footprint.parts for other in self.nodes[part.node].parts)
+        jobs = {**self.footprints, job.id: footprint}
+        for part in footprint.parts:
+            self.nodes[part.node].add(job.id, part)
+        try:
+            after = {name: self.speed.rate(jobs[name], self.nodes, jobs) for name in (job.id, *neighbours)}
+        finally:
+            for part in footprint.parts:
+                self.nodes[part.node].remove(job.id)
+        return {name: (self.running[name].rate if name in self.running else 0.0, rate) for name, rate in after.items()}
+
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def _finish(self, job_id: str) -> None:
