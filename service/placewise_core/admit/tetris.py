@@ -4,6 +4,7 @@ Order, as Tetris defines it: alignment a = Σ over the nodes taken of (GPUs aske
 (ā/p̄)·(−p) with p the work that remains, so that short jobs go first among equals. A job that does not fit is passed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,12 +14,12 @@ from placewise_core.admit.pool import Options
 from placewise_core.view import FloatArray
 
 
-class _Tetris(GreedyAdmission):
+class _Tetris(GreedyAdmission, ABC):
     stops_at_first_wait = False
 
+    @abstractmethod
     def merit(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
         """(K,) what the shape is chosen by."""
-        raise NotImplementedError
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         return int(np.argmax(self.merit(waiting, options, state)))
