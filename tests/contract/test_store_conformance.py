@@ -235,9 +235,11 @@ async def test_an_unknown_cluster_holds_nothing(harness: Harness) -> None:
 
 
 async def test_a_repeated_request_gets_the_first_answer(harness: Harness, store: StateStore) -> None:
-    assert isinstance(await hold(store, job("a"), request_id="q1", answer=b"\x00first"), Reserved)
+    first = await hold(store, job("a"), request_id="q1", answer=b"\x00first")
+    assert isinstance(first, Reserved)
     again = await hold(harness.other(), job("b", task(gpus=(1,))), request_id="q1", answer=b"second")
-    assert again == Repeated(b"\x00first")
+    assert again == Repeated(b"\x00first", pytest.approx(first.expire_time_s, abs=2e-6))
+    assert await harness.other().remember(CLUSTER, "q1", b"third") == again
     assert len((await records(store)).jobs) == 1
     await harness.advance(0.25)
     assert isinstance(await hold(store, job("b", task(gpus=(1,))), request_id="q1", answer=b"second"), Reserved)
@@ -265,7 +267,14 @@ async def test_a_job_decided_anew_keeps_what_it_had_on_conflict(store: StateStor
 
 async def test_a_running_job_is_not_reserved_again(store: StateStore) -> None:
     await store.report_jobs(CLUSTER, [started(job("a"))])
-    assert await hold(store, job("a", task(gpus=(1,)))) == Conflict("", "JOB_RUNNING")
+    await store.report_jobs(CLUSTER, [started(job("b", task("s0")), 90.0), progress("b", 2.5, 3.0)])
+    wanted = [job("new", task(gpus=(2,))), job("b", task(gpus=(3,))), job("a", task(gpus=(1,)))]
+    result = await hold(store, *wanted)
+    assert isinstance(result, Conflict)
+    assert (result.node, result.reason) == ("", "JOB_RUNNING")
+    running = {held.id: held for held in (await records(store)).jobs}
+    assert same(result.running, (running["b"], running["a"])), "what runs is told as it runs"
+    assert running.keys() == {"a", "b"}
 
 
 # -- sharing ------------------------------------------------------------------------------------------------------
@@ -571,11 +580,11 @@ async def test_names_that_break_the_key_schema_are_refused(harness: Harness, nam
 
 
 async def test_the_first_answer_stands(harness: Harness, store: StateStore) -> None:
-    assert await store.remember(CLUSTER, "q", b"one") == b"one"
-    assert await harness.other().remember(CLUSTER, "q", b"two") == b"one"
+    assert await store.remember(CLUSTER, "q", b"one") == Repeated(b"one")
+    assert await harness.other().remember(CLUSTER, "q", b"two") == Repeated(b"one")
     assert await hold(store, job("a"), request_id="q", answer=b"three") == Repeated(b"one")
     await harness.advance(0.25)
-    assert await store.remember(CLUSTER, "q", b"four") == b"four"
+    assert await store.remember(CLUSTER, "q", b"four") == Repeated(b"four")
 
 
 # -- deleting -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.fakes.state import CLUSTER, job, node, position, records
 from placewise_core.errors import StateUnavailableError
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.redis_store import RedisStore
-from placewise_service.state.store import Reserved, ReserveRequest
+from placewise_service.state.store import Repeated, Reserved, ReserveRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -122,7 +122,7 @@ async def use(options: RedisOptions) -> None:
         assert [held.id for held in (await records(store)).jobs] == ["a"]
         await store.append_decisions(CLUSTER, [b"r"])
         assert [record for _, record in await store.read_decisions(CLUSTER, "0", 9)] == [b"r"]
-        assert await store.remember(CLUSTER, "q", b"a") == b"a"
+        assert await store.remember(CLUSTER, "q", b"a") == Repeated(b"a")
         assert list(await store.clusters()) == [CLUSTER]
         assert await store.delete_cluster(CLUSTER)
     finally:

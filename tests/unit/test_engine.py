@@ -86,6 +86,41 @@ async def test_a_repeated_request_id_gets_the_first_answer() -> None:
         assert await free_gpus(engine) == 16, "a repeated answer holds nothing new"
 
 
+async def test_a_repeated_answer_says_when_its_reservations_expire() -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running_engine(store=MemoryStore(clock), clock=clock) as engine:
+        await engine.place(place(make_job("runs")))
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("runs"), JobEventKind.STARTED)])
+        command = place(make_job("runs"), make_job("a"), reserve_ttl_s=30.0, request_id="r1")
+        first = await engine.place(command)
+        clock.advance(5.0)
+        again = await engine.place(command)
+        assert again.meta.is_repeated
+        assert [d.expire_time_s for d in again.decisions] == [0.0, pytest.approx(1_000_030.0)]
+        assert again.decisions == first.decisions
+
+
+class UnseenStart(MemoryStore):
+    """The view hears of nothing: as if this replica's tail were far behind."""
+
+    async def tail(self, cluster: str, position: str):  # type: ignore[no-untyped-def, override]
+        await asyncio.Event().wait()
+        yield position, []
+
+
+async def test_a_job_that_runs_already_is_answered_with_its_placement_at_once() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = UnseenStart(clock)
+    async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as late:
+        await late.get_cluster(CLUSTER)
+        first = await engine.place(place(make_job("a", workers=2)))
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED)])
+        (known,) = (await late.place(place(make_job("a", workers=2)))).decisions
+        assert known.assignments == first.decisions[0].assignments
+        assert known.reservation_id == first.decisions[0].reservation_id
+        assert known.expire_time_s == 0
+
+
 async def test_a_request_id_belongs_to_one_rpc() -> None:
     async with running_engine() as engine:
         await engine.place(place(make_job("a"), request_id="r1"))

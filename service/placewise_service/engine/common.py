@@ -17,7 +17,7 @@ from placewise_service.engine.answers import Decision, decode_answer, encode_ans
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.model.registry import BundleRegistry
-from placewise_service.state.store import StateStore
+from placewise_service.state.store import Repeated, StateStore
 from placewise_service.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ class Common:
             return decision
         answer = encode_answer(decision)
         first = await self.store.remember(cluster, request_id, answer)
-        return decision if first == answer else repeated(first, type(decision), request_id)
+        return decision if first.answer == answer else repeated(first, type(decision), request_id)
 
 
 def known(name: str, policies: Mapping[str, object], field: str) -> None:
@@ -106,9 +106,9 @@ def known(name: str, policies: Mapping[str, object], field: str) -> None:
         raise InvalidRequestError(f"no policy {name!r}; there are: {', '.join(sorted(policies))}", field)
 
 
-def repeated(answer: bytes, kind: type[Decision], request_id: str) -> Decision:
+def repeated(first: Repeated, kind: type[Decision], request_id: str) -> Decision:
     """The first answer. Raises InvalidRequestError if the id was used for another kind of request."""
-    decision = decode_answer(answer, kind)
+    decision = decode_answer(first.answer, kind, first.expire_time_s)
     if decision is None:
         raise InvalidRequestError(f"request_id {request_id!r} was used for another kind of request", "request_id")
     return decision

@@ -6,6 +6,7 @@ Synchronous: between the first look at the view and the assumption of the result
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import structlog
 
@@ -21,6 +22,8 @@ from placewise_service.engine.gang import held, with_groups
 from placewise_service.engine.ids import uuid7
 
 log = structlog.get_logger(__name__)
+
+NONE_RUNNING: Mapping[JobId, RunningJob] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -52,8 +55,10 @@ class Placer:
         policy: PlacementPolicy,
         context: PlaceContext,
         decision_id: str,
+        running: Mapping[JobId, RunningJob] = NONE_RUNNING,
     ) -> Draft:
-        """Decides every job of the command. Answers come in the order of the request.
+        """Decides every job of the command. Answers come in the order of the request. `running` are jobs that the
+        store knows to run and the view does not yet.
 
         What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
         """
@@ -62,14 +67,14 @@ class Placer:
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
         try:
-            self._decide_all(command, view, policy, context, draft)
+            self._decide_all(command, view, policy, context, draft, running)
             is_done = True
         finally:
             if command.is_dry_run or not is_done:
-                for running in reversed(draft.holds):
-                    view.remove_job(running.id)
-            for running in filter(None, set_aside):
-                view.add_job(running)
+                for job in reversed(draft.holds):
+                    view.remove_job(job.id)
+            for job in filter(None, set_aside):
+                view.add_job(job)
         return draft
 
     def _decide_all(
@@ -79,11 +84,13 @@ class Placer:
         policy: PlacementPolicy,
         context: PlaceContext,
         draft: Draft,
+        running: Mapping[JobId, RunningJob],
     ) -> None:
         rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
         answers: dict[JobId, JobDecision] = {}
         for job in policy.order(command.jobs, view, context):
-            answers[job.id] = held(job, view) or self._decide(job, view, policy, context, rate, draft)
+            known = view.jobs.get(job.id) or running.get(job.id)
+            answers[job.id] = held(known) if known else self._decide(job, view, policy, context, rate, draft)
         draft.decisions = [answers[job.id] for job in command.jobs]
 
     def _decide(

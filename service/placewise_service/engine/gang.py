@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from placewise_core.cluster import RunningJob
 from placewise_core.decision import JobDecision, Outcome
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Job, Resources, Role, Shape, TaskGroup
@@ -46,13 +47,10 @@ def _shaped_group(job: Job, shape: Shape) -> TaskGroup:
     return replace(group, count=shape.nodes, demand=demand, max_per_node=1)
 
 
-def held(job: Job, view: ClusterView) -> JobDecision | None:
+def held(running: RunningJob) -> JobDecision:
     """The placement a job already holds: asking again must not place it twice."""
-    running = view.jobs.get(job.id)
-    if running is None:
-        return None
     return JobDecision(
-        job_id=job.id,
+        job_id=running.id,
         outcome=Outcome.PLACED,
         assignments=running.assignments,
         reservation_id=running.reservation_id,

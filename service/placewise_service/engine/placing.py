@@ -1,18 +1,20 @@
 """Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand, Scope
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision
 from placewise_core.errors import NotFoundError, StaleSnapshotError
+from placewise_core.job import JobId
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
-from placewise_service.engine.answers import encode_answer
+from placewise_service.engine.answers import encode_answer, held_until
 from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
-from placewise_service.engine.drafting import Draft, Placer, seed_of
+from placewise_service.engine.drafting import NONE_RUNNING, Draft, Placer, seed_of
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest
@@ -46,8 +48,9 @@ class Placing:
     async def _hold(
         self, command: PlaceCommand, live: LiveView, policy: PlacementPolicy, started_s: float, deadline_s: float
     ) -> PlaceDecision:
+        running: dict[JobId, RunningJob] = {}
         for _ in range(ATTEMPTS):
-            decision, draft = self._draft(command, live, policy, started_s, deadline_s)
+            decision, draft = self._draft(command, live, policy, started_s, deadline_s, running)
             live.assume(draft.holds)
             is_held = False
             try:
@@ -57,21 +60,23 @@ class Placing:
                 live.settle(draft.holds, is_held)
             if isinstance(result, Reserved):
                 self.common.apply(live, [result.event])
-                decision = _held_until(decision, draft, result.expire_time_s)
+                decision = held_until(decision, _reservations(draft), result.expire_time_s)
             if isinstance(result, Repeated):
-                return repeated(result.answer, PlaceDecision, command.request_id)
+                return repeated(result, PlaceDecision, command.request_id)
             if not isinstance(result, Conflict):
                 self._note(command, decision, draft.seed)
                 return decision
             self.common.telemetry.conflict(command.cluster)
-            await self.common.catch_up(live, deadline_s)
+            running.update((job.id, job) for job in result.running)
+            if not result.running:  # else the store has said all there is to know
+                await self.common.catch_up(live, deadline_s)
         raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
 
     async def _reserve(
         self, command: PlaceCommand, decision: PlaceDecision, draft: Draft
     ) -> Reserved | Conflict | Repeated | None:
         """One round trip to the store; none where there is nothing to hold and nothing to remember."""
-        answer = encode_answer(decision) if command.request_id else b""
+        answer = encode_answer(decision, _reservations(draft)) if command.request_id else b""
         store = self.common.store
         if draft.holds:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
@@ -79,11 +84,17 @@ class Placing:
             return await store.reserve(command.cluster, request)
         if command.request_id:
             first = await store.remember(command.cluster, command.request_id, answer)
-            return Repeated(first) if first != answer else None
+            return first if first.answer != answer else None
         return None
 
     def _draft(
-        self, command: PlaceCommand, live: LiveView, policy: PlacementPolicy, started_s: float, deadline_s: float
+        self,
+        command: PlaceCommand,
+        live: LiveView,
+        policy: PlacementPolicy,
+        started_s: float,
+        deadline_s: float,
+        running: Mapping[JobId, RunningJob] = NONE_RUNNING,
     ) -> tuple[PlaceDecision, Draft]:
         seed = seed_of(command.seed)
         context = PlaceContext(
@@ -94,7 +105,7 @@ class Placing:
             interference=self.placer.interference,
         )
         version, decision_id = live.view.version, uuid7()
-        draft = self.placer.draft(command, live.view, policy, context, decision_id)
+        draft = self.placer.draft(command, live.view, policy, context, decision_id, running)
         draft.seed = seed
         meta = replace(
             self.common.meta(policy.name, live, version, started_s, decision_id),
@@ -124,12 +135,8 @@ class Placing:
         self.common.note(record, _outcome(decision.decisions))
 
 
-def _held_until(decision: PlaceDecision, draft: Draft, expire_time_s: float) -> PlaceDecision:
-    held = {job.reservation_id for job in draft.holds}
-    decisions = tuple(
-        replace(d, expire_time_s=expire_time_s) if d.reservation_id in held else d for d in decision.decisions
-    )
-    return replace(decision, decisions=decisions)
+def _reservations(draft: Draft) -> tuple[str, ...]:
+    return tuple(job.reservation_id for job in draft.holds)
 
 
 def _outcome(decisions: Sequence[JobDecision]) -> str:

@@ -126,7 +126,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
         self._clusters: dict[str, _Cluster] = {}
-        self._answers: dict[str, dict[str, tuple[float, bytes]]] = {}
+        self._answers: dict[str, dict[str, tuple[float, Repeated]]] = {}
         self._rings: dict[str, _Ring] = {}
 
     async def ping(self) -> float:
@@ -201,8 +201,8 @@ class MemoryStore:
 
     async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
         check_reservable(request.jobs)
-        if (answer := self._recall(cluster, request.request_id)) is not None:
-            return Repeated(answer)
+        if (standing := self._recall(cluster, request.request_id)) is not None:
+            return standing
         state = self._clusters.get(cluster)
         if state is None:
             return Conflict("", "CLUSTER_UNKNOWN")
@@ -213,7 +213,7 @@ class MemoryStore:
             state.ended.pop(job.id, None)
             state.hold(reserved(job, expire_s))
         event = state.append(JobsChanged(tuple(reserved(job, expire_s) for job in request.jobs)))
-        self._memorise(cluster, request.request_id, request.answer)
+        self._memorise(cluster, request.request_id, Repeated(request.answer, expire_s))
         return Reserved(event, expire_s)
 
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
@@ -277,18 +277,18 @@ class MemoryStore:
         state.hold(job)
         return JobsChanged((job,))
 
-    async def remember(self, cluster: str, request_id: str, answer: bytes) -> bytes:
+    async def remember(self, cluster: str, request_id: str, answer: bytes) -> Repeated:
         standing = self._recall(cluster, request_id)
-        if standing is not None:
-            return standing
-        self._memorise(cluster, request_id, answer)
-        return answer
+        if standing is None:
+            standing = Repeated(answer)
+            self._memorise(cluster, request_id, standing)
+        return standing
 
-    def _recall(self, cluster: str, request_id: str) -> bytes | None:
-        expire_s, answer = self._answers.get(cluster, {}).get(request_id, (0.0, b""))
-        return answer if expire_s > self._clock.now_s() else None
+    def _recall(self, cluster: str, request_id: str) -> Repeated | None:
+        until_s, standing = self._answers.get(cluster, {}).get(request_id, (0.0, None))
+        return standing if until_s > self._clock.now_s() else None
 
-    def _memorise(self, cluster: str, request_id: str, answer: bytes) -> None:
+    def _memorise(self, cluster: str, request_id: str, answer: Repeated) -> None:
         if not request_id:
             return
         now_s = self._clock.now_s()
@@ -384,10 +384,11 @@ def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
     own = wanted.keys()
     touched = [*wanted.values(), *(state.holds[job_id] for job_id in own & state.jobs.keys())]
     trial = state.ledger.copy({hold.node for holds in touched for hold in holds})
-    for job_id in own & state.jobs.keys():
-        if state.jobs[job_id].state is RunState.RUNNING:
-            return Conflict("", "JOB_RUNNING")
-        trial.give_back(job_id, state.holds[job_id])
+    known = [state.jobs[job_id] for job_id in wanted if job_id in state.jobs]
+    if running := tuple(job for job in known if job.state is RunState.RUNNING):
+        return Conflict("", "JOB_RUNNING", running)
+    for job in known:
+        trial.give_back(job.id, state.holds[job.id])
     for job_id, holds in wanted.items():
         for hold in holds:
             if reason := trial.conflict(hold, request.expected_tenants, own):

@@ -113,9 +113,12 @@ class RedisStore:
             args += (job.id, job.reservation_id, codec.encode(job), codec.encode(holds_of(job)))
         reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args)
         if reply[0] == b"conflict":
-            return Conflict(reply[1].decode(), reply[2].decode())
+            found = reply[3] if len(reply) > 3 else ()
+            pairs = zip(found[::2], found[1::2], strict=True)
+            running = tuple(codec.decode_job(record, 0.0, progress) for record, progress in pairs)
+            return Conflict(reply[1].decode(), reply[2].decode(), running)
         if reply[0] == b"repeated":
-            return Repeated(reply[1])
+            return Repeated(reply[1], float(reply[2]))
         expire_s = float(reply[3])
         held = tuple(reserved(job, expire_s) for job in request.jobs)
         return Reserved(Event(int(reply[2]), reply[1].decode(), JobsChanged(held)), expire_s)
@@ -136,12 +139,12 @@ class RedisStore:
             raise no_such_cluster(cluster)
         return _result(reply)
 
-    async def remember(self, cluster: str, request_id: str, answer: bytes) -> bytes:
+    async def remember(self, cluster: str, request_id: str, answer: bytes) -> Repeated:
         k = keys_of(cluster)
         args: list[Argument] = [request_id, answer, self._options.answer_ttl_s]
         with redis_meant(cluster):
-            standing: bytes = await script("remember").run(self._client, (k.answers, k.answer_times), args)
-        return standing
+            _, standing, expire_s = await script("remember").run(self._client, (k.answers, k.answer_times), args)
+        return Repeated(standing, float(expire_s))
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 

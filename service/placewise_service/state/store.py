@@ -42,17 +42,21 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Something the decision counted on is taken, gone or not ready; nothing was held."""
+    """Something the decision counted on is taken, gone or not ready; nothing was held. `running` are the jobs of the
+    request that run already, where that is the reason (JOB_RUNNING)."""
 
     node: str
     reason: str
+    running: tuple[RunningJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """This request_id was answered before, with this."""
+    """This request_id was answered with this. `expire_time_s`: when what the answer reserved is given back unless it
+    was confirmed; 0 where it reserved nothing."""
 
     answer: bytes
+    expire_time_s: float = 0.0
 
 
 ReserveResult = Reserved | Conflict | Repeated
@@ -126,7 +130,7 @@ class StateStore(Protocol):
         host is right); an end frees. Repeats, and anything after the end, are ignored and counted."""
         ...
 
-    async def remember(self, cluster: str, request_id: str, answer: bytes) -> bytes:
+    async def remember(self, cluster: str, request_id: str, answer: bytes) -> Repeated:
         """Stores the answer unless there is one; gives back the one that stands."""
         ...
 

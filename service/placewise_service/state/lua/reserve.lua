@@ -3,12 +3,13 @@
 --         11 answers, 12 answer_times
 -- ARGV    1 retain_s, 2 ttl_s, 3 request id or "", 4 answer, 5 answer ttl_s, 6 {"node/gpu": {job ids}} expected on
 --         shared GPUs (msgpack), then per job: id, reservation id, record, holds (msgpack)
--- Returns {"held", life, version, expire time} | {"conflict", node, reason} | {"repeated", answer}
+-- Returns {"held", life, version, expire time} | {"repeated", answer, expire time}
+--         | {"conflict", node, reason, and for JOB_RUNNING record and progress of each job that runs}
 -- Cost    O(tasks + tenants on their nodes)
 if ARGV[3] ~= '' then
-  local answer = recall(KEYS[11], KEYS[12], ARGV[3])
-  if answer then
-    return {'repeated', answer}
+  local standing = recall(KEYS[11], KEYS[12], ARGV[3])
+  if standing then
+    return standing
   end
 end
 if not exists then
@@ -115,16 +116,20 @@ local function conflict(hold)
 end
 
 -- A job that is only reserved may be decided anew: what it held counts as free.
+local running = {}
 for i = 7, #ARGV, 4 do
   local job = ARGV[i]
   own[job] = true
   local held = redis.call('HGET', KEYS[6], job)
-  if held then
-    if not redis.call('ZSCORE', KEYS[7], job) then
-      return {'conflict', '', 'JOB_RUNNING'}
-    end
+  if held and redis.call('ZSCORE', KEYS[7], job) then
     give_back_all(cmsgpack.unpack(held)[2], job)
+  elseif held then
+    running[#running + 1] = redis.call('HGET', KEYS[5], job)
+    running[#running + 1] = redis.call('HGET', KEYS[9], job)
   end
+end
+if #running > 0 then
+  return {'conflict', '', 'JOB_RUNNING', running}
 end
 for i = 7, #ARGV, 4 do
   for _, hold in ipairs(cmsgpack.unpack(ARGV[i + 3])) do
@@ -161,6 +166,6 @@ end
 save_used()
 local event = append('jobs', array_header(#records) .. table.concat(records), cmsgpack.pack(lives))
 if ARGV[3] ~= '' then
-  memorise(KEYS[11], KEYS[12], ARGV[3], ARGV[4], tonumber(ARGV[5]))
+  memorise(KEYS[11], KEYS[12], ARGV[3], ARGV[4], tonumber(ARGV[5]), expire_s)
 end
 return {'held', life, event[1], expire_s}
