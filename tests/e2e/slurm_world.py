@@ -182,13 +182,13 @@ class SlurmWorld:
 
 
 @contextlib.contextmanager
-def slurm_world(*, is_typed: bool = False, nodes: int = 16, release_after_s: float = 3.0) -> Iterator[SlurmWorld]:
+def slurm_world(*, is_typed: bool = False, is_dry_run: bool = False, nodes: int = 16) -> Iterator[SlurmWorld]:
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
     root.chmod(0o755)
     grpc_port, rest_port = free_ports(2)
     poke_port = free_ports(1, socket.SOCK_DGRAM)[0]
-    text = _bridge_toml(root, grpc_port, poke_port, release_after_s, is_typed)
+    text = _bridge_toml(root, grpc_port, poke_port, is_typed=is_typed, is_dry_run=is_dry_run)
     (root / "bridge.toml").write_text(text)
     (root / "shares").mkdir()
     loaded = config.load(root / "bridge.toml")
@@ -223,13 +223,14 @@ def slurm_world(*, is_typed: bool = False, nodes: int = 16, release_after_s: flo
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _bridge_toml(root: Path, grpc_port: int, poke_port: int, release_after_s: float, is_typed: bool) -> str:
+def _bridge_toml(root: Path, grpc_port: int, poke_port: int, *, is_typed: bool, is_dry_run: bool) -> str:
     return f"""
 [adapter]
 cluster = "{CLUSTER}"
 resync_s = 5.0
 start_timeout_s = 8.0
-release_after_s = {release_after_s}
+release_after_s = 3.0
+is_dry_run = {str(is_dry_run).lower()}
 
 [service]
 address = "127.0.0.1:{grpc_port}"

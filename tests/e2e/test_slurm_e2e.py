@@ -267,3 +267,17 @@ def test_admission_by_proteus_takes_one_job_per_slot() -> None:
         assert check_places(world, client, jobs) == len(ids)
         waits = sorted(round(times[i]["update"] - times[i]["submit"], 1) for i in ids)
         print(f"\nproteus: one job per {slot_s} s slot on an empty cluster, waits {waits} s")
+
+
+def test_dry_run_only_says_what_it_would_do() -> None:
+    with slurm_world(nodes=2, is_dry_run=True) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+        ids = [world.slurm.submit("sleep 1", "-N2", "--gres=gpu:3") for _ in range(4)]
+        jobs = world.wait_until_done(ids, 60)
+        assert Counter(job["JobState"] for job in jobs.values()) == {"COMPLETED": 4}
+        assert all(job["ReqNodeList"] == "(null)" for job in jobs.values())
+        assert not any("update" in world.timeline()[i] for i in ids)
+        log = world.bridge_log()
+        assert all(f"dry run: job {i} would be placed on n" in log for i in ids[:2])
+        assert world.decisions() == {}
+        wait_until_quiet(world, client)
+        print("\ndry run: 4 jobs watched, none touched")
