@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from placewise_core.features import feature_schema
+from placewise_service.model.runtime import REWARD_MODEL, REWARD_REPORT, ModelError, RewardRuntime
+
 MANIFEST = "manifest.json"
 
 
@@ -32,11 +35,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A verified bundle: its manifest and its JSON documents by file name."""
+    """A verified bundle: its manifest, its JSON documents by file name, and its nets, ready to run."""
 
     manifest: Manifest
     directory: Path
     documents: Mapping[str, Mapping[str, Any]]
+    reward: RewardRuntime | None = None
 
     @property
     def name(self) -> str:
@@ -51,14 +55,16 @@ class Bundle:
 
 
 def load(directory: Path) -> Bundle:
-    """Reads and verifies a bundle. Raises BundleError for anything missing, torn, unlisted or altered."""
+    """Reads and verifies a bundle, and runs its nets once. Raises BundleError for anything missing, torn, unlisted or
+    altered, for nets that read other features than this version encodes, and for nets that do not answer right."""
     manifest = _manifest(directory)
-    documents = {}
-    for file, sha256 in manifest.files.items():
-        content = _verified(directory / file, sha256)
-        if file.endswith(".json"):
-            documents[file] = _document(directory / file, content)
-    return Bundle(manifest, directory, documents)
+    contents = {file: _verified(directory / file, sha256) for file, sha256 in manifest.files.items()}
+    documents = {
+        file: _document(directory / file, content) for file, content in contents.items() if file.endswith(".json")
+    }
+    if any(file.endswith(".onnx") for file in contents) and manifest.feature_schema != feature_schema()["hash"]:
+        raise BundleError(f"{directory.name}: its nets read other features than this version encodes")
+    return Bundle(manifest, directory, documents, _reward(directory.name, contents, documents))
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -66,6 +72,19 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     files = {file: hashlib.sha256((directory / file).read_bytes()).hexdigest() for file in manifest.files}
     body = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)), indent=2)
     (directory / MANIFEST).write_bytes(body + b"\n")
+
+
+def _reward(
+    name: str, contents: Mapping[str, bytes], documents: Mapping[str, Mapping[str, Any]]
+) -> RewardRuntime | None:
+    if REWARD_MODEL not in contents:
+        return None
+    if REWARD_REPORT not in documents:
+        raise BundleError(f"{name}: {REWARD_MODEL} has no {REWARD_REPORT} beside it")
+    try:
+        return RewardRuntime.load(contents[REWARD_MODEL], documents[REWARD_REPORT])
+    except ModelError as error:
+        raise BundleError(f"{name}: {error}") from error
 
 
 def _manifest(directory: Path) -> Manifest:

@@ -1,0 +1,281 @@
+"""Tokens for the reward model: every job's tasks on every node they use, under each of K candidate placements.
+
+One token per (job, node) that holds tasks of the job: what is known of the job, what of it is here, and what the node
+carries in all (features.PART_COLUMNS). The jobs are the new one and all that share a node with any candidate, the same
+under each candidate, so that sums over them compare. Changes nothing and decides nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.cluster import Assignment, RunningJob
+from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
+from placewise_core.job import Job, JobId, Role
+from placewise_core.speed.params import params_millions
+from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray
+
+Int64 = NDArray[np.int64]
+
+PADDING = -1
+_STATIC = PART_FEATURES - len(PART_COLUMNS)
+_AT = {column.name: _STATIC + i for i, column in enumerate(PART_COLUMNS)}
+_SCALES = np.asarray([column.scale for column in PART_COLUMNS], dtype=np.float32)
+_IS_LOG = np.asarray([column.is_log for column in PART_COLUMNS], dtype=np.bool_)
+_HAS_SPEED, _SPEED = _AT["has_speed"], _AT["speed"]
+REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # the features that say what hosts reported: zero where they report nothing
+_SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
+_SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
+_GIGABIT_PER_MS = 1.25e5  # bytes
+_MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
+_REMEMBERED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartTokens:
+    """K candidates, P tokens each.
+
+    parts (K, P, PART_FEATURES) float32 · job, node (K, P) int64: which job and node a token is of, PADDING where there
+    is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`.
+    """
+
+    parts: Float32
+    job: Int64
+    node: Int64
+    neighbours: tuple[RunningJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Where one job's tasks are, as rows (p, PART_FEATURES) whose node sums are still empty.
+
+    `adds` (p, 5): what it adds to its nodes' sums: jobs, tasks, cores, GPUs, traffic share.
+    """
+
+    assignments: Sequence[Assignment]
+    nodes: list[int]
+    rows: Float32
+    adds: FloatArray
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of one view, until its nodes change. `gpu_speeds`: by node, of its first GPU, over the mean of
+    the cluster's GPUs; 1 where it has none."""
+
+    layout_stamp: int
+    gpu_speeds: list[float]
+    spreads: dict[JobId, _Spread]
+
+
+class PartEncoder:
+    """Remembers what does not change about the jobs it saw. For one thread."""
+
+    def __init__(self, most_parts: int = 96) -> None:
+        """`most_parts` bounds the tokens of running jobs; those beyond it are left out under every candidate alike."""
+        self._most_parts = most_parts
+        self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
+        self._static: dict[JobId, tuple[Job, Float32]] = {}
+
+    def encode(self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView) -> PartTokens:
+        """Tokens of the new job and its neighbours under each candidate. None of them may be claimed on the view."""
+        fresh = [self._spread(job, placement, view, is_new=True) for placement in candidates]
+        touched = dict.fromkeys(m for spread in fresh for m in spread.nodes)
+        running, spreads = self._around(touched, view)
+        rows, owner, where = _stacked(spreads)
+        observed = np.array([_observed(held) for held in running])
+        if len(rows):
+            rows[:, _HAS_SPEED] = observed[owner - 1] > 0
+            rows[:, _SPEED] = observed[owner - 1]
+        places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *where.tolist()]))}
+        base = np.array([self._sums(m, view) for m in places]).reshape(len(places), 5)
+        capacity = np.array([_capacity(m, view) for m in places]).reshape(len(places), 2)
+        local = np.array([places[m] for m in where.tolist()], dtype=np.int64)
+        own = np.concatenate([s.adds for s in spreads]) if spreads else np.zeros((0, 5))
+        return _filled(fresh, rows, owner, local, own, base, capacity, places, tuple(running))
+
+    def _around(self, nodes: dict[int, None], view: ClusterView) -> tuple[list[RunningJob], list[_Spread]]:
+        ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
+        running: list[RunningJob] = []
+        spreads: list[_Spread] = []
+        left = self._most_parts
+        for job_id in ids:
+            held = view.jobs.get(job_id)
+            if held is None:
+                continue
+            spread = self._spread_of(held, view)
+            left -= len(spread.nodes)
+            if left < 0:
+                break
+            running.append(held)
+            spreads.append(spread)
+        return running, spreads
+
+    def _sums(self, m: int, view: ClusterView) -> FloatArray:
+        """(5,) what the jobs on node m add up to."""
+        total = np.zeros(5)
+        for job_id in view.jobs_on(m):
+            held = view.jobs.get(job_id)
+            if held is not None:
+                spread = self._spread_of(held, view)
+                total += spread.adds[spread.nodes.index(m)]
+        return total
+
+    def _spread_of(self, held: RunningJob, view: ClusterView) -> _Spread:
+        spreads = self._of(view).spreads
+        found = spreads.get(held.id)
+        if found is None or found.assignments is not held.assignments:
+            if len(spreads) > _REMEMBERED:
+                spreads.clear()
+            found = spreads[held.id] = self._spread(held.job, held.assignments, view, is_new=False)
+        return found
+
+    def _spread(self, job: Job, placement: Sequence[Assignment], view: ClusterView, *, is_new: bool) -> _Spread:
+        counts = _counts(placement, view)
+        nodes = list(counts)
+        adds = np.zeros((len(nodes), 5))
+        rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
+        workers, servers = (sum(c[role] for c in counts.values()) for role in (0, 1))
+        step_ms = worker_step_ms(job, workers)
+        static, speeds = self._static_of(job), self._of(view).gpu_speeds
+        for i, (m, (here, serving, cores, gpus)) in enumerate(counts.items()):
+            gbps = float(view.capacity[NETWORK, m])
+            traffic_ms = traffic_bytes(job, counts, m) / (_GIGABIT_PER_MS * gbps) if gbps > 0 else 0.0
+            share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
+            adds[i] = (1.0, here + serving, cores, gpus, share)
+            dynamic = (
+                *(float(is_new), workers, servers, len(nodes), float(step_ms > 0), step_ms, 0.0, 0.0),
+                *(here, serving, traffic_ms, share),
+                *(float(view.capacity[CPU, m]), gbps, float(view.gpu_exists[m].sum()), speeds[m]),
+                *(0.0, 0.0, 0.0, 0.0, 0.0),
+            )
+            rows[i, :_STATIC] = static
+            rows[i, _STATIC:] = dynamic
+        scaled = rows[:, _STATIC:]
+        scaled[:, _IS_LOG] = np.log1p(scaled[:, _IS_LOG])
+        scaled *= _SCALES
+        return _Spread(placement, nodes, rows, adds)
+
+    def _static_of(self, job: Job) -> Float32:
+        found = self._static.get(job.id)
+        if found is None or found[0] is not job:
+            if len(self._static) > _REMEMBERED:
+                self._static.clear()
+            found = self._static[job.id] = (job, encode_job(job))
+        return found[1]
+
+    def _of(self, view: ClusterView) -> _Kept:
+        kept = self._kept.get(view)
+        if kept is None or kept.layout_stamp != view.layout_stamp:
+            kept = self._kept[view] = _Kept(view.layout_stamp, _gpu_speeds(view), {})
+        return kept
+
+
+def _gpu_speeds(view: ClusterView) -> list[float]:
+    raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes])
+    count = np.array([len(n.gpus) for n in view.nodes])
+    mean = float((raw * count).sum() / max(1, count.sum())) or 1.0
+    speeds: list[float] = np.where(raw > 0, raw / mean, 1.0).tolist()
+    return speeds
+
+
+def linear_speed(job: Job, workers: float) -> float:
+    """Epochs per second if every worker were as fast as the job alone on one GPU; 0 where the job does not say."""
+    if job.single_gpu_s <= 0 or job.total_epochs <= 0:
+        return 0.0
+    return job.total_epochs / job.single_gpu_s * max(1.0, workers)
+
+
+def worker_step_ms(job: Job, workers: float) -> float:
+    """Milliseconds one GPU needs for one worker's share of a batch, as declared; 0 where the job does not say."""
+    iterations = job.total_iterations
+    if job.single_gpu_s <= 0 or iterations <= 0:
+        return 0.0
+    return 1000.0 * job.single_gpu_s / iterations / max(1.0, workers)
+
+
+def traffic_bytes(job: Job, counts: dict[int, tuple[float, float, float, float]], m: int) -> float:
+    """Bytes per iteration through the NIC of node m, the busier direction: 2(n−1)/n of the gradients in a ring of n
+    workers; to and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
+    if len(counts) < 2:
+        return 0.0
+    gradients = params_millions(job.model, job.params_millions) * 4e6  # float32
+    workers, servers = (sum(c[role] for c in counts.values()) for role in (0, 1))
+    here, serving, *_ = counts[m]
+    if servers == 0:
+        return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
+    return gradients * (here * (servers - serving) + (workers - here) * serving) / servers
+
+
+def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tuple[float, float, float, float]]:
+    """Per node: workers, parameter servers, cores, GPUs. Nodes the view lacks are passed over."""
+    counts: dict[int, tuple[float, float, float, float]] = {}
+    for task in placement:
+        m = view.index.get(task.node)
+        if m is None:
+            continue
+        workers, servers, cores, gpus = counts.get(m, (0.0, 0.0, 0.0, 0.0))
+        is_worker = task.role is Role.WORKER
+        counts[m] = (
+            workers + is_worker,
+            servers + (not is_worker),
+            cores + task.demand.cpu_cores,
+            gpus + len(task.gpu_indices),
+        )
+    return counts
+
+
+def _observed(held: RunningJob) -> float:
+    """Reported speed over linear speed; 0 where either is unknown."""
+    linear = linear_speed(held.job, sum(a.role is Role.WORKER for a in held.assignments))
+    speed = held.speed / linear if linear > 0 else 0.0
+    return min(4.0, speed) if math.isfinite(speed) and speed > 0 else 0.0
+
+
+def _capacity(m: int, view: ClusterView) -> tuple[float, float]:
+    return max(1e-9, float(view.capacity[CPU, m])), max(1.0, float(view.gpu_exists[m].sum()))
+
+
+def _stacked(spreads: Sequence[_Spread]) -> tuple[Float32, Int64, Int64]:
+    """Rows of all running jobs; the job (from 1) and the node of each."""
+    if not spreads:
+        return np.zeros((0, PART_FEATURES), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64)
+    rows = np.concatenate([s.rows for s in spreads])
+    owner = np.repeat(np.arange(1, len(spreads) + 1), [len(s.nodes) for s in spreads])
+    return rows, owner, np.concatenate([np.asarray(s.nodes, dtype=np.int64) for s in spreads])
+
+
+def _filled(
+    fresh: Sequence[_Spread],
+    rows: Float32,
+    owner: Int64,
+    local: Int64,
+    own: FloatArray,
+    base: FloatArray,
+    capacity: FloatArray,
+    places: dict[int, int],
+    neighbours: tuple[RunningJob, ...],
+) -> PartTokens:
+    """Per candidate: the running jobs' rows, then the new job's, with the node sums as they would be."""
+    before = len(rows)
+    longest = before + max((len(s.nodes) for s in fresh), default=0)
+    parts = np.zeros((len(fresh), longest, PART_FEATURES), dtype=np.float32)
+    job = np.full((len(fresh), longest), PADDING, dtype=np.int64)
+    node = np.full((len(fresh), longest), PADDING, dtype=np.int64)
+    parts[:, :before], job[:, :before], node[:, :before] = rows, owner, local
+    for k, spread in enumerate(fresh):
+        here = np.array([places[m] for m in spread.nodes], dtype=np.int64)
+        end = before + len(here)
+        parts[k, before:end], job[k, before:end], node[k, before:end] = spread.rows, 0, here
+        sums = base.copy()
+        sums[here] += spread.adds
+        at = node[k, :end]
+        totals = sums[at]
+        totals[:, 2:4] /= capacity[at]
+        totals[:, 4] -= np.concatenate([own[:, 4], spread.adds[:, 4]])
+        parts[k, :end, _SUMS] = totals * _SUM_SCALES
+    return PartTokens(parts, job, node, neighbours)

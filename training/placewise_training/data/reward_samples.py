@@ -1,0 +1,239 @@
+"""Samples for the reward model: decisions met in simulations, several placements of each, and the true speeds of all.
+
+A simulation runs under a policy that picks among the heuristics at random. At each decision every heuristic's placement
+is encoded by the service's own encoder, and the truth is asked how fast the new job and its neighbours would run: what
+would have happened is known here, which is what a simulator is good for. Labels carry the truth's noise, as
+measurements would. Samples of `train` and of `judge` come from different seeds by convention (docs/truths.md).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job
+from placewise_core.part_tokens import PartEncoder, PartTokens, linear_speed
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.registry import placement_policies
+from placewise_core.view import ClusterView
+from placewise_training.sim.engine import SimOptions, Simulation, spots_of
+from placewise_training.sim.hardware import NodeSpec, harmony_cluster, make_node
+from placewise_training.sim.jobs import workers_of
+from placewise_training.sim.speed.composed import ComposedSpeed
+from placewise_training.sim.speed.profiles import MODEL_NAMES, Catalogue, train_catalogue
+from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import HARMONY_MODELS, HarmonyWorkload, Lengths
+
+Float32 = NDArray[np.float32]
+_KEPT_PER_DECISION = 4  # placements of one decision: more would make the data large and alike
+# A fabric's efficiency is a property of the cluster, and of a network's gradients on it: the training truth has it
+# from one cloud (Pollux, 14 % of the NIC for ResNet-50). A model that is to serve clusters nobody has measured trains
+# on the whole range instead: a factor per simulation, and a smaller one per network.
+_FABRIC_LOW, _FABRIC_HIGH = 0.1, 0.9
+_PER_MODEL_SIGMA, _CPU_SIGMA = 0.3, 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One placement: tokens (P, F), job and node (P,), speed (P,) of each token's job in units of linear speed."""
+
+    tokens: Float32
+    job: NDArray[np.int64]
+    node: NDArray[np.int64]
+    speed: Float32
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A placement policy that records what every heuristic's placement would do, and takes one of them at random."""
+
+    policies: Sequence[PlacementPolicy]
+    rng: np.random.Generator
+    samples: list[Sample]
+    simulation: Simulation | None = None
+    name: str = "recorder"
+    encoder: PartEncoder = field(default_factory=PartEncoder)
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        found = [policy.propose(job, view, context) for policy in self.policies]
+        proposals = distinct([proposal for proposal in found if proposal is not None], view)
+        if not proposals:
+            return None
+        self.rng.shuffle(proposals)
+        kept = [proposal.assignments for proposal in proposals[:_KEPT_PER_DECISION]]
+        tokens = self.encoder.encode(job, kept, view)
+        assert self.simulation is not None
+        for k, assignments in enumerate(kept):
+            self._record(tokens, k, true_speeds(self.simulation, job, assignments, tokens))
+        return proposals[0]
+
+    def _record(self, tokens: PartTokens, k: int, speeds: Float32) -> None:
+        is_token = tokens.job[k] >= 0
+        job = tokens.job[k][is_token]
+        self.samples.append(Sample(tokens.parts[k][is_token].copy(), job, tokens.node[k][is_token], speeds[job]))
+
+
+def distinct(proposals: Sequence[Proposal], view: ClusterView) -> list[Proposal]:
+    """One of those that put the same tasks on the same nodes."""
+    seen: dict[tuple[tuple[str, str], ...], Proposal] = {}
+    for proposal in proposals:
+        seen.setdefault(tuple(sorted((a.node, a.role.value) for a in proposal.assignments)), proposal)
+    return list(seen.values())
+
+
+def true_speeds(sim: Simulation, job: Job, assignments: Sequence[Assignment], tokens: PartTokens) -> Float32:
+    """(1 + neighbours,) speeds over linear speeds if the job ran there, by the simulation's truth. Leaves no trace."""
+    waiting = sim.waiting[job.id]
+    names = [job.id, *(held.id for held in tokens.neighbours)]
+    footprint = sim.speed.footprint(waiting, spots_of(assignments), sim.nodes)
+    for part in footprint.parts:
+        sim.nodes[part.node].add(job.id, part)
+    sim.footprints[job.id] = footprint
+    try:
+        rates = [sim.speed.rate(sim.footprints[name], sim.nodes, sim.footprints) for name in names]
+    finally:
+        del sim.footprints[job.id]
+        for part in footprint.parts:
+            sim.nodes[part.node].remove(job.id)
+    jobs = [waiting, *(sim.running[held.id].sim for held in tokens.neighbours)]
+    per_epoch = [made.samples / made.job.total_epochs for made in jobs]
+    linear = [linear_speed(made.job, workers_of(made.job)) for made in jobs]
+    pairs = zip(rates, per_epoch, linear, strict=True)
+    return np.asarray([rate / epoch / alone for rate, epoch, alone in pairs], dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What one simulation of the data is made of."""
+
+    nodes: Sequence[NodeSpec]
+    workload: HarmonyWorkload
+    truth: ComposedSpeed
+    seed: int
+
+
+def training_situation(seed: int) -> Situation:
+    """A cluster, a job mix and a member of the family of training truths, drawn by `seed`."""
+    rng = np.random.default_rng((seed, 21))
+    gpus, gpu_model = int(rng.choice([2, 2, 4, 8])), str(rng.choice(["1080TI", "T4", "V100", "P100", "2080TI"]))
+    nodes = int(rng.integers(3, 13)) if gpus == 2 else int(rng.integers(2, 7))
+    cores, network = gpus * int(rng.choice([4, 4, 6, 8])), float(rng.choice([25, 50, 50, 100]))
+    second = str(rng.choice(["1080TI", "T4", "V100", "P100"])) if rng.random() < 0.2 else gpu_model
+    specs = [
+        make_node(
+            f"n{i}",
+            cpu_cores=cores,
+            gpus=gpus,
+            memory_gib=24 * gpus,
+            network_gbps=network,
+            gpu_model=second if i % 3 == 2 else gpu_model,
+            gpu_memory_gib=16,
+        )
+        for i in range(nodes)
+    ]
+    models = HARMONY_MODELS if rng.random() < 0.5 else MODEL_NAMES
+    workload = HarmonyWorkload(
+        jobs=40,
+        pattern=str(rng.choice(["uniform", "poisson"])),
+        per_interval=float(rng.uniform(0.3, 0.7)) * nodes * gpus / 2,
+        most_tasks=int(rng.choice([3, 3, 5, 8])) if nodes * gpus >= 12 else 3,
+        models=models,
+        lengths=Lengths(median_s=float(rng.choice([720, 1500, 3000]))),
+        gpu_model=gpu_model,
+        gpus_per_node=gpus,
+    )
+    return Situation(specs, workload, _varied(make_truth("train", seed), rng), seed)
+
+
+def judging_situation(seed: int, truth: str = "judge", nodes: int = 6) -> Situation:
+    """Harmony's cluster and job mix in Google-like bursts, under a truth as it is."""
+    tasks = 3 if nodes <= 6 else 10
+    workload = HarmonyWorkload(jobs=60, pattern="google", per_interval=3.0 * nodes / 6, most_tasks=tasks)
+    return Situation(harmony_cluster(nodes), workload, make_truth(truth, seed), seed)
+
+
+def _varied(truth: ComposedSpeed, rng: np.random.Generator) -> ComposedSpeed:
+    """The training truth on another fabric and with other input pipelines."""
+    fabric = float(np.exp(rng.uniform(np.log(_FABRIC_LOW), np.log(_FABRIC_HIGH))))
+    known = train_catalogue()
+    usual = known["resnet50"].net_efficiency
+    profiles = {}
+    for name in MODEL_NAMES:
+        profile = known[name]
+        reached = fabric * profile.net_efficiency / usual * np.exp(_PER_MODEL_SIGMA * rng.standard_normal())
+        cpu = np.exp(_CPU_SIGMA * rng.standard_normal())
+        profiles[name] = replace(
+            profile,
+            net_efficiency=float(np.clip(reached, 0.02, 1.0)),
+            core_s_per_sample=profile.core_s_per_sample * float(cpu),
+        )
+    return ComposedSpeed(Catalogue(profiles), truth.sharing, overlap=truth.overlap, seed=truth.seed)
+
+
+def record(situation: Situation) -> list[Sample]:
+    """Runs one simulation and returns what was met in it."""
+    rng = np.random.default_rng((situation.seed, 22))
+    recorder = Recorder(list(placement_policies().values()), rng, [])
+    jobs = situation.workload.generate(situation.truth, situation.seed)
+    options = SimOptions(reports_progress=True)
+    sim = Simulation(situation.nodes, jobs, situation.truth, recorder, options=options, seed=situation.seed)
+    recorder.simulation = sim
+    sim.run()
+    return recorder.samples
+
+
+def records(
+    make: Callable[[int], Situation], seeds: Sequence[int], show: Callable[[int], None] = lambda done: None
+) -> Iterator[Sample]:
+    """The samples of one simulation per seed."""
+    for done, seed in enumerate(seeds, start=1):
+        yield from record(make(seed))
+        show(done)
+
+
+def collate(samples: Sequence[Sample]) -> Mapping[str, NDArray[np.generic]]:
+    """Padded: tokens (B, P, F), job, node, speed (B, P), and weight (B, P) that counts every job once."""
+    count, longest = len(samples), max(len(sample.job) for sample in samples)
+    tokens = np.zeros((count, longest, samples[0].tokens.shape[1]), dtype=np.float32)
+    job, node = (np.full((count, longest), -1, dtype=np.int64) for _ in range(2))
+    speed, weight = np.ones((count, longest), dtype=np.float32), np.zeros((count, longest), dtype=np.float32)
+    for b, sample in enumerate(samples):
+        p = len(sample.job)
+        tokens[b, :p], job[b, :p], node[b, :p], speed[b, :p] = sample.tokens, sample.job, sample.node, sample.speed
+        weight[b, :p] = 1.0 / np.bincount(sample.job)[sample.job]
+    return {"tokens": tokens, "job": job, "node": node, "speed": speed, "weight": weight}
+
+
+def fingerprint(samples: Sequence[Sample]) -> str:
+    """SHA-256 over all samples: what a model was trained on."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(sample.tokens.tobytes() + sample.job.tobytes() + sample.speed.tobytes())
+    return digest.hexdigest()
+
+
+def save(path: Path, samples: Sequence[Sample]) -> None:
+    """Writes samples as one .npz of flat arrays."""
+    np.savez(
+        path,
+        lengths=np.array([len(sample.job) for sample in samples]),
+        tokens=np.concatenate([sample.tokens for sample in samples]),
+        job=np.concatenate([sample.job for sample in samples]),
+        node=np.concatenate([sample.node for sample in samples]),
+        speed=np.concatenate([sample.speed for sample in samples]),
+    )
+
+
+def read(path: Path) -> list[Sample]:
+    """What `save` wrote."""
+    with np.load(path) as stored:
+        ends = np.cumsum(stored["lengths"])[:-1]
+        columns = [np.split(stored[name], ends) for name in ("tokens", "job", "node", "speed")]
+    return [Sample(*row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,125 @@
+"""torch → ONNX: dynamic axes, pinned opset, parity with ONNX Runtime checked before anything is written.
+
+Writes `reward.onnx` and completes `reward.json`, which carries the parity sample the service checks when it loads the
+bundle. The manifest, with the checksums, is written by `placewise bundle build`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+from placewise_core.features import PART_FEATURES, Float32, feature_schema
+from placewise_core.part_tokens import PartTokens
+from placewise_training.models.reward import RewardNet
+from placewise_training.train_reward import CHECKPOINT, REPORT, load_net
+
+OPSET = 18
+TOLERANCE = 1e-5  # absolute and relative
+MODEL = "reward.onnx"
+_INPUTS = ("tokens", "job", "node")
+_AXES = {name: {0: "placements", 1: "tokens"} for name in (*_INPUTS, "speed")}
+# Sizes the parity is checked on: one token, one placement, many of both.
+_SIZES = ((1, 1), (1, 17), (8, 24), (3, 96))
+
+Inputs = Mapping[str, NDArray[Any]]
+
+
+class ParityError(RuntimeError):
+    """ONNX Runtime and torch disagree: the export is wrong, nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxScorer:
+    """The exported net as a SpeedScorer, for simulations."""
+
+    session: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        return cls(onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        feeds = {"tokens": tokens.parts, "job": tokens.job, "node": tokens.node}
+        return np.asarray(self.session.run(["speed"], feeds)[0], dtype=np.float32)
+
+
+def export_reward(run: Path, into: Path) -> Path:
+    """Exports the best net of a training run; the path of the model. Raises ParityError or ValueError."""
+    net = load_net(run / CHECKPOINT)
+    into.mkdir(parents=True, exist_ok=True)
+    part = into / "reward.onnx.part"
+    write_onnx(net, part)
+    worst = parity(net, part)
+    if worst > TOLERANCE:
+        part.unlink()
+        raise ParityError(f"torch and ONNX Runtime differ by {worst:.2g}")
+    report = json.loads((run / REPORT).read_text("utf-8"))
+    report |= {"opset": OPSET, "parity": worst, "sample": _sample(part)}
+    (into / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    part.replace(into / MODEL)
+    return into / MODEL
+
+
+def write_onnx(net: RewardNet, path: Path) -> None:
+    """The net alone, its feature schema in the model's own metadata."""
+    net.eval()
+    example = tuple(torch.from_numpy(array) for array in random_inputs(2, 5, seed=0).values())
+    torch.onnx.export(
+        net,
+        example,
+        str(path),
+        input_names=list(_INPUTS),
+        output_names=["speed"],
+        dynamic_axes=_AXES,
+        opset_version=OPSET,
+        dynamo=False,  # the tracer: its graph is a third of the other's and runs on every ONNX Runtime we support
+    )
+    model = onnx.load(str(path))
+    onnx.helper.set_model_props(model, {"feature_schema": str(feature_schema()["hash"])})
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+def parity(net: RewardNet, path: Path) -> float:
+    """Largest difference between torch and ONNX Runtime, over 1 + |value|, on random inputs of several sizes."""
+    session = OnnxScorer.load(path).session
+    worst = 0.0
+    for seed, (placements, tokens) in enumerate(_SIZES * 3):
+        inputs = random_inputs(placements, tokens, seed)
+        with torch.no_grad():
+            ours = net(*(torch.from_numpy(array) for array in inputs.values())).numpy()
+        theirs = session.run(["speed"], dict(inputs))[0]
+        is_token = inputs["job"] >= 0
+        worst = max(worst, float((np.abs(ours - theirs) / (1 + np.abs(ours)))[is_token].max()))
+    return worst
+
+
+def random_inputs(placements: int, tokens: int, seed: int) -> dict[str, NDArray[Any]]:
+    """Tokens of random jobs on random nodes; all but the first placement end in padding."""
+    rng = np.random.default_rng((seed, 41))
+    shape = (placements, tokens)
+    job = rng.integers(0, max(1, tokens // 2), shape)
+    job[1:, 1 + tokens // 2 :] = -1
+    return {
+        "tokens": rng.uniform(0.0, 1.5, (*shape, PART_FEATURES)).astype(np.float32),
+        "job": job,
+        "node": np.where(job < 0, -1, rng.integers(0, 6, shape)),
+    }
+
+
+def _sample(path: Path) -> dict[str, object]:
+    """A small input with the answer it must give, as plain lists."""
+    inputs = random_inputs(2, 4, seed=99)
+    inputs["tokens"] = np.round(inputs["tokens"], 3)
+    speed = OnnxScorer.load(path).session.run(["speed"], dict(inputs))[0]
+    return {**{name: array.tolist() for name, array in inputs.items()}, "speed": speed.tolist()}

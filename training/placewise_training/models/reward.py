@@ -1,0 +1,87 @@
+"""Harmony's reward model, size-agnostic: from where jobs are to how fast each of them runs.
+
+The paper embeds one fixed-size row per job (x_n, w_n, p_n, d_n), with d_n as long as the cluster has servers. Here a
+token is a job's tasks on one node (placewise_core.part_tokens), so that one net serves any number of jobs and nodes,
+and a Transformer encoder of two layers and eight heads relates them: attention gets a learned bias per head for tokens
+of one job and for tokens on one node. Permuting tokens permutes the answer, and renaming jobs or nodes changes nothing.
+Layer norm stands where the paper has batch norm, whose statistics padding would spoil. Trains nothing itself.
+"""
+
+import torch
+from torch import Tensor, nn
+
+_MASKED = -1e9
+_LEAST, _MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
+
+
+class RewardNet(nn.Module):
+    """tokens (B, P, F), job and node (B, P) with −1 for padding → (B, P) speed of the token's job.
+
+    Speed is in units of linear speed: 1 where each worker is as fast as the job alone on one GPU
+    (part_tokens.linear_speed). All tokens of a job get the same value; padding gets some value that means nothing.
+    """
+
+    def __init__(self, features: int, width: int = 64, heads: int = 8, layers: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width))
+        self.layers = nn.ModuleList([RelationLayer(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def forward(self, tokens: Tensor, job: Tensor, node: Tensor) -> Tensor:
+        is_token = job >= 0  # (B, P)
+        is_pair = is_token.unsqueeze(2) & is_token.unsqueeze(1)  # (B, P, P)
+        same_job = ((job.unsqueeze(2) == job.unsqueeze(1)) & is_pair).to(tokens.dtype)
+        same_node = ((node.unsqueeze(2) == node.unsqueeze(1)) & is_pair).to(tokens.dtype)
+        blocked = (~is_token).to(tokens.dtype).unsqueeze(1).unsqueeze(1) * _MASKED  # (B, 1, 1, P)
+        x = self.embed(tokens)  # (B, P, D)
+        for layer in self.layers:
+            x = layer(x, same_job, same_node, blocked)
+        x = self.norm(x)
+        mean = same_job @ x / same_job.sum(dim=2, keepdim=True).clamp(min=1.0)  # (B, P, D)
+        # A gang runs at the pace of its slowest member: hence the maximum beside the mean.
+        others = (1.0 - same_job).unsqueeze(3) * _MASKED  # (B, P, P, 1)
+        slowest = (x.unsqueeze(1) + others).amax(dim=2).clamp(min=-1e3)
+        pooled = torch.cat([mean, slowest], dim=2)
+        return torch.exp(self.head(pooled).squeeze(2).clamp(_LEAST, _MOST))
+
+
+class RelationLayer(nn.Module):
+    """Pre-norm encoder layer whose attention knows which tokens are of one job and which are on one node."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        self.heads = heads
+        self.before_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.before_dense = nn.LayerNorm(width)
+        self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        # Half of the heads begin by looking at the own node, half at the own job.
+        begin = torch.zeros(2, heads)
+        begin[0, heads // 2 :], begin[1, : heads // 2] = 3.0, 3.0
+        self.relation = nn.Parameter(begin)
+
+    def forward(self, x: Tensor, same_job: Tensor, same_node: Tensor, blocked: Tensor) -> Tensor:
+        x = x + self.mix(self._attend(self.before_attention(x), same_job, same_node, blocked))
+        out: Tensor = x + self.dense(self.before_dense(x))
+        return out
+
+    def _attend(self, x: Tensor, same_job: Tensor, same_node: Tensor, blocked: Tensor) -> Tensor:
+        batch, count, width = x.shape
+        qkv = self.qkv(x).reshape(batch, count, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, P, D/H)
+        scores = query @ key.transpose(2, 3) / (width // self.heads) ** 0.5  # (B, H, P, P)
+        of_job, on_node = self.relation[0].reshape(1, -1, 1, 1), self.relation[1].reshape(1, -1, 1, 1)
+        scores = scores + of_job * same_job.unsqueeze(1) + on_node * same_node.unsqueeze(1) + blocked
+        mixed = torch.softmax(scores, dim=3) @ value
+        joined: Tensor = mixed.transpose(1, 2).reshape(batch, count, width)
+        return joined
+
+
+def relative_error(predicted: Tensor, true: Tensor, weight: Tensor) -> Tensor:
+    """Harmony's loss, (1/N) Σ |c′ − c| / c′ with c′ the true speed: weighted mean over tokens."""
+    error = (predicted - true).abs() / true.clamp(min=1e-6)
+    return (error * weight).sum() / weight.sum().clamp(min=1e-9)

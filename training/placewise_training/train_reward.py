@@ -1,0 +1,309 @@
+"""Trains the reward model: samples from simulations → net → errors on a truth it never saw → reward.pt, reward.json.
+
+    python -m placewise_training.train_reward --out var/train/reward        (placewise train reward)
+
+Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves a checkpoint that `--resume` goes on from.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_core.part_tokens import REPORTED
+from placewise_training.data import reward_samples
+from placewise_training.data.reward_samples import Sample, collate, fingerprint, judging_situation, training_situation
+from placewise_training.models.reward import RewardNet, relative_error
+
+SCHEMA = "placewise.reward/1"
+CHECKPOINT, REPORT = "reward.pt", "reward.json"
+_WITHIN = 0.10  # Harmony counts predictions within ten percent
+# Sets progress: (title, done, total).
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What `placewise train reward` takes; the string beside each becomes its help."""
+
+    out: Path = field(
+        default=Path("var/train/reward"), metadata={"help": "Folder for checkpoint, report, TensorBoard."}
+    )
+    seed: int = field(default=0, metadata={"help": "Of every draw."})
+    simulations: int = field(default=250, metadata={"help": "Simulations the training samples come from."})
+    judged_simulations: int = field(default=12, metadata={"help": "Simulations of each test set."})
+    steps: int = field(default=3000, metadata={"help": "Optimiser steps."})
+    batch: int = field(default=96, metadata={"help": "Placements per step."})
+    width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
+    heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})
+    layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
+    peak_rate: float = field(default=2e-3, metadata={"help": "Learning rate at the end of the warm-up."})
+    warm_up: int = field(default=200, metadata={"help": "Steps of rising learning rate, which then falls."})
+    blind_share: float = field(default=0.3, metadata={"help": "Samples whose reported speeds are hidden."})
+    held_back: float = field(default=0.05, metadata={"help": "Share of the simulations kept for validation."})
+    validate_every: int = field(default=250, metadata={"help": "Steps between validations and checkpoints."})
+    threads: int = field(default=1, metadata={"help": "CPU threads."})
+    device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
+    resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
+
+
+def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
+    """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    rng = np.random.default_rng((args.seed, 31))
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    # -- data: whole simulations are held back, so that no sample has a sibling on the other side --
+    began = time.perf_counter()
+    seeds = [100_000 * args.seed + i for i in range(args.simulations)]
+    cut = max(1, round(args.held_back * len(seeds)))
+    held_back = _samples(args.out / "held_back.npz", training_situation, seeds[:cut], "simulating (held back)", show)
+    training = _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
+    data_s = time.perf_counter() - began
+
+    # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
+    net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers).to(device)
+    optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
+    first, best, best_state = 0, float("inf"), _copied(net)
+    if args.resume:
+        first, best, best_state = _restore(args.out / CHECKPOINT, args, net, optimiser, schedule)
+
+    # -- training --
+    began = time.perf_counter()
+    with _scalars(args.out) as write:
+        for step in range(first, args.steps):
+            order = np.random.default_rng((args.seed, 32, step)).integers(0, len(training), args.batch)
+            batch = collate([training[i] for i in order])
+            _blind(batch, args.blind_share, rng)
+            tokens, job, node, speed, weight = _tensors(batch, device)
+            loss = relative_error(net(tokens, job, node), speed, weight)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            if write is not None and step % 20 == 0:
+                write("loss/training", float(loss.detach()), step)
+            if (step + 1) % args.validate_every == 0 or step + 1 == args.steps:
+                now = errors(net, held_back, device)["mean_relative_error"]
+                if write is not None:
+                    write("loss/held_back", now, step)
+                if now < best:
+                    best, best_state = now, _copied(net)
+                _keep(args, net, optimiser, schedule, step + 1, best, best_state)
+            show(f"training, held-back error {best:.1%}", step + 1, args.steps)
+    net.load_state_dict(best_state)
+    train_s = time.perf_counter() - began
+
+    # -- judgement: other measurements, another arrival pattern, other seeds; and the noise no model can know --
+    judged = _judge(net, args, held_back, training, device, show)
+    report = {
+        "schema": SCHEMA,
+        "feature_schema": feature_schema()["hash"],
+        "seed": args.seed,
+        "args": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()},
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "data": {"training": fingerprint(training), "held_back": fingerprint(held_back)},
+        "samples": {"training": len(training), "held_back": len(held_back)},
+        "seconds": {"data": round(data_s, 1), "training": round(train_s, 1)},
+        "metrics": judged,
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def _copied(net: RewardNet) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in net.state_dict().items()}
+
+
+def load_net(checkpoint: Path) -> RewardNet:
+    """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
+    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if stored["feature_schema"] != feature_schema()["hash"]:
+        raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
+    shape = stored["shape"]
+    net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"])
+    net.load_state_dict(stored["best"])
+    return net.eval()
+
+
+def errors(
+    net: RewardNet, samples: Sequence[Sample], device: torch.device, *, is_blind: bool = False
+) -> dict[str, float]:
+    """Relative errors per job: mean, and the share within ten percent; also of the new jobs alone."""
+    wrong, weights, is_new = [], [], []
+    net.eval()
+    for start in range(0, len(samples), 256):
+        batch = collate(samples[start : start + 256])
+        if is_blind:
+            batch["tokens"][:, :, REPORTED] = 0.0
+        tokens, job, node, speed, weight = _tensors(batch, device)
+        with torch.no_grad():
+            predicted = net(tokens, job, node)
+        wrong.append(((predicted - speed).abs() / speed)[job >= 0].cpu().numpy())
+        weights.append(weight[job >= 0].cpu().numpy())
+        is_new.append((job == 0)[job >= 0].cpu().numpy())
+    net.train()
+    return _summary(np.concatenate(wrong), np.concatenate(weights), np.concatenate(is_new))
+
+
+def _summary(wrong: Any, weights: Any, is_new: Any) -> dict[str, float]:
+    def mean(values: Any, chosen: Any) -> float:
+        return float((values * weights)[chosen].sum() / max(1e-9, weights[chosen].sum()))
+
+    everything = np.ones(len(wrong), dtype=np.bool_)
+    return {
+        "mean_relative_error": mean(wrong, everything),
+        "within_10_percent": mean(wrong <= _WITHIN, everything),
+        "mean_relative_error_new": mean(wrong, is_new),
+        "within_10_percent_new": mean(wrong <= _WITHIN, is_new),
+    }
+
+
+def constant_error(training: Sequence[Sample], judged: Sequence[Sample]) -> float:
+    """Relative error of the best constant: the predictor any model has to beat. Fitted on `training`."""
+    known, w = _per_job(training)
+    true, v = _per_job(judged)
+    guesses = np.quantile(known, np.linspace(0.02, 0.98, 49))
+    best = min(guesses, key=lambda guess: float((np.abs(guess - known) / known * w).sum()))
+    return float((np.abs(best - true) / true * v).sum() / v.sum())
+
+
+def _per_job(samples: Sequence[Sample]) -> tuple[Any, Any]:
+    speeds = np.concatenate([sample.speed for sample in samples])
+    weights = np.concatenate([1.0 / np.bincount(sample.job)[sample.job] for sample in samples])
+    return speeds, weights
+
+
+def _judge(
+    net: RewardNet,
+    args: Args,
+    held_back: Sequence[Sample],
+    training: Sequence[Sample],
+    device: torch.device,
+    show: Show,
+) -> Mapping[str, Mapping[str, float]]:
+    sets: dict[str, Sequence[Sample]] = {"held_back": held_back}
+    seeds = range(10_000, 10_000 + args.judged_simulations)
+    for truth in ("train", "judge"):
+        path = args.out / f"unseen_{truth}.npz"
+        make = _maker(truth)
+        sets[f"unseen_{truth}"] = _samples(path, make, seeds, f"simulating ({truth})", show)
+    return {
+        name: {
+            **errors(net, samples, device),
+            "mean_relative_error_blind": errors(net, samples, device, is_blind=True)["mean_relative_error"],
+            "mean_relative_error_constant": constant_error(training, samples),
+            "samples": float(len(samples)),
+        }
+        for name, samples in sets.items()
+    }
+
+
+def _maker(truth: str) -> Callable[[int], reward_samples.Situation]:
+    return lambda seed: judging_situation(seed, truth)
+
+
+def _samples(
+    path: Path, make: Callable[[int], reward_samples.Situation], seeds: Sequence[int], title: str, show: Show
+) -> list[Sample]:
+    """Kept beside the checkpoint under the features and seeds they are of, so that a resumed run need not simulate."""
+    stamp = path.with_suffix(".txt")
+    wanted = f"{feature_schema()['hash']} {seeds[0]}-{seeds[-1]}"
+    if path.is_file() and stamp.is_file() and stamp.read_text("utf-8") == wanted:
+        return reward_samples.read(path)
+    samples = list(reward_samples.records(make, seeds, lambda done: show(title, done, len(seeds))))
+    reward_samples.save(path, samples)
+    stamp.write_text(wanted, "utf-8")
+    return samples
+
+
+def _rate(step: int, warm_up: int, steps: int) -> float:
+    """Linear rise, then 1/√step as in the Transformer, times a linear fall to nothing over the last fifth."""
+    rising = min(1.0, step / warm_up) * min(1.0, (warm_up / step) ** 0.5)
+    return float(rising * min(1.0, max(0.0, (steps - step) / (0.2 * steps))))
+
+
+def _blind(batch: Mapping[str, Any], share: float, rng: np.random.Generator) -> None:
+    """Hides the reported speeds of some samples: a host need not report any."""
+    chosen = rng.random(len(batch["tokens"])) < share
+    batch["tokens"][chosen, :, REPORTED] = 0.0
+
+
+def _tensors(batch: Mapping[str, Any], device: torch.device) -> list[torch.Tensor]:
+    names = ("tokens", "job", "node", "speed", "weight")
+    return [torch.from_numpy(np.asarray(batch[name])).to(device) for name in names]
+
+
+def _keep(
+    args: Args,
+    net: RewardNet,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LambdaLR,
+    step: int,
+    best: float,
+    best_state: Mapping[str, torch.Tensor],
+) -> None:
+    """Whole or not at all: written beside and renamed."""
+    torch.save(
+        {
+            "feature_schema": feature_schema()["hash"],
+            "shape": {"width": args.width, "heads": args.heads, "layers": args.layers},
+            "step": step,
+            "net": net.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "schedule": schedule.state_dict(),
+            "best": best_state,
+            "best_error": best,
+        },
+        args.out / "reward.part",
+    )
+    (args.out / "reward.part").replace(args.out / CHECKPOINT)
+
+
+def _restore(
+    path: Path,
+    args: Args,
+    net: RewardNet,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LambdaLR,
+) -> tuple[int, float, dict[str, torch.Tensor]]:
+    stored = torch.load(path, weights_only=True)
+    shape = {"width": args.width, "heads": args.heads, "layers": args.layers}
+    if stored["feature_schema"] != feature_schema()["hash"] or stored["shape"] != shape:
+        raise ValueError(f"{path}: a checkpoint of another net or of other features")
+    net.load_state_dict(stored["net"])
+    optimiser.load_state_dict(stored["optimiser"])
+    schedule.load_state_dict(stored["schedule"])
+    return int(stored["step"]), float(stored["best_error"]), stored["best"]
+
+
+class _scalars(AbstractContextManager[Callable[[str, float, int], None] | None]):  # noqa: N801 - used like a function
+    """Writes TensorBoard scalars into `out`, where TensorBoard is installed."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._writer: Any = None
+
+    def __enter__(self) -> Callable[[str, float, int], None] | None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra that training can do without
+        except ImportError:
+            return None
+        self._writer = SummaryWriter(str(self._out / "tensorboard"))
+        write: Callable[[str, float, int], None] = self._writer.add_scalar
+        return write
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
