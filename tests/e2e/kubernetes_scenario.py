@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -16,6 +19,7 @@ from typing import Any
 
 import yaml
 from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ADMIN_TOKEN, ControlPlane, fake_node
+from tests.e2e.kubernetes_cluster import pod as fake_pod
 
 from placewise_kubernetes.kube import OPENED, KubeAccess, KubeClient
 
@@ -196,3 +200,79 @@ def events_of(plane: ControlPlane, pod: str) -> list[str]:
     """Messages of a pod's events, as `kubectl describe pod` shows them."""
     path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{pod}"
     return [item["message"] for item in plane.request("GET", path)["items"]]
+
+
+def described(plane: ControlPlane, pod: str) -> str | None:
+    """`kubectl describe pod`; None where there is no kubectl."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return None
+    config = plane.root / "admin.kubeconfig"
+    config.write_text(json.dumps(plane.kubeconfig(ADMIN_TOKEN)))
+    command = [kubectl, "--kubeconfig", str(config), "describe", "pod", pod]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def make_pod_group(plane: ControlPlane, name: str, size: int) -> str:
+    """A PodGroup as the scheduler-plugins project defines it, with the definition itself at the first call."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    with suppress(urllib.error.HTTPError):
+        plane.request("POST", definitions, POD_GROUP_DEFINITION)
+    path = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+    body = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": size},
+    }
+    for _ in range(100):
+        try:
+            plane.request("POST", path, body)
+        except urllib.error.HTTPError:
+            time.sleep(0.1)  # the definition is not served yet
+        else:
+            return name
+    raise TimeoutError("PodGroups are not served")
+
+
+def make_batch_job(plane: ControlPlane, name: str, parallelism: int) -> dict[str, Any]:
+    """A batch Job, which no controller works on here; the owner reference of its pods."""
+    template = fake_pod(name)
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"parallelism": parallelism, "template": {"spec": template["spec"]}},
+    }
+    made = plane.request("POST", "/apis/batch/v1/namespaces/default/jobs", body)
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
+    return reference | {"uid": made["metadata"]["uid"], "controller": True}
+
+
+POD_GROUP_DEFINITION: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.x-k8s.io",
+        # The group is reserved for Kubernetes' own definitions unless this says that nobody approved it.
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    },
+    "spec": {
+        "group": "scheduling.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "properties": {"minMember": {"type": "integer"}}}},
+                    }
+                },
+            }
+        ],
+    },
+}

@@ -19,8 +19,11 @@ from tests.e2e.kubernetes_scenario import (
     NODES,
     AdapterProcess,
     Watched,
+    described,
     events_of,
     finish,
+    make_batch_job,
+    make_pod_group,
     names_of,
 )
 from tests.e2e.kubernetes_service import Service, running_jobs
@@ -146,6 +149,8 @@ async def _wait_and_turn(mode: str, plane: ControlPlane, watched: Watched, servi
     await watched.create(pods)
     await _until(lambda: any("drift plus penalty" in text for text in events_of(plane, "late-0")), limit_s=20)
     assert not watched.on_nodes("late")
+    text = await asyncio.to_thread(described, plane, "late-0")
+    assert text is None or "drift plus penalty" in text
     service.oracle.waits.clear()
     turned_s = time.monotonic()
     await watched.until_bound(names_of(pods), limit_s=20)
@@ -243,6 +248,28 @@ async def test_a_pod_that_replaces_another_takes_its_place(
     await watched.until_bound(["again-2"])
     assert watched.node["again-2"] == place
     assert watched.on_nodes("again") == decided_for(recorder, "again")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_size_of_a_gang_comes_from_its_group(
+    mode: str, running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder
+) -> None:
+    group = await asyncio.to_thread(make_pod_group, plane, f"group-{mode}", 3)
+    job = await asyncio.to_thread(make_batch_job, plane, f"job-{mode}", 2)
+    of_group = [
+        pod(f"group-{mode}-{index}", labels={"scheduling.x-k8s.io/pod-group": group}, scheduler=MODES[mode])
+        for index in range(3)
+    ]
+    of_job = [
+        pod(f"job-{mode}-{index}", labels={"placewise.dev/job": "j"}, scheduler=MODES[mode]) for index in range(2)
+    ]
+    for document in of_job:
+        document["metadata"]["ownerReferences"] = [job]
+    for pods in (of_group, of_job):
+        await watched.create(pods)
+        await watched.until_bound(names_of(pods))
+    sizes = {name.split("/")[1]: sum(nodes.values()) for name, nodes in recorder.decided.items()}
+    assert sizes == {f"group-{mode}": 3, "j": 2}
 
 
 async def test_pods_of_others_are_left_alone_and_counted(
