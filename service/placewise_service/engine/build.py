@@ -1,11 +1,17 @@
 """Puts an engine together: policies from the registries, coefficients from the active bundle. Starts nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import admission_policies
 from placewise_core.clock import Clock
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job
+from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policy
 from placewise_core.place.iawp import SubtaskScheduler
+from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import SEARCH_POLICY, placement_policies, search_policy
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.solo import ThroughputSpeed
@@ -15,7 +21,7 @@ from placewise_service.engine.common import Common, EngineOptions
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.engine import Engine
 from placewise_service.engine.views import Views
-from placewise_service.model.bundle import Bundle
+from placewise_service.model.bundle import Bundle, BundleError
 from placewise_service.model.registry import BundleRegistry
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
@@ -32,19 +38,10 @@ def build_engine(
     bundle: str = "default",
 ) -> Engine:
     """An engine on `store`, ready to be started. Raises BundleError if the bundle cannot be used."""
-    throughput = ThroughputModel(registry.bundle.document("throughput.json"))
     tables = packaged_tables()
-    policies = placement_policies(tables)
-
-    def use(active: Bundle) -> None:
-        """One assignment: a request sees the old net or the new one."""
-        if active.reward is not None:
-            policies[SEARCH_POLICY] = search_policy(active.reward, policies)
-        else:
-            policies.pop(SEARCH_POLICY, None)
-
-    registry = BundleRegistry(bundles, bundle, on_activate=use)
-    use(registry.bundle)
+    served = _Served(placement_policies(tables))
+    registry = BundleRegistry(bundles, bundle, on_activate=served.use)
+    served.use(registry.bundle)
     common = Common(
         store=store,
         clock=clock,
@@ -56,8 +53,37 @@ def build_engine(
     )
     return Engine(
         common=common,
-        placer=Placer(policies, policies[options.fallback_policy], tables.interference, ThroughputSpeed(throughput)),
+        placer=Placer(served.placement, served.placement[options.fallback_policy], tables.interference, served),
         subtasks=SubtaskScheduler(),
-        admission=admission_policies(throughput),
-        partitioner=partition_policy(registry.bundle.document("capability.json")),
+        admission=served.admission,
+        partition=served.partition,
     )
+
+
+class _Served:
+    """The policies in force. `use` runs to its end on the event loop, so a request sees the old bundle or the new."""
+
+    def __init__(self, placement: dict[str, PlacementPolicy]) -> None:
+        self.placement = placement
+        self.admission: dict[str, AdmissionPolicy] = {}
+        self.partition: dict[str, PartitionPolicy] = {}
+        self._speed: ThroughputSpeed
+
+    def use(self, bundle: Bundle) -> None:
+        """Builds everything that rests on a bundle, then swaps. Raises BundleError; the old bundle then stays."""
+        try:
+            throughput = ThroughputModel(bundle.document("throughput.json"))
+            partition = partition_policy(bundle.document("capability.json"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(f"{bundle.name}: {error}") from error
+        self._speed = ThroughputSpeed(throughput)
+        self.admission.update(admission_policies(throughput))
+        self.partition[partition.name] = partition
+        if bundle.reward is not None:
+            self.placement[SEARCH_POLICY] = search_policy(bundle.reward, self.placement)
+        else:
+            self.placement.pop(SEARCH_POLICY, None)
+
+    def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
+        """Speed of a placed job with its GPUs to itself, by the bundle in force."""
+        return self._speed(job, assignments)

@@ -47,6 +47,7 @@ class Placer:
     policies: Mapping[str, PlacementPolicy]
     fallback: PlacementPolicy
     interference: GpuInterference
+    solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
 
     def draft(
         self,
@@ -111,7 +112,7 @@ class Placer:
         draft.is_explored |= is_explored
         draft.fallback_reason = draft.fallback_reason or proposal.fallback_reason
         draft.expected_tenants.update(_shared_tenants(proposal, view))
-        prediction = neighbours.predict(job, proposal.assignments, view, self.interference)
+        prediction = neighbours.predict(job, proposal.assignments, view, self.interference, self.solo_speed)
         running = RunningJob(
             job, proposal.assignments, RunState.RESERVED, reservation_id=uuid7(), decision_id=draft.decision_id
         )

@@ -23,14 +23,15 @@ from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.engine.admitting import Admitting
+from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.placing import Placing
 from placewise_service.engine.reports import Reporter, ReportOutcome
 from placewise_service.engine.views import LiveView
-from placewise_service.model.registry import BundleRegistry
 
 _EXPIRY_PERIOD_S = 0.5
+PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +51,31 @@ class Engine:
         placer: Placer,
         subtasks: SubtaskScheduler,
         admission: Mapping[str, AdmissionPolicy],
-        partitioner: PartitionPolicy,
+        partition: Mapping[str, PartitionPolicy],
     ) -> None:
         self._common = common
         self._placing = Placing(common, placer, subtasks)
         self._admitting = Admitting(common, admission)
-        self._partitioner = partitioner
+        self._partition = partition
         self._reporter = Reporter(common.store, common.clock, common.sink)
+        self.bundles = SharedBundles(common.store, common.registry)
         self._sweep: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Loads the views of the clusters that exist, and begins to expire reservations."""
+        """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
+        await self.bundles.refresh()
         for cluster in await self._common.store.clusters():
             await self._common.views.get(cluster)
         self._common.sink.start()
+        self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
         self._sweep = asyncio.create_task(self._expire_reservations(), name="expire reservations")
 
     @property
     def is_ready(self) -> bool:
         return self._sweep is not None
-
-    @property
-    def registry(self) -> BundleRegistry:
-        return self._common.registry
 
     async def drain(self, timeout_s: float) -> None:
         """Writes out what the decision log still holds."""
@@ -82,10 +83,10 @@ class Engine:
 
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            await asyncio.gather(self._sweep, return_exceptions=True)
-            self._sweep = None
+        for task in filter(None, (self._sweep, self._following)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._sweep = self._following = None
         await self._common.views.close()
         await self._common.sink.close()
         await self._common.store.close()
@@ -98,7 +99,7 @@ class Engine:
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """How is this divisible task split over the units that are idle, or spread anew over those at work?"""
-        common, policy = self._common, self._partitioner
+        common, policy = self._common, self._partition[PARTITION_POLICY]
         started_s = common.begin(deadline_s)
         live = await common.views.get(command.cluster)
         context = PartitionContext(common.clock.now_s(), command.units, command.is_explaining)

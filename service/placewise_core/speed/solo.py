@@ -1,0 +1,46 @@
+"""Speed of a placed job with its GPUs to itself, from the throughput model. Knows nothing of neighbours."""
+
+import math
+from collections.abc import Sequence
+
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job
+from placewise_core.speed.throughput import ThroughputModel
+
+_REMEMBERED = 4096
+
+
+class ThroughputSpeed:
+    """Epochs per second where the job says how many epochs or samples it has; else samples per second; 0 without GPUs.
+
+    A job that declares its single-GPU time is scaled from that by the model's speedup; any other one runs at the
+    model's throughput (5). The shape is taken as symmetric: GPUs over nodes, rounded up.
+    """
+
+    def __init__(self, throughput: ThroughputModel) -> None:
+        self._throughput = throughput
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
+        gpus = sum(a.demand.gpus for a in assignments)
+        if gpus <= 0:
+            return 0.0
+        nodes = len({a.node for a in assignments if a.demand.gpus > 0})
+        key = (job.model, job.params_millions, job.batch_size, job.single_gpu_s, job.total_epochs, job.dataset_size)
+        found = self._known.get((*key, nodes, gpus))
+        if found is None:
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            found = self._known[*key, nodes, gpus] = self._predict(job, nodes, gpus)
+        return found
+
+    def _predict(self, job: Job, nodes: int, gpus: float) -> float:
+        match = self._throughput.match(job)
+        # A fraction of one GPU runs at that fraction of its speed; beside others, interference comes on top.
+        share = min(gpus, 1.0)
+        shape = (nodes, max(1, math.ceil(gpus / nodes)))
+        if job.single_gpu_s > 0 and job.total_epochs > 0:
+            speedup = float(self._throughput.speedup(job, match, *shape))
+            return share * job.total_epochs / job.single_gpu_s * speedup
+        samples_per_s = share * float(self._throughput.throughput(job, match, *shape))
+        return samples_per_s / job.dataset_size if job.dataset_size > 0 else samples_per_s
