@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from placewise_training.cli import UsageError, simulate_app
+from placewise_training.sim.engine import Simulation
 from placewise_training.sim.traces import TraceError
 
 RUN = CliRunner()
@@ -70,3 +71,20 @@ def test_a_malformed_trace_is_one_line_with_its_place(tmp_path: Path) -> None:
     assert isinstance(result.exception, TraceError)
     assert str(result.exception) == f"{path}, line 2, column duration_s: is not a number: 'ten'"
     assert result.exception.exit_code == 6
+
+
+def test_an_interrupted_run_prints_what_it_has_marked_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = Simulation._finish
+
+    def interrupted(self: Simulation, job_id: str) -> None:
+        finish(self, job_id)
+        if self.metrics.jct.count == 25:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Simulation, "_finish", interrupted)
+    args = ["--trace", "philly", "--jobs", "200", "--policy", "tetris", "--policy", "random", "--seeds", "3", "--json"]
+    result = RUN.invoke(simulate_app, args)
+    assert result.exit_code == 130
+    found = json.loads(result.stdout)
+    assert found["policy"] == "tetris"
+    assert (found["partial"], found["finished"], found["seeds"]) == (True, 25, [0])
