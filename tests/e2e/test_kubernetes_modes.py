@@ -233,6 +233,38 @@ async def test_a_killed_adapter_takes_up_what_it_had_decided(
         adapter.stop()
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", ["service", "adapter"])
+async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
+    mode: str, fault: str, adapter: AdapterProcess, watched: Watched, recorder: Recorder, service: Service, cluster: str
+) -> None:
+    options: dict[str, Any] = {"cluster": cluster, "fail_open_s": 0.1, "adapter": {"decide_budget_s": 0.08}}
+    adapter.start(recorder.target, **options)
+    await adapter.ready()
+    try:
+        gangs = gangs_of([4, 2, 3, 1] * 6, MODES[mode], gpus=2)
+        for number, pods in enumerate(gangs.values()):
+            if number == 8:
+                await (service.stop() if fault == "service" else asyncio.to_thread(adapter.kill))
+            await watched.create(pods)
+            if number == 16:
+                await (service.start() if fault == "service" else _again(adapter, recorder, options))
+        await watched.until_bound([name for pods in gangs.values() for name in names_of(pods)], limit_s=60)
+        used = Counter(watched.node[name] for pods in gangs.values() for name in names_of(pods))
+        assert max(used.values()) * 2 <= GPUS_PER_NODE
+        known = await _until_running(service, cluster, len(gangs))
+        assert {job.split("/")[1]: nodes for job, nodes in known.items()} == {
+            name: watched.on_nodes(name) for name in gangs
+        }
+    finally:
+        adapter.stop()
+
+
+async def _again(adapter: AdapterProcess, recorder: Recorder, options: dict[str, Any]) -> None:
+    adapter.start(recorder.target, **options)
+    await adapter.ready()
+
+
 async def test_a_pod_that_replaces_another_takes_its_place(
     running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder
 ) -> None:
@@ -254,22 +286,20 @@ async def test_a_pod_that_replaces_another_takes_its_place(
 async def test_the_size_of_a_gang_comes_from_its_group(
     mode: str, running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder
 ) -> None:
-    group = await asyncio.to_thread(make_pod_group, plane, f"group-{mode}", 3)
-    job = await asyncio.to_thread(make_batch_job, plane, f"job-{mode}", 2)
-    of_group = [
-        pod(f"group-{mode}-{index}", labels={"scheduling.x-k8s.io/pod-group": group}, scheduler=MODES[mode])
-        for index in range(3)
-    ]
-    of_job = [
-        pod(f"job-{mode}-{index}", labels={"placewise.dev/job": "j"}, scheduler=MODES[mode]) for index in range(2)
-    ]
+    name = f"{mode}-{recorder.port}"  # one that no other test has used
+    group = await asyncio.to_thread(make_pod_group, plane, name, 3)
+    job = await asyncio.to_thread(make_batch_job, plane, name, 2)
+    labels = {"scheduling.x-k8s.io/pod-group": group}
+    of_group = [pod(f"group-{index}", labels=labels, scheduler=MODES[mode]) for index in range(3)]
+    labels = {"placewise.dev/job": "j"}
+    of_job = [pod(f"job-{index}", labels=labels, scheduler=MODES[mode]) for index in range(2)]
     for document in of_job:
         document["metadata"]["ownerReferences"] = [job]
     for pods in (of_group, of_job):
         await watched.create(pods)
         await watched.until_bound(names_of(pods))
     sizes = {name.split("/")[1]: sum(nodes.values()) for name, nodes in recorder.decided.items()}
-    assert sizes == {f"group-{mode}": 3, "j": 2}
+    assert sizes == {group: 3, "j": 2}
 
 
 async def test_pods_of_others_are_left_alone_and_counted(
