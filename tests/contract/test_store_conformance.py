@@ -49,7 +49,15 @@ from placewise_core.events import (
 )
 from placewise_core.view import ClusterView
 from placewise_service.state.options import StoreOptions
-from placewise_service.state.store import Conflict, JobReport, Repeated, Reserved, ReserveRequest, StateStore
+from placewise_service.state.store import (
+    BundleChoice,
+    Conflict,
+    JobReport,
+    Repeated,
+    Reserved,
+    ReserveRequest,
+    StateStore,
+)
 
 OPTIONS = StoreOptions(answer_ttl_s=0.2, ended_ttl_s=0.3, outcome_ttl_s=0.3, ring_records=5, ring_bytes=1000)
 
@@ -585,6 +593,20 @@ async def test_the_first_answer_stands(harness: Harness, store: StateStore) -> N
     assert await hold(store, job("a"), request_id="q", answer=b"three") == Repeated(b"one")
     await harness.advance(0.25)
     assert await store.remember(CLUSTER, "q", b"four") == Repeated(b"four")
+
+
+# -- bundles ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_choice_of_bundles_is_one_for_all(harness: Harness) -> None:
+    store = harness.store
+    assert await store.bundles() == BundleChoice()
+    assert await store.choose_bundles(BundleChoice(0, "a", "", ""))
+    assert not await harness.other().choose_bundles(BundleChoice(0, "b", "", "")), "decided on what is past"
+    assert await harness.other().choose_bundles(BundleChoice(1, "é", "a", "c"))
+    assert await store.bundles() == BundleChoice(2, "é", "a", "c")
+    assert await store.choose_bundles(BundleChoice(2, "a"))
+    assert await harness.other().bundles() == BundleChoice(3, "a", "", "")
 
 
 # -- deleting -----------------------------------------------------------------------------------------------------

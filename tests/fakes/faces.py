@@ -69,28 +69,28 @@ class Snapshot:
     is_stale: bool = False
 
 
-class FakeRegistry:
+class FakeBundles:
     """Two bundles, one of them active."""
 
     def __init__(self) -> None:
         self.active = "default"
         self.shadow = ""
 
-    def list(self) -> Sequence[BundleStatus]:
+    async def list(self) -> Sequence[BundleStatus]:
         return tuple(self._status(name) for name in ("default", "other"))
 
-    def activate(self, name: str) -> BundleStatus:
+    async def activate(self, name: str) -> BundleStatus:
         if name not in ("default", "other"):
             raise NotFoundError("no such bundle", {"bundle": name})
         self.active = name
         return self._status(name)
 
-    def rollback(self) -> BundleStatus:
+    async def rollback(self) -> BundleStatus:
         if self.active == "default":
             raise NotFoundError("no bundle was active before this one")
-        return self.activate("default")
+        return await self.activate("default")
 
-    def set_shadow(self, name: str) -> BundleStatus | None:
+    async def set_shadow(self, name: str) -> BundleStatus | None:
         self.shadow = name
         return self._status(name) if name else None
 
@@ -106,7 +106,7 @@ class FakeEngine:
     sleep, answer WAIT. Same questions, same answers."""
 
     is_ready: bool = True
-    registry: FakeRegistry = field(default_factory=FakeRegistry)
+    bundles: FakeBundles = field(default_factory=FakeBundles)
     views: dict[str, ClusterView] = field(default_factory=dict)
     placed: list[PlaceCommand] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)

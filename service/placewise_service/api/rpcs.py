@@ -244,7 +244,7 @@ def _past(office: Office, cluster: str, past: Past) -> bundle_pb2.GetDecisionRes
 async def _list_bundles(
     office: Office, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ListBundlesResponse:
-    found = await asyncio.to_thread(office.engine.registry.list)
+    found = await office.engine.bundles.list()
     return bundle_pb2.ListBundlesResponse(bundles=[convert_out.bundle(status) for status in found])
 
 
@@ -252,14 +252,14 @@ async def _activate_bundle(
     office: Office, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ActivateBundleResponse:
     validate.check_bundle_name(request.name)
-    status = await asyncio.to_thread(office.engine.registry.activate, request.name)
+    status = await office.engine.bundles.activate(request.name)
     return bundle_pb2.ActivateBundleResponse(bundle=convert_out.bundle(status))
 
 
 async def _rollback_bundle(
     office: Office, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.RollbackBundleResponse:
-    status = await asyncio.to_thread(office.engine.registry.rollback)
+    status = await office.engine.bundles.rollback()
     return bundle_pb2.RollbackBundleResponse(bundle=convert_out.bundle(status))
 
 
@@ -267,7 +267,7 @@ async def _set_shadow(
     office: Office, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.SetShadowResponse:
     validate.check_bundle_name(request.name, may_be_empty=True)
-    status: BundleStatus | None = await asyncio.to_thread(office.engine.registry.set_shadow, request.name)
+    status: BundleStatus | None = await office.engine.bundles.set_shadow(request.name)
     if status is None:
         return bundle_pb2.SetShadowResponse()
     return bundle_pb2.SetShadowResponse(bundle=convert_out.bundle(status))

@@ -1,4 +1,4 @@
-"""Which bundle answers, which one shadows, and the last good one. A bundle that fails verification never gets in."""
+"""Which bundle answers in this process and which one shadows. A bundle that fails verification never gets in."""
 
 import enum
 from collections.abc import Callable
@@ -31,7 +31,8 @@ class BundleStatus:
 
 
 class BundleRegistry:
-    """Bundles are the subdirectories of `root`; the swap is one assignment, so no request sees half of one.
+    """Bundles are the subdirectories of `root`. `list` and `verified` read files and block; `activate` and `set_shadow`
+    only swap, and belong on the event loop, so that no request sees half of a bundle.
 
     `on_activate` builds what serves from a bundle; if it raises BundleError the old bundle keeps serving.
     """
@@ -40,7 +41,6 @@ class BundleRegistry:
         self._root = root
         self._on_activate = on_activate
         self._active = load(root / active)
-        self._previous: Bundle | None = None
         self._shadow: Bundle | None = None
 
     @property
@@ -59,37 +59,10 @@ class BundleRegistry:
     def list(self) -> tuple[BundleStatus, ...]:
         """Every bundle under the root, by name, verified anew."""
         directories = sorted(path for path in self._root.iterdir() if (path / MANIFEST).is_file())
-        return tuple(self._status(path) for path in directories)
+        return tuple(self._listed(path) for path in directories)
 
-    def activate(self, name: str) -> BundleStatus:
-        """Verifies and swaps. Raises NotFoundError or, for a bundle that is refused, InvalidRequestError."""
-        bundle = self._loaded(name)
-        self._swap(bundle)
-        return self._status(bundle.directory)
-
-    def rollback(self) -> BundleStatus:
-        """Back to the bundle that served before. Raises NotFoundError if there was none."""
-        if self._previous is None:
-            raise NotFoundError("no bundle was active before this one")
-        self._swap(self._previous)
-        return self._status(self._active.directory)
-
-    def set_shadow(self, name: str) -> BundleStatus | None:
-        """Lets a bundle decide and log without answering; "" ends that."""
-        self._shadow = self._loaded(name) if name else None
-        return self._status(self._shadow.directory) if self._shadow is not None else None
-
-    def _swap(self, bundle: Bundle) -> None:
-        try:
-            self._on_activate(bundle)
-        except BundleError as error:
-            raise InvalidRequestError(str(error), "name") from error
-        if bundle.name != self._active.name:
-            self._previous = self._active
-        self._active = bundle
-        log.info("bundle active", bundle=bundle.name)
-
-    def _loaded(self, name: str) -> Bundle:
+    def verified(self, name: str) -> Bundle:
+        """Loads a bundle by name. Raises NotFoundError or, for a bundle that is refused, InvalidRequestError."""
         path = self._root / name
         if path.parent != self._root or not (path / MANIFEST).is_file():
             raise NotFoundError(f"no bundle {name!r}", {"bundle": name})
@@ -99,12 +72,29 @@ class BundleRegistry:
             log.warning("bundle refused", bundle=name, reason=str(error))
             raise InvalidRequestError(str(error), "name") from error
 
-    def _status(self, path: Path) -> BundleStatus:
+    def activate(self, bundle: Bundle) -> BundleStatus:
+        """Lets a verified bundle answer. Raises InvalidRequestError if nothing can be built from it."""
         try:
-            bundle = load(path)
+            self._on_activate(bundle)
+        except BundleError as error:
+            raise InvalidRequestError(str(error), "name") from error
+        self._active = bundle
+        log.info("bundle active", bundle=bundle.name)
+        return self._status(bundle)
+
+    def set_shadow(self, bundle: Bundle | None) -> BundleStatus | None:
+        """Lets a verified bundle decide and log without answering; None ends that."""
+        self._shadow = bundle
+        return self._status(bundle) if bundle is not None else None
+
+    def _listed(self, path: Path) -> BundleStatus:
+        try:
+            return self._status(load(path))
         except BundleError as error:
             return BundleStatus(path.name, BundleState.REFUSED, refusal=str(error))
-        if path == self._active.directory:
+
+    def _status(self, bundle: Bundle) -> BundleStatus:
+        if bundle.directory == self._active.directory:
             return BundleStatus(bundle.name, BundleState.ACTIVE, bundle)
-        is_shadow = self._shadow is not None and path == self._shadow.directory
+        is_shadow = self._shadow is not None and bundle.directory == self._shadow.directory
         return BundleStatus(bundle.name, BundleState.SHADOW if is_shadow else BundleState.AVAILABLE, bundle)

@@ -1,7 +1,8 @@
 """The key schema, in one place. docs/state.md explains each key.
 
 Every key of a cluster carries its name in braces: Redis Cluster hashes only what is inside them, so that all keys of
-one cluster live in one slot and a script may change several of them at once. The registry alone stands outside.
+one cluster live in one slot and a script may change several of them at once. Only the registry and the
+choice of bundles stand outside.
 """
 
 from dataclasses import dataclass, fields
@@ -9,6 +10,8 @@ from functools import lru_cache
 
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"
+# hash: seq, and the names of the active, the previous and the shadow bundle, for every process alike.
+BUNDLES = "pw:bundles"
 
 
 @dataclass(frozen=True, slots=True)

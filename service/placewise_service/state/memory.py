@@ -35,6 +35,7 @@ from placewise_service.state.ledger import Ledger
 from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import (
+    BundleChoice,
     Conflict,
     JobReport,
     Repeated,
@@ -128,6 +129,7 @@ class MemoryStore:
         self._clusters: dict[str, _Cluster] = {}
         self._answers: dict[str, dict[str, tuple[float, Repeated]]] = {}
         self._rings: dict[str, _Ring] = {}
+        self._bundles = BundleChoice()
 
     async def ping(self) -> float:
         return self._clock.now_s()
@@ -361,6 +363,17 @@ class MemoryStore:
     async def exported(self, cluster: str) -> str:
         ring = self._rings.get(cluster)
         return f"{ring.exported}-0" if ring is not None and ring.exported else "0"
+
+    # -- bundles ------------------------------------------------------------------------------------------------
+
+    async def bundles(self) -> BundleChoice:
+        return self._bundles
+
+    async def choose_bundles(self, choice: BundleChoice) -> bool:
+        if choice.seq != self._bundles.seq:
+            return False
+        self._bundles = replace(choice, seq=choice.seq + 1)
+        return True
 
     async def close(self) -> None:
         return

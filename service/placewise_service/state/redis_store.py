@@ -25,12 +25,13 @@ from placewise_service.state import codec
 from placewise_service.state.connection import RedisOptions, gate_for
 from placewise_service.state.errors import no_such_cluster, redis_meant
 from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
-from placewise_service.state.keys import REGISTRY, ClusterKeys, keys_of
+from placewise_service.state.keys import BUNDLES, REGISTRY, ClusterKeys, keys_of
 from placewise_service.state.lifecycle import reserved
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.records import records_from, search_bounds
 from placewise_service.state.scripts import Argument, script
 from placewise_service.state.store import (
+    BundleChoice,
     Conflict,
     JobReport,
     Repeated,
@@ -227,6 +228,19 @@ class RedisStore:
         with redis_meant(cluster):
             position = await self._client.execute_command("GET", keys_of(cluster).exported)
         return position.decode() if position else "0"
+
+    # -- bundles ------------------------------------------------------------------------------------------------
+
+    async def bundles(self) -> BundleChoice:
+        with redis_meant():
+            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "active", "previous", "shadow")
+        seq, *names = (field.decode() if field else "" for field in fields)
+        return BundleChoice(int(seq or 0), *names)
+
+    async def choose_bundles(self, choice: BundleChoice) -> bool:
+        args: list[Argument] = [choice.seq, choice.active, choice.previous, choice.shadow]
+        with redis_meant():
+            return bool(await script("choose_bundles").run(self._client, (BUNDLES,), args))
 
     async def close(self) -> None:
         with redis_meant():

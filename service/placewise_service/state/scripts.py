@@ -13,6 +13,7 @@ Argument = str | bytes | int | float
 # What each script is put together from, in order; its own file comes last.
 _INCLUDES = {
     "append_decisions": (),
+    "choose_bundles": (),
     "commit_queue": ("clock", "event"),
     "delete_cluster": ("clock", "event"),
     "expire": ("clock", "event", "holdings"),

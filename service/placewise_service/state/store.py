@@ -88,6 +88,16 @@ class ReportResult:
     ignored: int
 
 
+@dataclass(frozen=True, slots=True)
+class BundleChoice:
+    """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices."""
+
+    seq: int = 0
+    active: str = ""
+    previous: str = ""
+    shadow: str = ""
+
+
 class StateStore(Protocol):
     """Keeps clusters. Idempotency is stated per method."""
 
@@ -174,6 +184,14 @@ class StateStore(Protocol):
 
     async def exported(self, cluster: str) -> str:
         """Last exported position, "0" if none."""
+        ...
+
+    async def bundles(self) -> BundleChoice:
+        """The choice in force; seq 0 if there never was one."""
+        ...
+
+    async def choose_bundles(self, choice: BundleChoice) -> bool:
+        """Stores the choice as number `choice.seq` + 1 if `choice.seq` is still the number in force; False if not."""
         ...
 
     async def close(self) -> None:
