@@ -60,7 +60,10 @@ class ContentionPlan:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened. `recoveries_s`: from Redis answering again to the first placement that holds."""
+    """What happened. `recoveries_s`: from Redis answering again to the first answer that is not stale and that Redis
+    has taken (each has a request_id, so a WAIT is written too); `outages_s`: the same from the kill; `placements_s`:
+    from Redis answering to the first placement. That waits for room: what clients could not give back while Redis was
+    away stays held until it expires."""
 
     asked: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -68,6 +71,8 @@ class Tally:
     unexpected: list[str] = field(default_factory=list)
     stale_answers: int = 0
     recoveries_s: list[float] = field(default_factory=list)
+    outages_s: list[float] = field(default_factory=list)
+    placements_s: list[float] = field(default_factory=list)
     leaked: int = 0
     wall_s: float = 0.0
 
@@ -84,6 +89,7 @@ class Contention:
         free_cores = _FREE_PER_NODE * _CORES_PER_TASK
         self.ledger = Ledger({node.id: free_cores for node in self._workload.inventory()})
         self.tally = Tally()
+        self._last_answered_s = 0.0
         self._last_held_s = 0.0
 
     async def run(self, on_progress: Callable[[int], None]) -> Tally:
@@ -154,7 +160,9 @@ class Contention:
         self.tally.outcomes[Outcome.Name(decision.outcome)] += 1
         if answer.meta.stale:
             self.tally.stale_answers += 1
-        elif decision.outcome == Outcome.PLACED:
+            return
+        self._last_answered_s = time.monotonic()
+        if decision.outcome == Outcome.PLACED:
             await self._hold(client, decision, tasks, rng)
         elif decision.outcome == Outcome.NO_FIT:
             self.tally.unexpected.append(f"{job_id}: NO_FIT for a gang that an empty cluster has room for")
@@ -185,13 +193,19 @@ class Contention:
     async def _kill_redis(self) -> None:
         for _ in range(self._plan.kills):
             await asyncio.sleep(_CALM_S + self._rng.random())
+            killed_s = time.monotonic()
             await asyncio.to_thread(self._redis.kill)
             await asyncio.sleep(0.2 + self._rng.random() / 2)
             self._redis.start()
-            self.tally.recoveries_s.append(await self._recovery())
+            back_s = await self._redis_is_back()
+            answered_s = await self._first_after(back_s, lambda: self._last_answered_s)
+            held_s = await self._first_after(back_s, lambda: self._last_held_s)
+            self.tally.recoveries_s.append(answered_s - back_s)
+            self.tally.outages_s.append(answered_s - killed_s)
+            self.tally.placements_s.append(held_s - back_s)
 
-    async def _recovery(self) -> float:
-        """Seconds from Redis answering to the next placement that was given and held."""
+    async def _redis_is_back(self) -> float:
+        """When Redis answered again, having read its file."""
         deadline_s = time.monotonic() + _RECOVERY_TIMEOUT_S
         async with RedisClient.from_url(self._redis.url) as redis:
             while time.monotonic() < deadline_s:
@@ -199,10 +213,14 @@ class Contention:
                     await redis.ping()
                     break
                 await asyncio.sleep(_RECOVERY_POLL_S)
-        answered_s = time.monotonic()
-        while time.monotonic() < deadline_s and self._last_held_s < answered_s:  # noqa: ASYNC110 - a probe, not a wait
+        return time.monotonic()
+
+    async def _first_after(self, since_s: float, last_s: Callable[[], float]) -> float:
+        """When `last_s` was first seen to be later than `since_s`, or when there is no hope left."""
+        deadline_s = since_s + _RECOVERY_TIMEOUT_S
+        while time.monotonic() < deadline_s and last_s() < since_s:  # noqa: ASYNC110 - a probe, not a wait
             await asyncio.sleep(_RECOVERY_POLL_S)
-        return time.monotonic() - answered_s
+        return time.monotonic()
 
     async def _count_leaks(self) -> None:
         """After every reservation has expired, only the residents may hold anything, on every replica."""
@@ -230,5 +248,7 @@ class Contention:
             "first_problems": (self.ledger.violations + tally.unexpected)[:5],
             "kills": self._plan.kills,
             "recovery_max_s": max(tally.recoveries_s, default=0.0),
+            "outage_max_s": max(tally.outages_s, default=0.0),
+            "first_placement_max_s": max(tally.placements_s, default=0.0),
             "wall_s": tally.wall_s,
         }
