@@ -94,3 +94,28 @@ def judge_change(
         return Judgement(worst, said, why(results, worst) if callable(why) else why)
 
     return judge
+
+
+def judge_not_worse(
+    experiment: str,
+    settings: Sequence[str],
+    metric: str,
+    ours: str,
+    theirs: Sequence[str],
+    margin: float,
+    why: str = "",
+) -> Callable[[Results], Judgement]:
+    """Judges "ours raises the metric (lower is better) by no more than `margin`" against each of theirs.
+
+    Reproduced where the means say so, partly where only the lower end of an interval does.
+    """
+
+    def judge(results: Results) -> Judgement:
+        changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
+        said = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
+        if all(change.mean <= margin for change in changes.values()):
+            return Judgement(Verdict.REPRODUCED, said, why)
+        is_possible = all(change.low <= margin for change in changes.values())
+        return Judgement(Verdict.PARTLY if is_possible else Verdict.NOT, said, why)
+
+    return judge

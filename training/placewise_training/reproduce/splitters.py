@@ -25,6 +25,41 @@ def served_policy() -> Splitter:
     return partition_policy(json.loads(text))
 
 
+class OneAtATime:
+    """Algorithm 1 of the paper, to the letter: the next task is looked at when every share of this one is in."""
+
+    name = "one task at a time"
+
+    def __init__(self, policy: Splitter) -> None:
+        self._policy = policy
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        if any(view.tasks_on(m) for m in range(view.size)):
+            return PartitionPlan(Outcome.WAIT)
+        return self._policy.partition(task, view, context)
+
+
+class Patient:
+    """Ends a run in which a task waits for ever (it may never fit below the limits) instead of waiting with it.
+
+    Raises RuntimeError after six hours of one task at the head of the queue.
+    """
+
+    name = "patient"
+    limit_s = 21_600.0
+
+    def __init__(self, policy: Splitter) -> None:
+        self._policy = policy
+        self._head, self._since_s = "", 0.0
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        if task.id != self._head:
+            self._head, self._since_s = task.id, context.now_s
+        if context.now_s - self._since_s > self.limit_s:
+            raise RuntimeError(f"task {task.id} of scale {task.parallel_scale:.4g} never finds a unit it may run on")
+        return self._policy.partition(task, view, context)
+
+
 class Reactive:
     """Prediction replaced by a thermostat: a unit at its limit is left out, one below it may take any share."""
 
