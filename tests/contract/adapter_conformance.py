@@ -245,6 +245,15 @@ class AdapterConformance:
         await world.step()
         assert await world.host.where(key) == world.decided_nodes(key)
 
+    @pytest.mark.parametrize("asks_admission", [True, False])
+    async def test_a_job_the_service_cannot_read_holds_up_no_other(self, world: World, asks_admission: bool) -> None:
+        world.start_adapter(replace(SETTINGS, ask_admission=asks_admission))
+        await world.loop.run_pass(full=True)
+        keys = [await world.host.submit(1, 1) for _ in range(5)]
+        world.oracle.unreadable.add(keys[2])
+        await world.loop.run_pass(full=True)
+        assert set(world.host.changes) == {("release" if key == keys[2] else "apply", key) for key in keys}
+
     async def test_after_an_outage_the_service_is_told_everything_again(self, world: World) -> None:
         key = await world.host.submit(1, 8)
         await world.step()

@@ -20,7 +20,13 @@ from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise.v1.cluster_pb2 import Assignment, Cluster, JobEvent, Node, RunningJob
 from placewise.v1.decision_pb2 import Admission
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_client.errors import DOMAIN, STATUS_TRAILER, PlacewiseError, StateUnavailableError
+from placewise_client.errors import (
+    DOMAIN,
+    STATUS_TRAILER,
+    InvalidRequestError,
+    PlacewiseError,
+    StateUnavailableError,
+)
 from placewise_client.rpcs import STREAM_PLACE_PATH, Rpc, Rpcs
 from placewise_client.status import StatusDetails, build_status
 
@@ -56,6 +62,8 @@ class Oracle:
     fail: list[PlacewiseError] = field(default_factory=list)
     """The next calls fail with these, one each."""
     fail_always: PlacewiseError | None = None
+    unreadable: set[str] = field(default_factory=set)
+    """Jobs that make any question about them an invalid request."""
     lose_answers: int = 0
     """So many answers are worked out and then lost on the way."""
     blocked: asyncio.Event | None = None
@@ -312,6 +320,8 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if oracle.blocked is not None:
                 await oracle.blocked.wait()
             error = oracle.fail.pop(0) if oracle.fail else oracle.fail_always
+            if any(job.id in oracle.unreadable for job in getattr(request, "jobs", ())):
+                error = InvalidRequestError("a job cannot be read", reason="BAD_JOB")
             if error is not None:
                 await _abort(context, error)
             response = getattr(oracle, name)(request)

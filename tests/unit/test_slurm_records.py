@@ -131,6 +131,8 @@ def test_what_slurm_does_not_know_is_in_the_comment() -> None:
         dataclasses.replace(HELD, comment="placewise model=VGG-16,epochs=90 batch=64 samples=nan"), SiteNames()
     )
     assert (job.model, job.total_epochs, job.batch_size, job.dataset_size) == ("VGG-16", 90, 64, 0)
+    absurd = to_job(dataclasses.replace(HELD, comment="batch=1e300 samples=1e300 epochs=x"), SiteNames())
+    assert (absurd.batch_size, absurd.dataset_size, absurd.total_epochs) == (2**31 - 1, 2**53, 0)
 
 
 def test_a_gpu_type_is_a_model_unless_the_site_types_every_gpu() -> None:

@@ -90,7 +90,8 @@ class Target:
             ("grpc.keepalive_permit_without_calls", 1),
             # grpc waits up to two minutes between attempts by default: too long for a service that restarts in seconds.
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            # This one is also the longest that one attempt may take, TLS and a busy machine included.
+            ("grpc.min_reconnect_backoff_ms", 2000),
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", self.max_message_bytes),

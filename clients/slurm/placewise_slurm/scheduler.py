@@ -140,8 +140,16 @@ class SlurmScheduler:
         for job in jobs:
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
         ordered = sorted((job for job in jobs if job.id not in self._let_go), key=lambda job: job.id)
-        native = (to_native(job, self.names, self._types) for job in ordered)
+        native = (self._native(job) for job in ordered)
         return HostState([job for job in native if job is not None])
+
+    def _native(self, job: SlurmJob) -> NativeJob | None:
+        """One job that cannot be understood must not hide all the others."""
+        try:
+            return to_native(job, self.names, self._types)
+        except ValueError:
+            log.exception("job %d is passed over", job.id)
+            return None
 
     # --- changing -----------------------------------------------------------------------------------------------------
 

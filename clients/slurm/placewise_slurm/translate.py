@@ -28,6 +28,10 @@ _DOWN = frozenset(
 )
 _DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "RESERVED", "PLANNED_DOWN", "FUTURE"})
 
+# What the fields of the contract can hold: a comment may say anything.
+_MOST_BATCH = 2**31 - 1
+_MOST_SAMPLES = 2**53
+
 _PAIR = re.compile(r"([a-z_]+)=([^\s,;]+)")
 _PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
 
@@ -105,8 +109,8 @@ def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
         priority=_priority(job, names),
         submit_time=Timestamp(seconds=int(job.submit_time_s)),
         total_epochs=_float(said, "epochs"),
-        batch_size=int(_float(said, "batch")),
-        dataset_size=int(_float(said, "samples")),
+        batch_size=int(min(_float(said, "batch"), _MOST_BATCH)),
+        dataset_size=int(min(_float(said, "samples"), _MOST_SAMPLES)),
         iterations=_float(said, "iterations"),
         single_gpu_seconds=_float(said, "gpu_seconds"),
     )

@@ -31,7 +31,7 @@ from placewise_client.adapter.native import (
     Waiting,
 )
 from placewise_client.aio import AsyncClient
-from placewise_client.errors import DeadlineExceededError, PlacewiseError
+from placewise_client.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
 from placewise_client.results import blocker_text, reason_names
 from placewise_client.rpcs import AsyncMethod, Req, Res
 
@@ -119,7 +119,6 @@ class Decider:
         return self.clock() - gang.asked_at_s >= self.settings.retry_s
 
     async def _ask_queue(self, queue: str, gangs: list[_Gang]) -> None:
-        gangs = gangs[: self.settings.depth]
         if self.breaker.is_open():
             self._fail(gangs, self.breaker.reason)
             return
@@ -127,7 +126,8 @@ class Decider:
         started_s = self.clock()
         try:
             await self._settle_unanswered(deadline_s)
-            open_gangs = [gang for gang in gangs if not isinstance(gang.verdict, Placed) or self._is_expired(gang)]
+            asked = gangs[: self.settings.depth]
+            open_gangs = [gang for gang in asked if not isinstance(gang.verdict, Placed) or self._is_expired(gang)]
             admitted = await self._admit(queue, open_gangs, deadline_s)
             await self._place_in_batches(admitted, deadline_s)
         except PlacewiseError as error:
@@ -137,6 +137,11 @@ class Decider:
         else:
             self.breaker.succeed()
         self.metrics.decide_s.observe(self.clock() - started_s)
+
+    def _refuse(self, gang: _Gang, error: InvalidRequestError) -> None:
+        """The service cannot read this one job, and never will: it is let go, and holds up no other."""
+        log.warning("job %s cannot be asked about: %s", gang.job.key, error)
+        self._answer(gang, Undecided(error.reason, is_release_due=True))
 
     def _fail(self, gangs: Iterable[_Gang], reason: str) -> None:
         for gang in gangs:
@@ -152,16 +157,29 @@ class Decider:
             return gangs
         asked = [gang for gang in gangs if not gang.is_admitted]
         if asked:
-            request = pb.AdmitOrWaitRequest(
-                cluster=self.settings.cluster,
-                queue=queue,
-                jobs=[gang.job.job for gang in asked],
-                policy=self.settings.admit_policy,
-                dry_run=self.settings.is_dry_run,
-            )
-            response = await self._in_time(self.client.admit_or_wait, request, deadline_s)
-            self._read_admissions(asked, response)
+            await self._ask_admissions(queue, asked, deadline_s)
         return [gang for gang in gangs if gang.is_admitted]
+
+    async def _ask_admissions(self, queue: str, gangs: list[_Gang], deadline_s: float) -> None:
+        """One question for all; where the service refuses it, halves of it, until the job it refuses is found."""
+        request = pb.AdmitOrWaitRequest(
+            cluster=self.settings.cluster,
+            queue=queue,
+            jobs=[gang.job.job for gang in gangs],
+            policy=self.settings.admit_policy,
+            dry_run=self.settings.is_dry_run,
+        )
+        try:
+            response = await self._in_time(self.client.admit_or_wait, request, deadline_s)
+        except InvalidRequestError as error:
+            if len(gangs) == 1:
+                self._refuse(gangs[0], error)
+                return
+            middle = len(gangs) // 2
+            for half in (gangs[:middle], gangs[middle:]):
+                await self._ask_admissions(queue, half, self.clock() + self.settings.decide_budget_s)
+        else:
+            self._read_admissions(gangs, response)
 
     def _read_admissions(self, gangs: list[_Gang], response: pb.AdmitOrWaitResponse) -> None:
         by_job = {admission.job_id: admission for admission in response.admissions}
@@ -180,24 +198,36 @@ class Decider:
         """Asks batch by batch; stops where a whole batch found no place, for nothing behind it stands better."""
         for first in range(0, len(gangs), self.settings.batch):
             batch = gangs[first : first + self.settings.batch]
-            self._attempt += 1
-            request = pb.PlaceRequest(
-                cluster=self.settings.cluster,
-                request_id=f"{self._nonce}-{self._attempt}",
-                jobs=[_shaped(gang) for gang in batch],
-                policy=self.settings.place_policy,
-                dry_run=self.settings.is_dry_run,
-                reserve_ttl=Duration(seconds=int(self.settings.reserve_ttl_s)),
-            )
             # The budget is per decision: a later batch of a long queue has a whole one of its own.
             budget_end_s = deadline_s if first == 0 else self.clock() + self.settings.decide_budget_s
-            self._unanswered = request
-            response = await self._in_time(self.client.place, request, budget_end_s)
-            self._unanswered = None
-            if not self._read_decisions(response):
+            if not await self._place(batch, budget_end_s):
                 for gang in gangs[first + self.settings.batch :]:
                     self._answer(gang, Waiting(text="behind jobs that wait"))
                 return
+
+    async def _place(self, batch: list[_Gang], deadline_s: float) -> int:
+        """Places one batch; returns how many were placed. Where the service refuses it, job by job."""
+        self._attempt += 1
+        request = pb.PlaceRequest(
+            cluster=self.settings.cluster,
+            request_id=f"{self._nonce}-{self._attempt}",
+            jobs=[_shaped(gang) for gang in batch],
+            policy=self.settings.place_policy,
+            dry_run=self.settings.is_dry_run,
+            reserve_ttl=Duration(seconds=int(self.settings.reserve_ttl_s)),
+        )
+        self._unanswered = request
+        try:
+            response = await self._in_time(self.client.place, request, deadline_s)
+        except InvalidRequestError as error:
+            self._unanswered = None
+            if len(batch) > 1:
+                budget_s = self.settings.decide_budget_s
+                return sum([await self._place([gang], self.clock() + budget_s) for gang in batch])
+            self._refuse(batch[0], error)
+            return 0
+        self._unanswered = None
+        return self._read_decisions(response)
 
     async def _settle_unanswered(self, deadline_s: float) -> None:
         """Sends again, word for word, the question whose answer was lost: it may have reserved something."""

@@ -95,7 +95,7 @@ class AdapterLoop:
         news = self.book.update(state, self.clock())
         if state.is_complete:
             self._synced_at_s = self.clock()
-        if not self._has_recovered:
+        if not self._has_recovered and not self._breaker.is_open():
             await self._recover()
         has_changed = self._note(news)
         is_told = await self._tell(state.nodes)
@@ -154,6 +154,7 @@ class AdapterLoop:
             cluster = Cluster()
         except PlacewiseError as error:
             log.warning("nothing recovered from the service yet: %s", error)
+            self._breaker.fail(error.reason)
             return
         for known in cluster.jobs:
             self._recover_job(known)
