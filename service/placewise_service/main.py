@@ -142,7 +142,7 @@ def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
             sentinel_service=redis.sentinel_service,
             is_cluster=redis.is_cluster,
         ),
-        StoreOptions(ring_records=settings.declog.ring_records),
+        StoreOptions(ring_records=settings.declog.ring_records, ring_bytes=settings.declog.ring_bytes),
     )
     admit = settings.admit
     options = EngineOptions(
@@ -151,6 +151,7 @@ def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
         fallback_policy=settings.place.fallback_policy,
         reserve_ttl_s=settings.place.reserve_ttl_s,
         stale_telemetry_after_s=settings.stale_telemetry_after_s,
+        log_buffer_records=settings.declog.buffer_records,
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )
     return build_engine(store, SystemClock(), telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)

@@ -124,6 +124,14 @@ class DecisionLogSettings(Section):
     ring_records: int = Field(
         default=100_000, ge=1, description="Records Redis keeps per cluster until they are exported."
     )
+    ring_bytes: int = Field(
+        default=256 << 20, ge=1 << 20, description="Bytes of records Redis keeps per cluster, if that is reached first."
+    )
+    buffer_records: int = Field(
+        default=20_000,
+        ge=1,
+        description="Records a process holds until Redis has taken them; more are dropped and counted.",
+    )
 
 
 class OtelSettings(Section):

@@ -46,7 +46,7 @@ def build_engine(
         store=store,
         clock=clock,
         views=Views(store, clock, options.stale_telemetry_after_s),
-        sink=DecisionSink(store, on_drop=telemetry.log_drops),
+        sink=DecisionSink(store, capacity=options.log_buffer_records, on_drop=telemetry.log_drops),
         registry=registry,
         telemetry=telemetry,
         options=options,

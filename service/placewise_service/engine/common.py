@@ -35,6 +35,7 @@ class EngineOptions:
     fallback_policy: str = "consolidate"
     reserve_ttl_s: float = 60.0
     stale_telemetry_after_s: float = 90.0
+    log_buffer_records: int = 20_000
     queue: QueueSettings = QueueSettings()
 
 
