@@ -254,7 +254,7 @@ def test_admission_by_proteus_takes_one_job_per_slot() -> None:
     """Backlog control holds jobs although the cluster is empty: a wait is a wait, and every job gets its turn."""
     slot_s = 2
     with slurm_world(nodes=4) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
-        queue = QueueSettings(queue="main", v=0.5, slot_duration=Duration(seconds=slot_s))
+        queue = QueueSettings(queue="main", v=0.5, epsilon_seconds=600, slot_duration=Duration(seconds=slot_s))
         settings = ClusterSettings(admit_policy="proteus", queues=[queue])
         client.update_cluster_settings(UpdateClusterSettingsRequest(cluster=CLUSTER, settings=settings))
         comment = "--comment=gpu_seconds=600"

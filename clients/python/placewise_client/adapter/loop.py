@@ -62,6 +62,7 @@ class AdapterLoop:
     _has_recovered: bool = False
     _outages_seen: int = 0
     _nodes: Sequence[Node] = ()
+    _are_nodes_due: bool = False
     _synced_at_s: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -126,7 +127,8 @@ class AdapterLoop:
                 has_freed |= self._note_end(entry, item.before)
                 if entry.job.key not in self.book.entries:
                     gone.append(entry.job.key)
-        self.reporter.forget(gone)
+        if gone:
+            self.reporter.forget(gone)
         return has_freed
 
     def _note_start(self, entry: Entry) -> None:
@@ -181,12 +183,17 @@ class AdapterLoop:
         if self._breaker.outages != self._outages_seen:
             self._outages_seen = self._breaker.outages
             self._say_all_again()
-        self._nodes = self._nodes if nodes is None else nodes
-        return await self.reporter.report_nodes(self._nodes) and await self.reporter.flush()
+        if nodes is not None:
+            self._nodes, self._are_nodes_due = nodes, True
+        # A large inventory is not compared again for every job that comes.
+        if self._are_nodes_due or self.reporter.is_refresh_due():
+            self._are_nodes_due = not await self.reporter.report_nodes(self._nodes)
+        return not self._are_nodes_due and await self.reporter.flush()
 
     def _say_all_again(self) -> None:
         """After an outage: the service may have lost what it knew, and repeats cost it nothing."""
         self.reporter.start_over()
+        self._are_nodes_due = True
         for entry in self.book.entries.values():
             if entry.job.stage is Stage.RUNNING:
                 self.reporter.started(entry.job, entry.decided, in_full=True)

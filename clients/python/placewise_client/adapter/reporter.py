@@ -145,9 +145,13 @@ class OutcomeReporter:
             del self._waiting[: len(batch)]
         return True
 
+    def is_refresh_due(self) -> bool:
+        """Whether the last complete report of the nodes is so old that their telemetry would soon count as stale."""
+        return self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
+
     async def report_nodes(self, nodes: Sequence[Node]) -> bool:
         """Sends all nodes where one came, went or changed or the last report is old. False where it did not arrive."""
-        is_old = self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
+        is_old = self.is_refresh_due()
         if nodes is self._told and not is_old:
             return True  # not looked at again: packing thousands of nodes at every pass would cost more than deciding
         packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
