@@ -73,11 +73,13 @@ def _neighbour(
     if running.speed > 0 and not shared:
         return Neighbour(other, running.speed, running.speed)
     units = [(view.index[a.node], g) for a in running.assignments if a.node in view.index for g in a.gpu_indices]
-    before = min((_relative(running.job, unit, (), view, interference) for unit in units), default=_UNCHANGED)
+    beside = [unit for unit in units if len(view.tenants(*unit)) > 1]
+    before = min((_relative(running.job, unit, (), view, interference) for unit in beside), default=_UNCHANGED)
+    speed = running.speed if running.speed > 0 else (solo_speed(running.job, running.assignments) or 1.0) * before
+    if not shared:
+        return Neighbour(other, speed, speed)
     joins = {unit: (job.model,) if unit in shared else () for unit in units}
     after = min((_relative(running.job, unit, joins[unit], view, interference) for unit in units), default=_UNCHANGED)
-    alone = solo_speed(running.job, running.assignments)
-    speed = running.speed if running.speed > 0 else (alone or 1.0) * before
     return Neighbour(other, speed, speed * after / before if before > 0 else 0.0)
 
 

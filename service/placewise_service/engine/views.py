@@ -71,18 +71,20 @@ class LiveView:
         """Follows the store until the cluster is deleted. Outlives every failure of the store."""
         while True:
             try:
-                async for position, events in self._store.tail(self.cluster, self._position):
+                async for position, events in self._store.tail(self.cluster, self._position, self._version):
                     self._position = position
                     self._heard()
                     self.apply(events)
-                    if events:
-                        await asyncio.sleep(_PACE_S)
+                    await asyncio.sleep(_PACE_S)
             except (StateUnavailableError, StaleSnapshotError) as error:
                 if isinstance(error, StateUnavailableError) and not self.is_lost:
                     log.warning("view lost its store", cluster=self.cluster, reason=error.message)
                 self.is_lost = True
             if not await self._reload():
                 return
+
+    def _version(self) -> int:
+        return self.view.version
 
     async def _reload(self) -> bool:
         while True:

@@ -6,7 +6,7 @@ Every method runs to its end without awaiting, so on one event loop each is atom
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -43,6 +43,7 @@ from placewise_service.state.store import (
     Reserved,
     ReserveRequest,
     ReserveResult,
+    no_version,
 )
 
 _HEARTBEAT_S = 0.5
@@ -155,7 +156,9 @@ class MemoryStore:
         )
         return records, f"{state.life}:{state.version}"
 
-    async def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    async def tail(
+        self, cluster: str, position: str, known: Callable[[], int] = no_version
+    ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
         life, _, seen = position.partition(":")
         version = int(seen)
         state = self._clusters.get(cluster)
@@ -166,7 +169,7 @@ class MemoryStore:
                 raise StaleSnapshotError("the events after this position are gone; load the cluster again")
             events = state.events[version - state.trimmed :]
             version += len(events)
-            yield f"{life}:{version}", events
+            yield f"{life}:{version}", [event for event in events if event.version > known()]
             if events and isinstance(events[-1].change, ClusterDeleted):
                 return
             if version == state.version:

@@ -6,7 +6,7 @@ leaves as StateUnavailableError with words of our own (errors.py).
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from placewise_service.state.store import (
     Reserved,
     ReserveRequest,
     ReserveResult,
+    no_version,
 )
 from placewise_service.state.tailing import tail
 
@@ -73,8 +74,10 @@ class RedisStore:
             reply = await script("load").run(self._client, keys, [])
             return records_from(cluster, reply) if reply is not None else None
 
-    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
-        return tail(self._client.unbounded, cluster, position, self._block_ms)
+    def tail(
+        self, cluster: str, position: str, known: Callable[[], int] = no_version
+    ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+        return tail(self._client.unbounded, cluster, position, self._block_ms, known)
 
     # -- nodes --------------------------------------------------------------------------------------------------
 

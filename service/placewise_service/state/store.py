@@ -5,7 +5,7 @@ that replicas with different clocks agree on expiry. Any method raises StateUnav
 answer; a mutation that raised may or may not have happened, and is safe to repeat with the same ids.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -98,6 +98,11 @@ class BundleChoice:
     shadow: str = ""
 
 
+def no_version() -> int:
+    """What a tail knows that has applied nothing itself."""
+    return 0
+
+
 class StateStore(Protocol):
     """Keeps clusters. Idempotency is stated per method."""
 
@@ -113,10 +118,13 @@ class StateStore(Protocol):
         """Everything at one version, and the stream position to tail from; None if there is no such cluster."""
         ...
 
-    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    def tail(
+        self, cluster: str, position: str, known: Callable[[], int] = no_version
+    ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
         """Batches of later events with the position after each; an empty batch at least once a second tells that the
-        store is alive. Ends with StateUnavailableError, or with
-        StaleSnapshotError when the stream was trimmed past `position` (load again)."""
+        store is alive. Events up to version `known()` may be left out: a replica has applied its own already.
+        Ends with StateUnavailableError, or with StaleSnapshotError when the stream was trimmed past `position` (load
+        again)."""
         ...
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:

@@ -1,6 +1,6 @@
 """Follows a cluster's event stream. Never skips, repeats or mixes histories: it stops with an error instead."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_core.events import ClusterDeleted, Event
@@ -16,7 +16,7 @@ _BEHIND_ROUNDS = 3
 
 
 async def tail(
-    client: Client, cluster: str, position: str, block_ms: int
+    client: Client, cluster: str, position: str, block_ms: int, known: Callable[[], int]
 ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
     """As StateStore.tail. Yields an empty batch every `block_ms` in which nothing happened."""
     keys = keys_of(cluster)
@@ -31,7 +31,7 @@ async def tail(
                 "XREAD", "COUNT", _BATCH, "BLOCK", block_ms, "STREAMS", keys.events, last
             )
             if reply:
-                events, last = await _decoded(reply[0][1], life, last)
+                events, last = await _decoded(reply[0][1], life, last, known())
                 behind = 0
             else:
                 events = []
@@ -63,13 +63,15 @@ def _version(entry: bytes) -> int:
 
 
 async def _decoded(
-    entries: Sequence[tuple[bytes, dict[bytes, bytes]]], life: str, last: bytes
+    entries: Sequence[tuple[bytes, dict[bytes, bytes]]], life: str, last: bytes, known: int
 ) -> tuple[list[Event], bytes]:
-    """The events of stream entries, and the id of the last. Raises StaleSnapshotError if one does not follow."""
+    """The events of stream entries beyond version `known` (decoding the others again is most of what following one's
+    own mutations costs), and the id of the last. Raises StaleSnapshotError if one does not follow."""
     events = []
     for entry_id, fields in entries:
         if fields.get(b"life") != life.encode() or _version(entry_id) != _version(last) + 1:
             raise StaleSnapshotError("the event stream has a gap or began anew; load the cluster again")
-        events.append(await codec.decode_event(fields, entry_id))
+        if _version(entry_id) > known:
+            events.append(await codec.decode_event(fields, entry_id))
         last = entry_id
     return events, last
