@@ -34,6 +34,8 @@ from placewise_client import NotFoundError, StateUnavailableError
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
 __all__ = ["placewise", "plane", "watched"]
+# After its first back-offs a refused pod is put aside: left to itself, the scheduler returns to it after a minute.
+ASLEEP_S = 4.0
 MODES = {"extender": "default-scheduler", "own": "placewise"}
 
 
@@ -151,6 +153,7 @@ async def _wait_and_turn(mode: str, plane: ControlPlane, watched: Watched, servi
     assert not watched.on_nodes("late")
     text = await asyncio.to_thread(described, plane, "late-0")
     assert text is None or "drift plus penalty" in text
+    await asyncio.sleep(ASLEEP_S)
     service.oracle.waits.clear()
     turned_s = time.monotonic()
     await watched.until_bound(names_of(pods), limit_s=20)
