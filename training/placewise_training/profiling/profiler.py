@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from placewise_training.profiling.workers import Reading, Workers
 from placewise_training.profiling.workloads import WORKLOADS
@@ -29,6 +30,7 @@ PAIR_COLUMNS = [
     *("feasible", "clipped_a", "clipped_b", "gpu_util_pair", "gmem_util_pair", "gmem_used_mb_pair"),
 ]
 SOURCE = "placewise_profiler"
+SET_COLUMNS = ("models", "alone_steps_per_s", "shared_steps_per_s", "norms", "spread", "cpu_norms", "cpu_spread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,19 @@ class ProfileSettings:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Loops that ran side by side: steps per second of each alone and shared, medians; relative speeds; spreads."""
+    """Loops that ran side by side: steps per second of each alone and shared, medians; relative speeds; spreads.
+
+    `cpu_norms` are relative speeds per CPU second: what is left of the interference when turns on the cores, of each
+    other and of whatever else runs, are taken out. On a GPU they say nothing.
+    """
 
     models: tuple[str, ...]
     alone: tuple[float, ...]
     shared: tuple[float, ...]
     norms: tuple[float, ...]
     spread: tuple[float, ...]
+    cpu_norms: tuple[float, ...]
+    cpu_spread: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +102,39 @@ def groups(names: Sequence[str], has_triples: bool) -> list[tuple[str, ...]]:
 
 
 def _measure_set(workers: Workers, models: tuple[str, ...], settings: ProfileSettings) -> Set:
-    alone = np.zeros((settings.repeats, len(models)))
-    shared = np.zeros((settings.repeats, len(models)))
+    """(repeats, members, 2) rates per second and per CPU second, alone and shared."""
+    alone = np.zeros((settings.repeats, len(models), 2))
+    shared = np.zeros_like(alone)
     for repeat in range(settings.repeats):
         before = _alone(workers, models, settings.seconds / 2)
-        shared[repeat] = [r.steps_per_s for r in workers.measure(models, settings.seconds)]
+        shared[repeat] = [_rates(r) for r in workers.measure(models, settings.seconds)]
         after = _alone(workers, models, settings.seconds / 2)
         alone[repeat] = [(before[m] + after[m]) / 2.0 for m in models]
     norms = shared / alone
     middle = np.median(norms, axis=0)
+    spread = np.ptp(norms, axis=0) / middle
     return Set(
         models=models,
-        alone=tuple(np.median(alone, axis=0).tolist()),
-        shared=tuple(np.median(shared, axis=0).tolist()),
-        norms=tuple(middle.tolist()),
-        spread=tuple((np.ptp(norms, axis=0) / middle).tolist()),
+        alone=_listed(np.median(alone, axis=0)[:, 0]),
+        shared=_listed(np.median(shared, axis=0)[:, 0]),
+        norms=_listed(middle[:, 0]),
+        spread=_listed(spread[:, 0]),
+        cpu_norms=_listed(middle[:, 1]),
+        cpu_spread=_listed(spread[:, 1]),
     )
 
 
-def _alone(workers: Workers, models: Sequence[str], seconds: float) -> dict[str, float]:
-    return {name: workers.measure([name], seconds)[0].steps_per_s for name in dict.fromkeys(models)}
+def _alone(workers: Workers, models: Sequence[str], seconds: float) -> dict[str, NDArray[np.float64]]:
+    return {name: _rates(workers.measure([name], seconds)[0]) for name in dict.fromkeys(models)}
+
+
+def _rates(reading: Reading) -> NDArray[np.float64]:
+    """(2,) steps per second and per CPU second."""
+    return np.array([reading.steps_per_s, reading.steps_per_s / max(1e-6, reading.cpu_share)])
+
+
+def _listed(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
 
 
 def short_profiles(alone: Mapping[str, Reading], seed: int) -> dict[str, dict[str, float]]:
@@ -143,7 +164,7 @@ def write(profiled: Profile, settings: ProfileSettings, folder: Path) -> list[Pa
         writer.writerows(_pair_row(s, profiled.batches, hardware) for s in profiled.sets if len(s.models) == 2)
     with sets.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
-        rows.writerow(["hardware", "models", "alone_steps_per_s", "shared_steps_per_s", "norms", "spread"])
+        rows.writerow(["hardware", *SET_COLUMNS])
         rows.writerows([hardware, *(_joined(v) for v in asdict(s).values())] for s in profiled.sets)
     with single.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
@@ -211,6 +232,11 @@ def _provenance(profiled: Profile, settings: ProfileSettings, hardware: str) -> 
         "python": platform.python_version(),
         "torch": torch.__version__,
         "settings": asdict(replace(settings)),
-        "median_spread": float(np.median([v for s in profiled.sets for v in s.spread])) if profiled.sets else None,
+        "median_spread": _median([v for s in profiled.sets for v in s.spread]),
+        "median_cpu_spread": _median([v for s in profiled.sets for v in s.cpu_spread]),
         "partial": profiled.is_partial,
     }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None

@@ -45,7 +45,8 @@ class Metrics:
         return self.avg_jct_s
 
     def as_dict(self) -> dict[str, float]:
-        return asdict(self)
+        """Every metric by name, turnaround included."""
+        return {**asdict(self), "avg_turnaround_s": self.avg_turnaround_s}
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,11 @@ _SEEDS = {"train": 11, "judge": 29}
 @functools.cache
 def subtask_truths(truth: str) -> Mapping[str, SubtaskTruth]:
     """Every kind under that truth. Raises KeyError for another name."""
-    rng = np.random.default_rng(_SEEDS[truth])
+    return draw_truths(np.random.default_rng(_SEEDS[truth]))
+
+
+def draw_truths(rng: np.random.Generator) -> Mapping[str, SubtaskTruth]:
+    """Every kind once, drawn anew from its ranges."""
     return {name: _draw(spec, rng) for name, spec in KINDS.items()}
 
 
