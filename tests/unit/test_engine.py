@@ -12,6 +12,7 @@ from placewise_core.cluster import Assignment, ClusterSettings
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
 from placewise_core.decision import Outcome, Reason, Verdict
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_core.features import Encoder
 from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_core.place.policy import PlaceContext, Proposal
@@ -255,6 +256,48 @@ async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
             assert 0.0 < decision.meta.propensity <= 1.0
             await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i}"), JobEventKind.FINISHED)])
         assert seen == {True, False}
+
+
+async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
+    async with running_engine(nodes=3, gpus=2) as engine:
+        await engine.place(place(make_job("before", gpus=2.0)))
+        plain = await engine.place(place(make_job("unexplored")))
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
+        view = (await engine.get_cluster(CLUSTER)).view
+        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
+        answer = await engine.place(place(make_job("a", workers=2), seed=4))
+        assert await engine._common.sink.flush()
+        assert (await engine.get_decision(CLUSTER, plain.meta.decision_id)).choices == ()
+        (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
+        seen = {name: tensor.unpack() for name, tensor in choice.observation.items()}
+        assert (seen["nodes"] == expected.nodes).all()
+        assert (seen["jobs"] == expected.jobs).all()
+        assert (seen["placement"] == expected.placement).all()
+        assert choice.mask is not None
+        mask = choice.mask.unpack()
+        assert mask.shape == (2, 6)
+        assert not mask[:, 3:].any(), "an all-reduce job has no parameter servers"
+        assert all(mask[step, action] for step, action in enumerate(choice.actions))
+        nodes = [view.nodes[action].id for action in choice.actions]
+        assert nodes == [a.node for a in answer.decisions[0].assignments]
+        full = view.index[next(iter(view.jobs[JobId("before")].assignments)).node]
+        assert not mask[:, full].any(), "what is taken is masked"
+
+
+async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -> None:
+    async with running_engine(nodes=200) as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))
+        answer = await engine.place(place(make_job("a", workers=20), seed=1))
+        assert await engine._common.sink.flush()
+        (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
+        rows = choice.observation["rows"].unpack()
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert len(rows) == 64
+        assert choice.observation["nodes"].shape[0] == 64
+        nodes = [view.nodes[rows[action]].id for action in choice.actions]
+        assert nodes == [a.node for a in answer.decisions[0].assignments]
+        assert choice.mask is not None
+        assert choice.mask.shape == (16, 128)
 
 
 async def test_admission_moves_the_queue_once_per_slot() -> None:

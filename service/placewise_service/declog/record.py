@@ -48,8 +48,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a learned policy saw and did for one job: the encoded observation by name, the mask of each step
-    (tasks, actions), and the action ids taken. Empty for policies that do not learn."""
+    """What was seen and done for one job: the encoded observation by name, the mask of each step (tasks, actions), and
+    the action ids taken."""
 
     job_id: str
     actions: tuple[int, ...] = ()

@@ -13,13 +13,16 @@ import structlog
 from placewise_core.cluster import RunningJob, RunState
 from placewise_core.commands import PlaceCommand
 from placewise_core.decision import JobDecision, Outcome
+from placewise_core.features import Encoder
 from placewise_core.job import Job, JobId
 from placewise_core.place import explore, neighbours, why
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
+from placewise_service.declog.record import Choice
 from placewise_service.engine.gang import held, with_groups
 from placewise_service.engine.ids import uuid7
+from placewise_service.engine.observing import choice_of
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +41,7 @@ class Draft:
     seed: int = 0
     is_explored: bool = False
     fallback_reason: str = ""
+    choices: list[Choice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Placer:
     fallback: PlacementPolicy
     interference: GpuInterference
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
+    encoder: Encoder = field(default_factory=Encoder)
 
     def draft(
         self,
@@ -108,6 +113,8 @@ class Placer:
         if proposal is None:
             outcome, blockers = why.explain(job, view, context)
             return JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
+        if rate > 0:
+            self._observe(job, proposal, view, context, draft)
         draft.propensity *= proposal.propensity
         draft.is_explored |= is_explored
         draft.fallback_reason = draft.fallback_reason or proposal.fallback_reason
@@ -128,6 +135,13 @@ class Placer:
             reservation_id=running.reservation_id,
             propensity=proposal.propensity,
         )
+
+    def _observe(self, job: Job, proposal: Proposal, view: ClusterView, context: PlaceContext, draft: Draft) -> None:
+        """The log must never fail a decision: a choice that cannot be encoded is missing from its record."""
+        try:
+            draft.choices.append(choice_of(job, proposal.assignments, view, context.now_s, self.encoder))
+        except Exception:
+            log.exception("a choice is missing from the log", job=job.id)
 
     def _propose(
         self, job: Job, view: ClusterView, policy: PlacementPolicy, context: PlaceContext, rate: float

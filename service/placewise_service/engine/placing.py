@@ -11,7 +11,7 @@ from placewise_core.job import JobId
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
-from placewise_service.declog.record import DecisionRecord
+from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import encode_answer, held_until
 from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
 from placewise_service.engine.drafting import NONE_RUNNING, Draft, Placer, seed_of
@@ -37,7 +37,7 @@ class Placing:
         if not command.is_dry_run:
             return await self._hold(command, live, policy, started_s, deadline_s)
         decision, draft = self._draft(command, live, policy, started_s, deadline_s)
-        self._note(command, decision, draft.seed)
+        self._note(command, decision, draft.seed, draft.choices)
         return decision
 
     def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
@@ -64,7 +64,7 @@ class Placing:
             if isinstance(result, Repeated):
                 return repeated(result, PlaceDecision, command.request_id)
             if not isinstance(result, Conflict):
-                self._note(command, decision, draft.seed)
+                self._note(command, decision, draft.seed, draft.choices)
                 return decision
             self.common.telemetry.conflict(command.cluster)
             running.update((job.id, job) for job in result.running)
@@ -128,9 +128,14 @@ class Placing:
         self._note(command, decision, seed=0)
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
 
-    def _note(self, command: PlaceCommand, decision: PlaceDecision, seed: int) -> None:
+    def _note(self, command: PlaceCommand, decision: PlaceDecision, seed: int, choices: Sequence[Choice] = ()) -> None:
         record = DecisionRecord.of_place(
-            command, decision, time_s=self.common.clock.now_s(), seed=seed, latency_ms=decision.meta.decide_ms
+            command,
+            decision,
+            time_s=self.common.clock.now_s(),
+            seed=seed,
+            latency_ms=decision.meta.decide_ms,
+            choices=tuple(choices),
         )
         self.common.note(record, _outcome(decision.decisions))
 

@@ -1,0 +1,68 @@
+"""What the log keeps of a choice that will be learned from: the observation, the mask of each step, the actions taken.
+
+Only where a cluster explores: elsewhere every propensity is 1, and there is nothing to weigh. The view moves on with
+the next event, so this is copied before the answer; packing and writing it comes after, with the rest of the record.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.actions import action_mask, actions_of
+from placewise_core.cluster import Assignment, RunningJob, RunState
+from placewise_core.features import Encoder
+from placewise_core.job import Job
+from placewise_core.view import BoolArray, ClusterView, IntArray
+from placewise_service.declog.record import Choice, Tensor
+
+MOST_NODES = 64  # more are cut to these, the chosen ones among them; `rows` then says which
+MOST_STEPS = 16  # tasks whose masks are kept: each costs a look at every node
+
+
+def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, now_s: float, encoder: Encoder) -> Choice:
+    """The choice as the view is before it is made.
+
+    `observation`: `nodes` (C, features), `jobs` (J, features) with the new job first, `placement` (J, C, 2), and
+    `rows` (C,), the nodes' places in the view. `actions` and `mask` (steps, 2·C) count in those C nodes: action c is a
+    worker on node c, C + c a parameter server.
+    """
+    actions = actions_of(assignments, view)
+    rows = _rows(actions % view.size, view, now_s)
+    seen = encoder.encode(view, [job], now_s, current=0, rows=None if len(rows) == view.size else rows)
+    local = np.searchsorted(rows, actions % view.size) + (actions // view.size) * len(rows)
+    tensors = {"nodes": seen.nodes, "jobs": seen.jobs, "placement": seen.placement, "rows": rows}
+    return Choice(
+        job_id=job.id,
+        actions=tuple(local.tolist()),
+        observation={name: Tensor.pack(values) for name, values in tensors.items()},
+        mask=Tensor.pack(_masks(job, assignments[:MOST_STEPS], view, now_s, rows)),
+    )
+
+
+def _rows(chosen: IntArray, view: ClusterView, now_s: float) -> IntArray:
+    """(C,) ascending: all nodes, or the chosen ones and as many usable ones as there is room for."""
+    if view.size <= MOST_NODES:
+        return np.arange(view.size)
+    others = np.setdiff1d(np.flatnonzero(view.usable(now_s)), chosen)
+    room = max(0, MOST_NODES - len(np.unique(chosen)))
+    spread = others[np.linspace(0, len(others) - 1, min(room, len(others)), dtype=np.int64)] if len(others) else others
+    return np.union1d(chosen, spread)
+
+
+def _masks(job: Job, assignments: Sequence[Assignment], view: ClusterView, now_s: float, rows: IntArray) -> BoolArray:
+    """(steps, 2·C) what was open before each task, the earlier ones being placed. Leaves the view as it was."""
+    usable = view.usable(now_s)
+    left = Counter({group.role: group.count for group in job.groups})
+    columns = np.concatenate([rows, view.size + rows])
+    masks = np.zeros((len(assignments), len(columns)), dtype=np.bool_)
+    for step, assignment in enumerate(assignments):
+        if step:
+            view.add_job(RunningJob(job, tuple(assignments[:step]), RunState.RESERVED))
+        try:
+            masks[step] = action_mask(job, view, usable, left)[columns]
+        finally:
+            if step:
+                view.remove_job(job.id)
+        left[assignment.role] -= 1
+    return masks
