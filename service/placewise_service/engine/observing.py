@@ -6,8 +6,10 @@ the next event, so this is copied before the answer; packing and writing it come
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placewise_core.actions import action_mask, actions_of
 from placewise_core.cluster import Assignment, RunningJob, RunState
@@ -31,7 +33,12 @@ def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, no
     rows = _rows(actions % view.size, view, now_s)
     seen = encoder.encode(view, [job], now_s, current=0, rows=None if len(rows) == view.size else rows)
     local = np.searchsorted(rows, actions % view.size) + (actions // view.size) * len(rows)
-    tensors = {"nodes": seen.nodes, "jobs": seen.jobs, "placement": seen.placement, "rows": rows}
+    tensors: dict[str, NDArray[Any]] = {
+        "nodes": seen.nodes,
+        "jobs": seen.jobs,
+        "placement": seen.placement,
+        "rows": rows,
+    }
     return Choice(
         job_id=job.id,
         actions=tuple(local.tolist()),
