@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import statistics
@@ -21,6 +22,7 @@ from tests.e2e.slurm_world import CLUSTER, SlurmWorld, slurm_world
 from placewise.v1.cluster_pb2 import ClusterSettings, QueueSettings, RunningJob, UpdateClusterSettingsRequest
 from placewise_client import Client
 from placewise_client.results import gpus_by_node
+from placewise_slurm.main import main as placewise_slurm
 
 pytestmark = [
     pytest.mark.e2e,
@@ -105,7 +107,8 @@ def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Clien
     print(
         f"\nlatency per job: submit to release p50 {statistics.median(added_ms):.1f} ms, "
         f"p90 {percentile(added_ms, 0.9):.1f} ms; submit to start p50 plain {wait_ms['plain']:.0f} ms, "
-        f"placed {wait_ms['placed']:.0f} ms ({len(placed)} pairs; Slurm starts jobs once a second)"
+        f"placed {wait_ms['placed']:.0f} ms ({len(placed)} pairs; Slurm starts jobs once a second; "
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
     )
 
     ids = submit_gangs(world, 160, rng)
@@ -271,6 +274,7 @@ def test_admission_by_proteus_takes_one_job_per_slot() -> None:
 
 def test_dry_run_only_says_what_it_would_do() -> None:
     with slurm_world(nodes=2, is_dry_run=True) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+        assert placewise_slurm(["--config", str(world.root / "bridge.toml"), "check"]) == 0
         ids = [world.slurm.submit("sleep 1", "-N2", "--gres=gpu:3") for _ in range(4)]
         jobs = world.wait_until_done(ids, 60)
         assert Counter(job["JobState"] for job in jobs.values()) == {"COMPLETED": 4}

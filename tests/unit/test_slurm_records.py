@@ -77,6 +77,8 @@ def test_updates_are_written_as_each_version_wants_them() -> None:
     [
         ({}, Stage.WAITING),
         ({"is_held": False}, Stage.RELEASED),
+        ({"reason": "launch failed requeued held"}, Stage.RELEASED),
+        ({"reason": "JobHoldMaxRequeue"}, Stage.RELEASED),
         ({"is_held": False, "required_nodes": "n1"}, Stage.APPLIED),
         ({"required_nodes": "n1"}, Stage.WAITING),
         ({"admin_comment": ""}, None),

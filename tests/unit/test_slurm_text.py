@@ -31,7 +31,7 @@ def test_host_lists_that_are_none_or_far_too_long(text: str) -> None:
 
 @given(st.lists(st.from_regex(r"[a-z]{1,5}\d{0,3}", fullmatch=True), max_size=8))
 def test_a_plain_list_is_its_own_expansion(names: list[str]) -> None:
-    assert hostlist.expand(hostlist.compress(names)) == names
+    assert hostlist.expand(",".join(names)) == names
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Slurm's host list expressions: `n[1-3,7],gpu01` ↔ names. Pure text."""
+"""Slurm's host list expressions: `n[1-3,7],gpu01` to names. Pure text."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 _PART = re.compile(r"[^,\[\]]+|\[[^\]]*\]|,")
 # Refuses what would fill the memory: Slurm's own limit on a host list is 64 Ki.
@@ -19,11 +19,6 @@ def expand(expression: str) -> list[str]:
         if len(names) > _MOST:
             raise ValueError(f"more than {_MOST} hosts in {expression[:60]!r}")
     return names
-
-
-def compress(names: Iterable[str]) -> str:
-    """A plain comma list, which Slurm accepts everywhere a host list is."""
-    return ",".join(names)
 
 
 def _split(expression: str) -> Iterator[list[str]]:

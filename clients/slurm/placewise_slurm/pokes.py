@@ -23,9 +23,6 @@ class Hints:
     def is_flood(self) -> bool:
         return self.submitted + len(self.job_ids) > _MOST_HINTS
 
-    def __bool__(self) -> bool:
-        return bool(self.submitted or self.job_ids)
-
 
 class PokeListener(asyncio.DatagramProtocol):
     """Collects hints; `wait` returns when there is one."""
@@ -54,10 +51,6 @@ class PokeListener(asyncio.DatagramProtocol):
             case _:
                 return
         self._is_poked.set()
-
-    def hint(self, job_id: int) -> None:
-        """Asks for another look at a job, as if a datagram had."""
-        self._hints.job_ids.add(job_id)
 
     def take(self) -> Hints:
         """The hints so far; the next ones are collected anew."""

@@ -48,6 +48,11 @@ class SlurmJob:
         return self.admin_comment.startswith(HELD_MARK)
 
     @property
+    def is_held_after_failure(self) -> bool:
+        """Slurm itself holds a job that it could not launch or has requeued too often; only its admin may free it."""
+        return self.is_held and "requeue" in self.reason.lower()
+
+    @property
     def set_aside(self) -> str:
         """GPUs per node that the submit hook keeps for the job until its release; "" where it keeps none."""
         return self.admin_comment.partition(" gres=")[2] if self.is_marked else ""

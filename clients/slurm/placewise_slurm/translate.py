@@ -62,7 +62,7 @@ def stage(job: SlurmJob) -> Stage | None:
         if not job.is_marked:
             return None
         if job.is_held:
-            return Stage.WAITING
+            return Stage.RELEASED if job.is_held_after_failure else Stage.WAITING
         return Stage.APPLIED if job.required_nodes else Stage.RELEASED
     return Stage.ENDED
 

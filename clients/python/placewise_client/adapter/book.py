@@ -6,7 +6,7 @@ Nothing here is kept on disk: after a restart it is filled from the host and the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from placewise_client.adapter.native import End, HostState, NativeJob, Placement, Stage
@@ -84,6 +84,3 @@ class Book:
         """Notes a change the adapter has made itself, before the next look shows it."""
         entry.job = dataclasses.replace(entry.job, stage=stage)
         entry.applied_at_s = now_s if stage is Stage.APPLIED else None
-
-    def placements(self) -> Mapping[str, Placement]:
-        return {key: entry.decided for key, entry in self.entries.items() if entry.decided is not None}

@@ -28,9 +28,6 @@ class Counter:
     def inc(self, value: str = "", by: float = 1) -> None:
         self.values[value] = self.values.get(value, 0) + by
 
-    def total(self) -> float:
-        return sum(self.values.values())
-
     def lines(self) -> Iterator[str]:
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} counter"

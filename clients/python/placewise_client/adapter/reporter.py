@@ -99,9 +99,6 @@ class OutcomeReporter:
         """Any other event, such as a share's outcome; not deduplicated."""
         self._waiting.append(event)
 
-    def is_known_started(self, key: str) -> bool:
-        return (key, JobEvent.STARTED) in self._said
-
     def note_started(self, key: str) -> None:
         """The service already knows that this job runs (learned at start)."""
         self._said.add((key, JobEvent.STARTED))
