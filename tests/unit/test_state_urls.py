@@ -43,7 +43,7 @@ def test_a_unix_socket() -> None:
 def test_tls_with_files() -> None:
     made = client("rediss://example.org", ca_file=Path("ca.pem"), cert_file=Path("c.pem"), key_file=Path("k.pem"))
     assert isinstance(made, Redis)
-    assert made.connection_pool.connection_class is SSLConnection
+    assert issubclass(made.connection_pool.connection_class, SSLConnection)
     found = made.connection_pool.connection_kwargs
     assert (found["ssl_ca_certs"], found["ssl_certfile"], found["ssl_keyfile"]) == ("ca.pem", "c.pem", "k.pem")
 

@@ -5,10 +5,8 @@ import time
 
 
 def uuid7() -> str:
-    """48 bits of Unix milliseconds, then random bits."""
+    """48 bits of Unix milliseconds, then random bits; version 7, variant 10."""
     ms = time.time_ns() // 1_000_000
-    value = (ms & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    random = os.urandom(10).hex()
+    variant = "89ab"[int(random[3], 16) & 3]
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{random[:3]}-{variant}{random[4:7]}-{random[7:19]}"

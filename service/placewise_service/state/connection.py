@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import hiredis
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import parse_url
+from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -49,6 +50,9 @@ class Gate:
     nobody: a tail keeps a connection for as long as it lives."""
 
     def __init__(self, client: Client, width: int, sentinels: Sequence[Redis] = ()) -> None:
+        if isinstance(client, Redis):
+            pool = client.connection_pool
+            pool.connection_class = _packing_in_c(pool.connection_class)
         self.unbounded = client
         self._execute = client.execute_command
         self._slots = asyncio.Semaphore(width)
@@ -62,6 +66,17 @@ class Gate:
         """Ends every connection. Idempotent."""
         for client in (self.unbounded, *self._sentinels):
             await client.aclose()
+
+
+def _packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnection]:
+    """The same kind of connection, with commands put together by hiredis: redis-py's asyncio connections do it in
+    Python, which takes 45 µs for a reservation's thirty arguments where hiredis takes 12."""
+
+    class Packing(connection):  # type: ignore[misc, valid-type]
+        def pack_command(self, *args: Any) -> list[bytes]:
+            return [hiredis.pack_command((*args[0].split(), *args[1:]))]  # a command of two words is two arguments
+
+    return Packing
 
 
 def gate_for(options: RedisOptions) -> Gate:
