@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = load_config(Path(options.config))
-        access = _access(options.kubeconfig)
         if options.check:
             sys.stdout.write(f"configuration of cluster {config.cluster!r} is good\n")
             return 0
+        access = _access(options.kubeconfig)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, access))
     except (ConfigError, TargetError, ValueError, OSError) as error:

@@ -1,0 +1,43 @@
+"""The adapter's command line: what it refuses to start with, and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewise_kubernetes.cli import CANNOT_START, main
+
+
+def test_check_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("cluster: prod\n")
+    assert main(["--config", str(path), "--check"]) == 0
+    assert "'prod' is good" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cluster: [", "config.yaml"),
+        ("clusters: prod", "cluster: a name is needed"),
+        ("cluster: prod\nlisten: {host: 0.0.0.0}", "certificate_path"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert main(["--config", str(path), "--check"]) == CANNOT_START
+    assert says in capsys.readouterr().err
+
+
+def test_outside_a_cluster_a_kubeconfig_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    path = tmp_path / "config.yaml"
+    path.write_text("cluster: prod\n")
+    assert main(["--config", str(path)]) == CANNOT_START
+    assert "--kubeconfig" in capsys.readouterr().err
