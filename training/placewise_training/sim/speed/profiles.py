@@ -207,7 +207,13 @@ _JUDGE: dict[str, _Basis] = {
     "recommendation": _v100("Recommendation", lambda: _light_train() / 80),
     "cyclegan": _v100("CycleGAN", _muri("resnet18")),
 }
-_POLLUX_NET = {"bert": "BERT", "ctc": "DeepSpeech2", "deepspeech2": "DeepSpeech2", "resnet50": "ResNet50"}
+_POLLUX_NET = {
+    "bert": "BERT",
+    "ctc": "DeepSpeech2",
+    "deepspeech2": "DeepSpeech2",
+    "neumf": "NeuMF",
+    "resnet50": "ResNet50",
+}
 _MURI_NET = {"bert": "bert", "gpt2": "gpt2", "vgg16": "vgg16"}
 
 
