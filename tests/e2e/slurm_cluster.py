@@ -166,6 +166,19 @@ class SlurmCluster:
         self._spawn("slurmrestd", [*command, f"unix:{self.rest_socket}"])
         self.wait_for(self.rest_socket.exists, "slurmrestd", 20)
 
+    def start_rest_with_tokens(self, port: int) -> str:
+        """A second slurmrestd, on TCP, that wants a JWT; returns a token. Needs AuthAltTypes=auth/jwt in the hooks."""
+        command = ["slurmrestd", "-f", str(self.conf), "-s", "openapi/v0.0.38", "-a", "rest_auth/jwt"]
+        # slurmrestd itself starts only with some token in its environment; requests bring their own.
+        self._spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command, f"127.0.0.1:{port}"])
+
+        def is_open() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        self.wait_for(is_open, "slurmrestd on TCP", 20)
+        return self.run("scontrol", "token", "lifespan=600").strip()
+
     def _spawn(self, name: str, command: Sequence[str]) -> None:
         log = (self.root / "log" / f"{name}.out").open("ab")
         as_user = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}

@@ -5,24 +5,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import shutil
 import signal
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.e2e.slurm_cluster import SlurmCluster, missing_binaries
+from tests.e2e.slurm_cluster import SlurmCluster, free_ports, missing_binaries, running
 from tests.e2e.slurm_world import CLUSTER, SlurmWorld, slurm_world
 
 from placewise.v1.cluster_pb2 import ClusterSettings, QueueSettings, RunningJob, UpdateClusterSettingsRequest
 from placewise_client import Client
 from placewise_client.results import gpus_by_node
+from placewise_slurm.config import SlurmConfig
+from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.main import main as placewise_slurm
+from placewise_slurm.rest import SlurmRest
+from placewise_slurm.versions import VERSIONS, Update
 
 pytestmark = [
     pytest.mark.e2e,
@@ -285,3 +293,30 @@ def test_dry_run_only_says_what_it_would_do() -> None:
         assert world.decisions() == {}
         wait_until_quiet(world, client)
         print("\ndry run: 4 jobs watched, none touched")
+
+
+def test_slurmrestd_on_tcp_with_a_token() -> None:
+    root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
+    (root / "jwt.key").write_bytes(os.urandom(32))
+    (root / "jwt.key").chmod(0o600)
+    hooks = {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={root}/jwt.key"}
+    with running(SlurmCluster(root, nodes=2, hooks=hooks)) as slurm:
+        (port,) = free_ports(1)
+        token = root / "token"
+        token.write_text(slurm.start_rest_with_tokens(port))
+        job_id = slurm.submit("true", "-N1", "--hold")
+        section = SlurmConfig(rest=f"127.0.0.1:{port}", user=slurm.user, token_file=str(token))
+        asyncio.run(release_with_token(section, job_id, token))
+        slurm.wait_for(lambda: slurm.jobs()[job_id]["JobState"] == "COMPLETED", "the job", 30)
+        assert slurm.jobs()[job_id]["NodeList"] == "n2"
+    shutil.rmtree(root, ignore_errors=True)
+
+
+async def release_with_token(section: SlurmConfig, job_id: int, token: Path) -> None:
+    rest = SlurmRest(JsonHttp(section.rest, section.headers), VERSIONS["v0.0.38"])
+    assert [node.name for node in await rest.nodes()] == ["n1", "n2"]
+    await rest.update(job_id, Update(False, ["n2"]))
+    token.write_text("forged")  # noqa: ASYNC240 - nothing else runs in this loop
+    with pytest.raises(TransportError):
+        await rest.nodes()
+    await rest.http.close()
