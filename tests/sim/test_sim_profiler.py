@@ -25,10 +25,18 @@ def test_groups_are_all_pairs_and_all_triples() -> None:
 
 def test_two_metrics_of_every_loop_are_drawn_by_seed() -> None:
     alone = {name: Reading(name, 10.0, 0.9, 1.0) for name in "abc"}
-    first = short_profiles(alone, 0)
-    assert first == short_profiles(alone, 0)
-    assert all(len(row) == 2 for row in first.values())
+    first = short_profiles(alone, 0, {})
+    assert first == short_profiles(alone, 0, {})
+    assert all(row.keys() == {"cpu", "host_memory"} for row in first.values())
     assert all(0 < row["host_memory"] < 1 for row in first.values())
+    on_gpu = [short_profiles(alone, seed, dict.fromkeys("abc", 9.0)) for seed in range(20)]
+    assert {metric for rows in on_gpu for row in rows.values() for metric in row} == {
+        "cpu",
+        "host_memory",
+        "dram",
+        "speedup",
+    }
+    assert all(len(row) == 2 for rows in on_gpu for row in rows.values())
 
 
 @pytest.mark.slow

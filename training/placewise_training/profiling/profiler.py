@@ -90,9 +90,18 @@ def profile(settings: ProfileSettings, progress: Callable[[str], None] = lambda 
                 sets.append(_measure_set(workers, models, settings))
         except KeyboardInterrupt:
             is_partial = True
-    return Profile(
-        alone, short_profiles(alone, settings.seed), tuple(sets), {n: WORKLOADS[n].batch for n in names}, is_partial
-    )
+    speedups = {} if settings.device == "cpu" or is_partial else _speedups(alone, settings)
+    short = short_profiles(alone, settings.seed, speedups)
+    return Profile(alone, short, tuple(sets), {n: WORKLOADS[n].batch for n in names}, is_partial)
+
+
+def _speedups(alone: Mapping[str, Reading], settings: ProfileSettings) -> dict[str, float]:
+    """Steps per second on the GPU over those on one CPU core."""
+    with Workers(1, "cpu", settings.cores) as workers:
+        return {
+            name: reading.steps_per_s / workers.measure([name], settings.seconds)[0].steps_per_s
+            for name, reading in alone.items()
+        }
 
 
 def groups(names: Sequence[str], has_triples: bool) -> list[tuple[str, ...]]:
@@ -137,17 +146,21 @@ def _listed(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def short_profiles(alone: Mapping[str, Reading], seed: int) -> dict[str, dict[str, float]]:
-    """IAWP's short profile: two metrics of each loop, drawn from those the machine can read without counters.
+def short_profiles(
+    alone: Mapping[str, Reading], seed: int, speedups: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """IAWP's short profile: two metrics of each loop, drawn from those a machine tells without hardware counters.
 
-    Without a GPU these are CPU use (cores) and host memory (share of the machine); others stay unknown, as in the
-    paper, for the completion to fill.
+    CPU use (cores) and host memory (share of the machine); on a GPU also its memory ("dram") and the speedup over one
+    core. The others stay unknown, as in the paper, for the completion to fill.
     """
     rng = np.random.default_rng((seed, 10))
     total_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     found = {}
     for name, reading in alone.items():
         row = {"cpu": reading.cpu_share, "host_memory": reading.resident_gib / total_gib}
+        if name in speedups:
+            row |= {"dram": reading.gpu_memory_share, "speedup": speedups[name]}
         chosen = rng.choice(sorted(row), size=2, replace=False)
         found[name] = {str(metric): row[str(metric)] for metric in chosen}
     return found

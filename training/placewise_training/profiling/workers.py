@@ -19,12 +19,13 @@ _ANSWER_WITHIN_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One loop over one window: steps per second, CPU seconds per second, resident GiB."""
+    """One loop over one window: steps per second, CPU seconds per second, resident GiB, share of the GPU's memory."""
 
     workload: str
     steps_per_s: float
     cpu_share: float
     resident_gib: float
+    gpu_memory_share: float = 0.0
 
 
 def _serve(pipe: Connection, device_name: str, cores: tuple[int, ...]) -> None:
@@ -45,7 +46,13 @@ def _serve(pipe: Connection, device_name: str, cores: tuple[int, ...]) -> None:
         steps, taken_s = _run(step, seconds, device_name)
         cpu = (time.process_time() - before) / taken_s
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        pipe.send(Reading(name, steps / taken_s, cpu, resident))
+        pipe.send(Reading(name, steps / taken_s, cpu, resident, _gpu_memory_share(device)))
+
+
+def _gpu_memory_share(device: torch.device) -> float:
+    if device.type != "cuda":
+        return 0.0
+    return torch.cuda.max_memory_allocated(device) / torch.cuda.get_device_properties(device).total_memory
 
 
 def _run(step: Step, seconds: float, device_name: str) -> tuple[int, float]:
