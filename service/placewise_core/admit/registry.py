@@ -6,13 +6,26 @@ from placewise_core.admit.min_min import MinMin
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.proteus import Proteus
 from placewise_core.admit.qos import QosAware
+from placewise_core.admit.qos_savable import QosSavable
 from placewise_core.admit.random_gpus import RandomGpus
 from placewise_core.admit.single_gpu import SingleGpu
 from placewise_core.admit.tetris import TetrisCer, TetrisPerf
 from placewise_core.admit.weighted_fair import WeightedFair
 from placewise_core.speed.throughput import ThroughputModel
 
-_POLICIES = (Proteus, QosAware, Fifo, Capacity, MinMin, WeightedFair, TetrisPerf, TetrisCer, SingleGpu, RandomGpus)
+_POLICIES = (
+    Proteus,
+    QosAware,
+    QosSavable,
+    Fifo,
+    Capacity,
+    MinMin,
+    WeightedFair,
+    TetrisPerf,
+    TetrisCer,
+    SingleGpu,
+    RandomGpus,
+)
 
 
 def admission_policies(throughput: ThroughputModel) -> dict[str, AdmissionPolicy]:

@@ -65,7 +65,7 @@ def _write(found: report.Json, out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     name = f"{found['paper']}.partial" if found["partial"] else found["paper"]
-    text = json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1)
+    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     draw(found, out if not found["partial"] else out / "partial")
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from placewise_training.reproduce.report import heading
 
-_DPI = 90
+_DPI = 72
 _PANELS_WIDE = 2
 _COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
 

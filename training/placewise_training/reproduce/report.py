@@ -11,7 +11,7 @@ from placewise_training.reproduce.design import Experiment, Metric, Paper
 from placewise_training.reproduce.results import Results
 
 SCHEMA = "placewise.reproduction/1"
-_CURVE_POINTS = 240  # as many as a plot can show
+_CURVE_POINTS = 160  # as many as a plot can show
 
 Json = dict[str, Any]
 
@@ -100,7 +100,7 @@ def _thinned(x: Sequence[float], y: Sequence[float]) -> list[list[float]]:
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
+    return float(f"{value:.4g}")
 
 
 # -- terminal -----------------------------------------------------------------------------------------------------
