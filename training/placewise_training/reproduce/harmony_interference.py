@@ -27,7 +27,7 @@ from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS
 
-# -- case study: one worker and one parameter server each, on one server ------------------------------------------------
+# -- case study: one worker and one parameter server each, on one server ---------------------------------------------
 
 
 def _small_job(model: str, number: int, truth: ComposedSpeed) -> SimJob:
@@ -77,7 +77,7 @@ def pair_trial(setting: str, method: str, seed: int) -> Outcome:
     return Outcome({"level": sum(slowdowns((setting, method), truth))})
 
 
-# -- Fig. 13: predicting speeds -----------------------------------------------------------------------------------------
+# -- Fig. 13: predicting speeds --------------------------------------------------------------------------------------
 
 REWARD_MODEL = "reward model"
 NO_INTERFERENCE = "speed alone, no interference"
@@ -128,16 +128,18 @@ def _sample(live: LiveJob, nodes: Mapping[str, NodeLoad]) -> SpeedSample:
 
 
 def _used_by_others(load: NodeLoad, part: Part) -> tuple[float, float]:
-    """Of the cores, what others asked for and use: with all they would like to use, LIF's errors are twice as large."""
+    """Of the cores, what others asked for and use. The jobs reserve no bandwidth, so LIF sees none in use.
+
+    That is the kindest input: with all the cores others would like, or with the NIC's measured use, LIF errs more.
+    """
     cores = (load.cpu_requested - min(part.cpu_requested, part.cpu_wanted)) / load.spec.node.capacity.cpu_cores
-    network = (load.nic_rate - part.nic_rate) / load.spec.nic_bps
-    return min(1.0, max(0.0, cores)), min(1.0, max(0.0, network))
+    return min(1.0, max(0.0, cores)), 0.0
 
 
 def prediction_trial(setting: str, method: str, seed: int, jobs: int) -> Outcome:
     """Mean relative error, and the share of predictions within 10 %. `setting` is a model or "all".
 
-    LIF is told what others really use, and how fast the placement is without them: what it must find is interference.
+    LIF is told what others use, and how fast the placement is without them: what it must find is interference.
     """
     if method == REWARD_MODEL:
         raise NeedsBundleError("needs a bundle: the reward model is not trained yet")

@@ -7,7 +7,8 @@ from typing import Final, cast
 from placewise_training.reproduce.design import Paper
 
 PAPERS: Final[Mapping[str, str]] = {
-    name: f"placewise_training.reproduce.{name}" for name in ("proteus", "qos", "heat", "combined")
+    name: f"placewise_training.reproduce.{name}"
+    for name in ("harmony", "ldwp", "iawp", "proteus", "qos", "heat", "combined")
 }
 
 
