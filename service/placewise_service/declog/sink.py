@@ -6,11 +6,11 @@ A process that is killed loses what is still queued here: at most one flush inte
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from placewise_service.background import ended
 from placewise_service.declog.record import Entry, encode
 
 
@@ -80,17 +80,17 @@ class DecisionSink:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Stops the task and appends what is left; what the store does not take in time is dropped and counted."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not await self.flush():  # noqa: ASYNC110 - a store that is down has no event to wait for
-                    await asyncio.sleep(min(self._retry_interval_s, timeout_s / 4))
+        await ended((self._task,))
+        self._task = None
+        last = asyncio.create_task(self._flush_all(min(self._retry_interval_s, timeout_s / 4)))
+        await asyncio.wait({last}, timeout=timeout_s)
+        await ended((last,))
         self._count_drops(len(self._queue))
         self._queue.clear()
+
+    async def _flush_all(self, pause_s: float) -> None:
+        while not await self.flush():  # noqa: ASYNC110 - a store that is down has no event to wait for
+            await asyncio.sleep(pause_s)
 
     async def _run(self) -> None:
         while True:

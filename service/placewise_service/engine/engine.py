@@ -21,6 +21,7 @@ from placewise_core.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.view import ClusterView
+from placewise_service.background import ended
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
@@ -83,9 +84,7 @@ class Engine:
 
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
-        for task in filter(None, (self._sweep, self._following)):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await ended((self._sweep, self._following))
         self._sweep = self._following = None
         await self._common.views.close()
         await self._common.sink.close()

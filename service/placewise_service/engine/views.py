@@ -16,6 +16,7 @@ from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavai
 from placewise_core.events import Event
 from placewise_core.job import JobId
 from placewise_core.view import ClusterView
+from placewise_service.background import ended
 from placewise_service.state.store import StateStore
 
 log = structlog.get_logger(__name__)
@@ -184,9 +185,4 @@ class Views:
             task.cancel()
 
     async def close(self) -> None:
-        tails = set(self._tails.values())
-        while tails:
-            # A cancellation can meet the end of a read inside the Redis client and be lost there: ask again.
-            for task in tails:
-                task.cancel()
-            _, tails = await asyncio.wait(tails, timeout=_RETRY_S)
+        await ended(self._tails.values())

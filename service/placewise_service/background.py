@@ -1,0 +1,23 @@
+"""Ends background tasks for certain. Starts none."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+_ASK_AGAIN_S = 0.2
+
+
+async def ended(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancels the tasks and returns when all are done, whatever they raised.
+
+    A cancellation can meet the end of a read inside the Redis client and be lost there; a stop that waited for such a
+    task once would wait for ever. So it is asked again until it is gone.
+    """
+    left = {task for task in tasks if task is not None}
+    while left:
+        for task in left:
+            task.cancel()
+        done, left = await asyncio.wait(left, timeout=_ASK_AGAIN_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # looked at, so that nobody is told of it when the task is collected
