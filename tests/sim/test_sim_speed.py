@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewise_core.job import Job, JobId, Resources
-from placewise_training.data.measured import step_times
+from placewise_training.data.measured import profiled_sets, step_times
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang
 from placewise_training.sim.speed import fitting
@@ -171,3 +171,13 @@ def test_stages_alone_reproduce_measured_step_times_over_all_placements() -> Non
             errors.append(abs(alone(job, catalogue[model], spots, nodes, 0.0).alone_step_s / row.step_s - 1))
         assert len(errors) > 400
         assert np.median(errors) < 0.13, (model, np.median(errors))
+
+
+def test_what_the_contention_model_leaves_out_is_small_on_our_own_test_set() -> None:
+    """It has no caches and no memory bandwidth: per CPU second a job beside others counts as undisturbed."""
+    sets = profiled_sets()
+    assert {len(s.models) for s in sets} == {2, 3}
+    for size, most in ((2, 0.05), (3, 0.10)):
+        errors = [abs(1.0 - norm) for s in sets if len(s.models) == size for norm in s.cpu_norms]
+        assert np.median(errors) < most
+    assert np.median([spread for s in sets for spread in s.cpu_spread]) < 0.08

@@ -81,6 +81,15 @@ class CpuSensitivity:
     reference_step_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ProfiledSet:
+    """Training loops side by side on shared CPU cores: speed per CPU second of each, relative to alone; its spread."""
+
+    models: tuple[str, ...]
+    cpu_norms: tuple[float, ...]
+    cpu_spread: tuple[float, ...]
+
+
 def _rows(name: str) -> Iterator[dict[str, str]]:
     with resources.files("placewise_training.data").joinpath("open", name).open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
@@ -167,4 +176,17 @@ def cpu_sensitivity() -> tuple[CpuSensitivity, ...]:
             reference_step_s=float(row["iter_time_s"]),
         )
         for row in _rows("cpu_sensitivity.csv")
+    )
+
+
+@functools.cache
+def profiled_sets() -> tuple[ProfiledSet, ...]:
+    """This project's own measurements on two CPU cores: nothing is fitted to them, they are a test set."""
+    return tuple(
+        ProfiledSet(
+            models=tuple(row["models"].split("+")),
+            cpu_norms=tuple(float(v) for v in row["cpu_norms"].split("+")),
+            cpu_spread=tuple(float(v) for v in row["cpu_spread"].split("+")),
+        )
+        for row in _rows("profiled_cpu_sets.csv")
     )
