@@ -142,6 +142,25 @@ class SlurmConformance(AdapterConformance):
         await world.loop.run_pass(full=True)
         assert world.loop.book.entries == {}
 
+    async def test_a_restarted_bridge_goes_on_from_slurm_and_the_service_alone(
+        self, world: World, host: FakeSlurm
+    ) -> None:
+        running, waiting = await host.submit(4, 6), await host.submit(1, 4)
+        await world.step()
+        await host.submit(1, 2)
+        await host.restart_bridge()
+        world.start_adapter()
+        await world.step()
+        assert await host.where(running) == world.decided_nodes(running)
+        assert await host.stage(waiting) is Stage.WAITING
+        assert await host.where("3") == world.decided_nodes("3")
+        await host.end(running, End.FINISHED)
+        world.clock.advance(2)
+        await world.step(full=False)
+        assert await host.where(waiting) == world.decided_nodes(waiting)
+        assert sorted(host.changes) == [("apply", running), ("apply", waiting), ("apply", "3")]
+        assert world.kinds(running) == ["STARTED", "FINISHED"]
+
     async def test_a_burst_of_500_is_read_once_and_all_of_it_runs(self, world: World, host: FakeSlurm) -> None:
         await world.loop.run_pass(full=True)
         keys = [await host.submit(1, 8) for _ in range(500)]

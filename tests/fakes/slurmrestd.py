@@ -73,6 +73,11 @@ class FakeSlurm:
         self._server = await asyncio.start_unix_server(self._serve, self.socket)
         return self
 
+    async def restart_bridge(self) -> None:
+        """The native layer loses its memory, too."""
+        await self.native.rest.http.close()
+        self._native = None
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -84,7 +89,7 @@ class FakeSlurm:
 
     @property
     def native(self) -> SlurmScheduler:
-        """A new one after every `restart_bridge`; the adapter keeps nothing else."""
+        """A new one after `restart_bridge`."""
         if self._native is None:
             rest = SlurmRest(JsonHttp(f"unix:{self.socket}"), VERSIONS[self.version])
             self._native = SlurmScheduler(rest, self.pokes)
