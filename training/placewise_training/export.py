@@ -5,6 +5,7 @@ bundle. The manifest, with the checksums, is written by `placewise bundle build`
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def export_reward(run: Path, into: Path) -> Path:
         part.unlink()
         raise ParityError(f"torch and ONNX Runtime differ by {worst:.2g}")
     report = json.loads((run / REPORT).read_text("utf-8"))
-    report |= {"opset": OPSET, "parity": worst, "sample": _sample(part)}
+    report |= {"opset": OPSET, "parity": worst, "sample": sample_of(part)}
     (into / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     part.replace(into / MODEL)
     return into / MODEL
@@ -74,16 +75,19 @@ def write_onnx(net: RewardNet, path: Path) -> None:
     """The net alone, its feature schema in the model's own metadata."""
     net.eval()
     example = tuple(torch.from_numpy(array) for array in random_inputs(2, 5, seed=0).values())
-    torch.onnx.export(
-        net,
-        example,
-        str(path),
-        input_names=list(_INPUTS),
-        output_names=["speed"],
-        dynamic_axes=_AXES,
-        opset_version=OPSET,
-        dynamo=False,  # the tracer: its graph is a third of the other's and runs on every ONNX Runtime we support
-    )
+    with warnings.catch_warnings():
+        # The tracer is deprecated; the exporter that follows it needs a further package for the same small graph.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.onnx.export(
+            net,
+            example,
+            str(path),
+            input_names=list(_INPUTS),
+            output_names=["speed"],
+            dynamic_axes=_AXES,
+            opset_version=OPSET,
+            dynamo=False,
+        )
     model = onnx.load(str(path))
     onnx.helper.set_model_props(model, {"feature_schema": str(feature_schema()["hash"])})
     onnx.checker.check_model(model)
@@ -117,7 +121,7 @@ def random_inputs(placements: int, tokens: int, seed: int) -> dict[str, NDArray[
     }
 
 
-def _sample(path: Path) -> dict[str, object]:
+def sample_of(path: Path) -> dict[str, object]:
     """A small input with the answer it must give, as plain lists."""
     inputs = random_inputs(2, 4, seed=99)
     inputs["tokens"] = np.round(inputs["tokens"], 3)

@@ -39,8 +39,8 @@ class Args:
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     simulations: int = field(default=250, metadata={"help": "Simulations the training samples come from."})
     judged_simulations: int = field(default=12, metadata={"help": "Simulations of each test set."})
-    steps: int = field(default=3000, metadata={"help": "Optimiser steps."})
-    batch: int = field(default=96, metadata={"help": "Placements per step."})
+    steps: int = field(default=4000, metadata={"help": "Optimiser steps."})
+    batch: int = field(default=64, metadata={"help": "Placements per step."})
     width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
     heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})
     layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
@@ -58,7 +58,6 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    rng = np.random.default_rng((args.seed, 31))
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -68,6 +67,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     cut = max(1, round(args.held_back * len(seeds)))
     held_back = _samples(args.out / "held_back.npz", training_situation, seeds[:cut], "simulating (held back)", show)
     training = _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
+    lengths = np.array([len(sample.job) for sample in training])
     data_s = time.perf_counter() - began
 
     # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
@@ -82,8 +82,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     began = time.perf_counter()
     with _scalars(args.out) as write:
         for step in range(first, args.steps):
-            order = np.random.default_rng((args.seed, 32, step)).integers(0, len(training), args.batch)
-            batch = collate([training[i] for i in order])
+            rng = np.random.default_rng((args.seed, 32, step))  # by step: a resumed run goes on as it would have
+            batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
             _blind(batch, args.blind_share, rng)
             tokens, job, node, speed, weight = _tensors(batch, device)
             loss = relative_error(net(tokens, job, node), speed, weight)
@@ -232,6 +232,13 @@ def _rate(step: int, warm_up: int, steps: int) -> float:
     """Linear rise, then 1/√step as in the Transformer, times a linear fall to nothing over the last fifth."""
     rising = min(1.0, step / warm_up) * min(1.0, (warm_up / step) ** 0.5)
     return float(rising * min(1.0, max(0.0, (steps - step) / (0.2 * steps))))
+
+
+def _alike(lengths: Any, count: int, rng: np.random.Generator) -> Any:
+    """Samples of about the same length: in a batch drawn blindly two thirds of the work would be padding."""
+    by_length = np.argsort(lengths + rng.uniform(0.0, 3.0, len(lengths)), kind="stable")
+    start = int(rng.integers(0, max(1, len(lengths) // count))) * count
+    return by_length[start : start + count]
 
 
 def _blind(batch: Mapping[str, Any], share: float, rng: np.random.Generator) -> None:

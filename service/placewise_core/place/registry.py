@@ -18,7 +18,7 @@ from placewise_core.place.tiresias import Tiresias
 DEFAULT_POLICY = "load-balance"
 SEARCH_POLICY = BestOfK.name
 # Who proposes to the search, in order of trust: deterministic ones only, so that a choice has propensity 1.
-_PROPOSERS = (
+PROPOSERS = (
     "consolidate",
     "tiresias",
     "tetris",
@@ -51,4 +51,4 @@ def placement_policies(tables: PlacementTables | None = None) -> dict[str, Place
 
 def search_policy(scorer: SpeedScorer, policies: Mapping[str, PlacementPolicy], most: int = 8) -> BestOfK:
     """Best of `most` placements of the heuristics in `policies`, judged by `scorer`."""
-    return BestOfK([policies[name] for name in _PROPOSERS], scorer, most)
+    return BestOfK([policies[name] for name in PROPOSERS], scorer, most)

@@ -90,10 +90,14 @@ class BestOfK:
     def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView) -> FloatArray:
         """(K,) Σ c_n/e_n per second."""
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view)
-        speeds = np.asarray(self._scorer.speeds(tokens), dtype=np.float64)
+        speeds = np.asarray(self._speeds(job, proposals, tokens), dtype=np.float64)
         if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
             raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")
         return progress(speeds, job, tokens)
+
+    def _speeds(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens) -> Float32:
+        """(K, P) as SpeedScorer.speeds: where a subclass may know better than any model."""
+        return self._scorer.speeds(tokens)
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:

@@ -53,7 +53,7 @@ class RelationLayer(nn.Module):
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of {heads} heads")
-        self.heads = heads
+        self.width, self.heads = width, heads
         self.before_attention = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.mix = nn.Linear(width, width)
@@ -70,14 +70,14 @@ class RelationLayer(nn.Module):
         return out
 
     def _attend(self, x: Tensor, same_job: Tensor, same_node: Tensor, blocked: Tensor) -> Tensor:
-        batch, count, width = x.shape
-        qkv = self.qkv(x).reshape(batch, count, 3, self.heads, width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, P, D/H)
-        scores = query @ key.transpose(2, 3) / (width // self.heads) ** 0.5  # (B, H, P, P)
+        batch, count, _ = x.shape
+        qkv = self.qkv(x).reshape(batch, count, 3, self.heads, self.width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, P, D/H)
+        scores = query @ key.transpose(2, 3) / (self.width // self.heads) ** 0.5  # (B, H, P, P)
         of_job, on_node = self.relation[0].reshape(1, -1, 1, 1), self.relation[1].reshape(1, -1, 1, 1)
         scores = scores + of_job * same_job.unsqueeze(1) + on_node * same_node.unsqueeze(1) + blocked
         mixed = torch.softmax(scores, dim=3) @ value
-        joined: Tensor = mixed.transpose(1, 2).reshape(batch, count, width)
+        joined: Tensor = mixed.transpose(1, 2).reshape(batch, count, self.width)
         return joined
 
 

@@ -1,0 +1,156 @@
+"""`placewise bundle`: put model bundles together, verify them, and tell a running service which one answers."""
+
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
+from placewise_core.features import feature_schema
+from placewise_service.commands.connection import (
+    DEFAULT_TARGET,
+    CaOption,
+    JsonOption,
+    TargetOption,
+    TokenOption,
+    connect,
+    to_dict,
+)
+from placewise_service.commands.console import console, print_json, print_table
+from placewise_service.commands.exits import BadInputError, CommandError, Exit
+from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load, write_manifest
+from placewise_service.model.runtime import REWARD_REPORT
+
+app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
+
+_KEPT = (".onnx", ".json", ".md")
+DirectoryArgument = Annotated[Path, typer.Argument(help="Bundle directory.", file_okay=False)]
+
+
+@app.command()
+def build(
+    directory: DirectoryArgument,
+    sources: Annotated[
+        list[Path], typer.Option("--from", help="Folder with *.onnx and *.json to take in; later ones win.")
+    ],
+    commit: Annotated[str, typer.Option(help="Commit the models were trained at; stands in the manifest.")] = "",
+    is_json: JsonOption = False,
+) -> None:
+    """Copy models and coefficients into a directory, write the manifest, and verify the result."""
+    for source in sources:
+        if not source.is_dir():
+            raise BadInputError(str(source), "is not a directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    taken = _copy(sources, directory)
+    if not taken:
+        raise CommandError("there is no model and no coefficient file in the folders named", Exit.BAD_INPUT)
+    write_manifest(directory, _described(directory, taken, commit))
+    _verify(directory, is_json=is_json)
+
+
+@app.command()
+def verify(directory: DirectoryArgument, is_json: JsonOption = False) -> None:
+    """Check checksums and feature schema, load the nets, and run their parity samples."""
+    _verify(directory, is_json=is_json)
+
+
+@app.command(name="list")
+def list_(
+    target: TargetOption = DEFAULT_TARGET, token: TokenOption = "", tls_ca: CaOption = None, is_json: JsonOption = False
+) -> None:
+    """List the bundles of a running service."""
+    with connect(target, token, tls_ca) as client:
+        response = client.list_bundles(ListBundlesRequest())
+    if is_json:
+        print_json(to_dict(response))
+        return
+    rows = [(bundle.name, Bundle.State.Name(bundle.state), bundle.refusal) for bundle in response.bundles]
+    print_table("bundles", ("name", "state", "refused because"), rows)
+
+
+@app.command()
+def activate(
+    name: Annotated[str, typer.Argument(help="Bundle name.")],
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Verify a bundle in a running service and let it answer. A refused one changes nothing."""
+    with connect(target, token, tls_ca, timeout_s=60.0) as client:
+        _answer(client.activate_bundle(ActivateBundleRequest(name=name)).bundle, is_json=is_json)
+
+
+@app.command()
+def rollback(
+    target: TargetOption = DEFAULT_TARGET, token: TokenOption = "", tls_ca: CaOption = None, is_json: JsonOption = False
+) -> None:
+    """Let the bundle answer that answered before."""
+    with connect(target, token, tls_ca, timeout_s=60.0) as client:
+        _answer(client.rollback_bundle(RollbackBundleRequest()).bundle, is_json=is_json)
+
+
+def _copy(sources: Sequence[Path], directory: Path) -> list[str]:
+    """Names of the files that belong to the bundle, those already there included when the directory is a source."""
+    names: dict[str, None] = {}
+    for source in sources:
+        for path in sorted(source.iterdir()):
+            if path.suffix not in _KEPT or path.name == MANIFEST or not path.is_file():
+                continue
+            if path.resolve() != (directory / path.name).resolve():
+                shutil.copyfile(path, directory / path.name)
+            if path.suffix != ".md":
+                names[path.name] = None
+    return list(names)
+
+
+def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
+    """The manifest, with what the report of the reward model says of its training."""
+    report: dict[str, Any] = {}
+    if REWARD_REPORT in files:
+        try:
+            report = msgspec.json.decode((directory / REWARD_REPORT).read_bytes(), type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise BadInputError(str(directory / REWARD_REPORT), str(error)) from None
+    has_nets = any(name.endswith(".onnx") for name in files)
+    return Manifest(
+        name=directory.resolve().name,
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        files=dict.fromkeys(files, ""),
+        feature_schema=str(report.get("feature_schema", feature_schema()["hash"])) if has_nets else "",
+        opset=int(report.get("opset", 0)),
+        git_commit=commit,
+        seed=int(report.get("seed", 0)),
+        data_sha256={f"reward/{name}": str(value) for name, value in report.get("data", {}).items()},
+        metrics={
+            f"reward/{data}/{metric}": float(value)
+            for data, metrics in report.get("metrics", {}).items()
+            for metric, value in metrics.items()
+        },
+    )
+
+
+def _verify(directory: Path, *, is_json: bool) -> None:
+    try:
+        bundle = load(directory)
+    except BundleError as error:
+        if is_json:
+            print_json({"name": directory.resolve().name, "is_valid": False, "refusal": str(error)})
+            raise typer.Exit(Exit.NEGATIVE) from None
+        raise CommandError(str(error), Exit.NEGATIVE) from None
+    if is_json:
+        print_json({"name": bundle.name, "is_valid": True, **msgspec.to_builtins(bundle.manifest)})
+        return
+    rows = [(file, sha256[:16]) for file, sha256 in sorted(bundle.manifest.files.items())]
+    print_table(f"bundle {bundle.name} is whole", ("file", "SHA-256"), rows)
+
+
+def _answer(bundle: Bundle, *, is_json: bool) -> None:
+    if is_json:
+        print_json(to_dict(bundle))
+    else:
+        console.print(f"bundle {bundle.name}: {Bundle.State.Name(bundle.state)}")

@@ -1,0 +1,223 @@
+"""Bundles with a net: what is refused, what keeps serving, and a swap under load that drops nothing."""
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from tests.fakes.cluster import make_job, make_node
+
+from placewise_core.clock import ManualClock
+from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.decision import Outcome
+from placewise_core.errors import InvalidRequestError
+from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_core.job import JobId
+from placewise_core.part_tokens import PartTokens
+from placewise_service.cli import invoke
+from placewise_service.engine import Engine, EngineOptions
+from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.model import runtime
+from placewise_service.model.bundle import BundleError, Manifest, load, write_manifest
+from placewise_service.model.registry import BundleRegistry, BundleState
+from placewise_service.state.memory import MemoryStore
+from placewise_service.telemetry import Telemetry
+from placewise_training.export import random_inputs, sample_of, write_onnx
+from placewise_training.models.reward import RewardNet
+
+COEFFICIENTS = ("throughput.json", "capability.json")
+
+
+def make_bundle(root: Path, name: str, seed: int = 0, *, has_net: bool = True) -> Path:
+    """A whole bundle; its net is a small one that was never trained."""
+    directory = root / name
+    directory.mkdir(parents=True)
+    for file in COEFFICIENTS:
+        shutil.copyfile(PACKAGED_BUNDLES / "default" / file, directory / file)
+    files = list(COEFFICIENTS)
+    if has_net:
+        torch.manual_seed(seed)
+        write_onnx(RewardNet(PART_FEATURES, width=16, heads=4), directory / "reward.onnx")
+        report = {"schema": "placewise.reward/1", "sample": sample_of(directory / "reward.onnx")}
+        (directory / "reward.json").write_bytes(msgspec.json.encode(report))
+        files += ["reward.onnx", "reward.json"]
+    describe(directory, files)
+    return directory
+
+
+def describe(directory: Path, files: list[str], schema: str = "") -> None:
+    schema = schema or str(feature_schema()["hash"])
+    write_manifest(directory, Manifest(directory.name, "2026-01-01T00:00:00Z", dict.fromkeys(files, ""), schema))
+
+
+ALL = [*COEFFICIENTS, "reward.onnx", "reward.json"]
+
+
+def test_a_whole_bundle_loads_and_runs(tmp_path: Path) -> None:
+    bundle = load(make_bundle(tmp_path, "good"))
+    assert bundle.reward is not None
+    inputs = random_inputs(8, 24, seed=1)
+    speeds = bundle.reward.speeds(PartTokens(inputs["tokens"], inputs["job"], inputs["node"], ()))
+    assert speeds.shape == (8, 24)
+    assert np.isfinite(speeds).all()
+    options = bundle.reward.session.get_session_options()
+    assert options.intra_op_num_threads == 1
+
+
+def test_a_bundle_without_a_net_is_fine(tmp_path: Path) -> None:
+    assert load(make_bundle(tmp_path, "bare", has_net=False)).reward is None
+
+
+def truncate(directory: Path) -> None:
+    content = (directory / "reward.onnx").read_bytes()
+    (directory / "reward.onnx").write_bytes(content[: len(content) // 2])
+
+
+def spoil(directory: Path) -> None:
+    """Another net under the old report: loads well, answers wrong."""
+    torch.manual_seed(77)
+    write_onnx(RewardNet(PART_FEATURES, width=16, heads=4), directory / "reward.onnx")
+
+
+def forget_report(directory: Path) -> None:
+    (directory / "reward.json").write_text("{}", "utf-8")
+
+
+def other_features(directory: Path) -> None:
+    import onnx
+
+    model = onnx.load(str(directory / "reward.onnx"))
+    onnx.helper.set_model_props(model, {"feature_schema": "0" * 64})
+    onnx.save(model, str(directory / "reward.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "not a model"),
+        (spoil, "does not answer its sample"),
+        (forget_report, "not a placewise.reward/1"),
+        (other_features, "other features"),
+    ],
+)
+def test_a_damaged_net_is_refused_even_with_right_checksums(tmp_path: Path, damage, words: str) -> None:  # type: ignore[no-untyped-def]
+    directory = make_bundle(tmp_path, "bad")
+    damage(directory)
+    with pytest.raises(BundleError, match="checksum"):
+        load(directory)
+    describe(directory, ALL)
+    with pytest.raises(BundleError, match=words):
+        load(directory)
+
+
+def test_a_manifest_of_other_features_is_refused(tmp_path: Path) -> None:
+    directory = make_bundle(tmp_path, "old")
+    describe(directory, ALL, schema="1" * 64)
+    with pytest.raises(BundleError, match="other features"):
+        load(directory)
+
+
+def test_the_last_good_bundle_keeps_serving(tmp_path: Path) -> None:
+    make_bundle(tmp_path, "good")
+    truncate(make_bundle(tmp_path, "torn"))
+    registry = BundleRegistry(tmp_path, "good")
+    with pytest.raises(InvalidRequestError, match="checksum"):
+        registry.verified("torn")
+    assert registry.active == "good"
+    states = {status.name: status.state for status in registry.list()}
+    assert states == {"good": BundleState.ACTIVE, "torn": BundleState.REFUSED}
+
+
+def engine_on(root: Path, bundle: str) -> Engine:
+    clock = ManualClock(1_000_000.0)
+    return build_engine(MemoryStore(clock), clock, Telemetry(), EngineOptions(), root, bundle)
+
+
+def command(name: str, policy: str = "search") -> PlaceCommand:
+    job = replace(make_job(name, workers=2), single_gpu_s=600.0, total_epochs=10.0, batch_size=64, dataset_size=6400)
+    return PlaceCommand("c", (job,), policy=policy)
+
+
+async def test_search_is_there_when_the_bundle_has_a_net(tmp_path: Path) -> None:
+    make_bundle(tmp_path, "bare", has_net=False)
+    make_bundle(tmp_path, "net")
+    engine = engine_on(tmp_path, "bare")
+    await engine.start()
+    await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
+    with pytest.raises(InvalidRequestError, match="no policy 'search'"):
+        await engine.place(command("a"))
+    await engine.bundles.activate("net")
+    decision = await engine.place(command("a"))
+    assert decision.decisions[0].outcome is Outcome.PLACED
+    assert (decision.meta.policy, decision.meta.bundle) == ("search", "net")
+    assert not decision.meta.is_fallback
+    await engine.bundles.rollback()
+    with pytest.raises(InvalidRequestError, match="no policy 'search'"):
+        await engine.place(command("b"))
+    await engine.close()
+
+
+async def test_a_swap_under_load_drops_nothing(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        make_bundle(tmp_path, name, seed)
+    truncate(make_bundle(tmp_path, "torn"))
+    engine = engine_on(tmp_path, "one")
+    await engine.start()
+    await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
+    bundles: set[str] = set()
+
+    async def ask(worker: int) -> None:
+        for i in range(25):
+            name = f"{worker}-{i}"
+            decision = await engine.place(command(name))
+            assert decision.decisions[0].outcome is Outcome.PLACED
+            assert not decision.meta.is_fallback, decision.meta.fallback_reason
+            bundles.add(decision.meta.bundle)
+            await engine.report_job_events("c", [JobEvent(JobId(name), JobEventKind.FINISHED)])
+            await asyncio.sleep(0)
+
+    async def swap() -> None:
+        for i in range(6):
+            await engine.bundles.activate(("two", "one")[i % 2])
+            with pytest.raises(InvalidRequestError):
+                await engine.bundles.activate("torn")
+
+    await asyncio.gather(*(ask(worker) for worker in range(3)), swap())
+    assert bundles == {"one", "two"}
+    await engine.close()
+
+
+async def test_a_net_that_breaks_while_serving_leaves_the_heuristic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_bundle(tmp_path, "net")
+    engine = engine_on(tmp_path, "net")
+    await engine.start()
+    await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
+
+    def break_(self: object, tokens: PartTokens) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(runtime.RewardRuntime, "speeds", break_)
+    decision = await engine.place(command("a"))
+    assert decision.decisions[0].outcome is Outcome.PLACED
+    assert decision.meta.is_fallback
+    assert decision.meta.fallback_reason == "search: RuntimeError"
+    await engine.close()
+
+
+def test_bundle_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_bundle(tmp_path / "source", "net")
+    target = tmp_path / "built"
+    assert invoke(["bundle", "build", str(target), "--from", str(source), "--json"]) == 0
+    built = msgspec.json.decode(capsys.readouterr().out)
+    assert built["is_valid"]
+    assert set(built["files"]) == set(ALL)
+    assert invoke(["bundle", "verify", str(target)]) == 0
+    truncate(target)
+    assert invoke(["bundle", "verify", str(target)]) == 5
+    assert "checksum" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""Best of K: what it takes, what it counts, and that nothing that goes wrong with a scorer reaches the caller."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.fakes.cluster import make_job, make_node
+
+from placewise_core.cluster import Assignment, RunningJob
+from placewise_core.events import ClusterRecords
+from placewise_core.features import Float32
+from placewise_core.job import Job, JobId, NodeId, Role
+from placewise_core.part_tokens import PADDING, REPORTED, PartEncoder, PartTokens
+from placewise_core.place.consolidate import Consolidate
+from placewise_core.place.load_balance import LoadBalance
+from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.registry import placement_policies, search_policy
+from placewise_core.place.search import BestOfK, progress
+from placewise_core.view import ClusterView
+
+
+def a_view(nodes: int = 4, gpus: int = 4) -> ClusterView:
+    return ClusterView(ClusterRecords("c", 0, "e", nodes=tuple(make_node(f"n{i}", gpus) for i in range(nodes))))
+
+
+def declared(name: str, workers: int, single_gpu_s: float = 1000.0) -> Job:
+    job = make_job(name, workers=workers)
+    return dataclasses.replace(
+        job, model="resnet50", single_gpu_s=single_gpu_s, total_epochs=10.0, batch_size=64, dataset_size=6400
+    )
+
+
+def context(**changes: float) -> PlaceContext:
+    return PlaceContext(0.0, 0, **changes)  # type: ignore[arg-type]
+
+
+class FewNodes:
+    """Likes gangs that use few nodes (or, negative, many)."""
+
+    def __init__(self, sign: float = 1.0) -> None:
+        self.sign = sign
+        self.calls: list[PartTokens] = []
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        self.calls.append(tokens)
+        nodes = (tokens.job == 0).sum(axis=1, keepdims=True)
+        return np.asarray(np.ones(tokens.job.shape) * (2.0 - self.sign * nodes / 10), dtype=np.float32)
+
+
+class Broken:
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return np.full(tokens.job.shape if self.answer != "shape" else (1, 1), np.nan, dtype=np.float32)
+
+
+PROPOSERS: Sequence[PlacementPolicy] = (Consolidate(), LoadBalance())
+
+
+@pytest.mark.parametrize(("sign", "nodes"), [(1.0, 1), (-1.0, 4)])
+def test_the_scorer_decides(sign: float, nodes: int) -> None:
+    proposal = BestOfK(PROPOSERS, FewNodes(sign)).propose(declared("a", 4), a_view(), context())
+    assert proposal is not None
+    assert len({a.node for a in proposal.assignments}) == nodes
+    assert proposal.info["k"] == 2.0
+    assert proposal.propensity == 1.0
+    assert not proposal.is_fallback
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("torn"), "nan", "shape"])
+def test_a_scorer_that_fails_leaves_the_first_heuristic(answer: object) -> None:
+    view, job = a_view(), declared("a", 4)
+    proposal = BestOfK(PROPOSERS, Broken(answer)).propose(job, view, context())
+    expected = Consolidate().propose(job, view, context())
+    assert proposal is not None
+    assert expected is not None
+    assert proposal.assignments == expected.assignments
+    assert proposal.is_fallback
+    assert proposal.fallback_reason.startswith("search: ")
+
+
+def test_no_time_left_means_the_first_heuristic_and_says_so() -> None:
+    scorer = FewNodes()
+    search = BestOfK(PROPOSERS, scorer, monotonic_s=lambda: 10.0)
+    proposal = search.propose(declared("a", 4), a_view(), context(deadline_s=10.001))
+    assert proposal is not None
+    assert proposal.fallback_reason == "search: deadline"
+    assert not scorer.calls
+
+
+def test_k_shrinks_with_the_deadline() -> None:
+    """Each proposal takes a second here: half of the time until the deadline is for proposing."""
+    ticks = iter(range(100))
+    scorer = FewNodes(-1.0)
+    proposers = [Consolidate(), LoadBalance(), *(_Renamed(LoadBalance(), f"again-{i}") for i in range(5))]
+    search = BestOfK(proposers, scorer, monotonic_s=lambda: float(next(ticks)))
+    asked = [policy for policy in proposers if isinstance(policy, _Renamed)]
+    proposal = search.propose(declared("a", 4), a_view(), context(deadline_s=6.0))
+    assert proposal is not None
+    assert not proposal.is_fallback
+    assert sum(policy.calls for policy in asked) < len(asked)
+
+
+class _Renamed(LoadBalance):
+    def __init__(self, policy: LoadBalance, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.calls = 0
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext):  # type: ignore[no-untyped-def]
+        self.calls += 1
+        return super().propose(job, view, context)
+
+
+def test_what_does_not_fit_does_not_fit() -> None:
+    assert BestOfK(PROPOSERS, FewNodes()).propose(declared("a", 17), a_view(), context()) is None
+
+
+def test_the_view_is_left_alone() -> None:
+    view = a_view()
+    free = view.free.copy()
+    search_policy(FewNodes(), placement_policies()).propose(declared("a", 5), view, context())
+    assert (view.free == free).all()
+    assert not view.jobs
+
+
+def running(view: ClusterView, name: str, nodes: Sequence[str], **changes: object) -> RunningJob:
+    job = declared(name, len(nodes))
+    tasks = tuple(
+        Assignment(f"worker-{i}", Role.WORKER, NodeId(node), view.first_free_gpus(view.index[node], 1), group.demand)
+        for i, node in enumerate(nodes)
+        for group in job.groups[:1]
+    )
+    held = RunningJob(job, tasks, **changes)  # type: ignore[arg-type]
+    view.add_job(held)
+    return held
+
+
+def test_progress_counts_every_job_once_by_its_length() -> None:
+    view = a_view()
+    neighbour = running(view, "b", ["n0", "n1"])
+    job = declared("a", 2, single_gpu_s=500.0)
+    one = [Assignment(f"worker-{i}", Role.WORKER, NodeId("n0"), (), job.groups[0].demand) for i in range(2)]
+    tokens = PartEncoder().encode(job, [one], view)
+    assert [held.id for held in tokens.neighbours] == ["b"]
+    speeds = np.where(tokens.job == 0, 0.5, 0.25)
+    expected = 0.5 * 2 / 500.0 + 0.25 * 2 / neighbour.job.single_gpu_s
+    assert progress(speeds, job, tokens) == pytest.approx([expected])
+
+
+def test_tokens_say_where_everything_is() -> None:
+    view = a_view()
+    running(view, "b", ["n0", "n1"], speed=0.01)
+    running(view, "far", ["n3"])
+    job = declared("a", 2)
+    demand = job.groups[0].demand
+    packed = [Assignment(f"worker-{i}", Role.WORKER, NodeId("n0"), (i + 1,), demand) for i in range(2)]
+    spread = [Assignment(f"worker-{i}", Role.WORKER, NodeId(f"n{i}"), (i + 1,), demand) for i in range(2)]
+    tokens = PartEncoder().encode(job, [packed, spread], view)
+    assert tokens.job.tolist() == [[1, 1, 0, PADDING], [1, 1, 0, 0]]
+    assert tokens.node.tolist() == [[0, 1, 0, PADDING], [0, 1, 0, 1]]
+    assert np.isfinite(tokens.parts).all()
+    assert tokens.parts[0, :2, REPORTED].tolist() == [[1.0, pytest.approx(0.5)]] * 2  # 0.01 of 2 × 10 / 1000 epochs/s
+    assert not tokens.parts[:, 2:, REPORTED].any()
+
+
+def test_tokens_do_not_depend_on_what_was_asked_before() -> None:
+    view, encoder = a_view(), PartEncoder()
+    running(view, "b", ["n0", "n1"])
+    job = declared("a", 2)
+    proposal = Consolidate().propose(job, view, context())
+    assert proposal is not None
+    first = encoder.encode(job, [proposal.assignments], view)
+    view.remove_job(JobId("b"))
+    running(view, "b", ["n0", "n0"])
+    again, fresh = (e.encode(job, [proposal.assignments], view) for e in (encoder, PartEncoder()))
+    np.testing.assert_array_equal(again.parts, fresh.parts)
+    assert first.job.shape != again.job.shape
+
+
+def test_few_tokens_are_the_same_under_every_candidate() -> None:
+    view = a_view()
+    for i in range(3):
+        running(view, f"b{i}", [f"n{i}", f"n{i + 1}"])
+    job = declared("a", 2)
+    proposals = [policy.propose(job, view, context()) for policy in PROPOSERS]
+    tokens = PartEncoder(most_parts=3).encode(job, [p.assignments for p in proposals if p is not None], view)
+    assert len(tokens.neighbours) == 1
+    assert (tokens.job[:, :2] == 1).all()
