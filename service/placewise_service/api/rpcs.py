@@ -7,7 +7,7 @@ asks the engine, and turns the answer back; it knows no transport and no credent
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,8 +130,25 @@ async def _report_nodes(
         validate.check_node(node, f"nodes[{i}]", office.limits)
         nodes.append(node)
     validate.check_unique([node.id for node in nodes], "nodes")
+    if not request.full:
+        await _check_growth(office, request.cluster, [node.id for node in nodes])
     outcome = await office.engine.report_nodes(request.cluster, nodes, request.full)
     return cluster_pb2.ReportNodesResponse(snapshot_version=outcome.version, nodes=len(nodes))
+
+
+async def _check_growth(office: Office, cluster: str, reported: Sequence[str]) -> None:
+    """Raises InvalidRequestError where a report would take a cluster over its limit."""
+    try:
+        known = (await office.engine.get_cluster(cluster)).view.index
+    except NotFoundError:
+        return  # what begins a cluster is within the limit of a report
+    total = len(known) + sum(name not in known for name in reported)
+    if total > max(office.limits.nodes, len(known)):
+        raise InvalidRequestError(
+            f"the cluster would have {total} nodes; the limit is {office.limits.nodes}: report with full=true to "
+            "replace those that are gone",
+            "nodes",
+        )
 
 
 async def _report_job_events(
