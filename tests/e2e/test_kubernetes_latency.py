@@ -28,11 +28,22 @@ PAUSE_S = 0.05
 WAYS = {"alone": "plain-scheduler", "extender": "default-scheduler", "own": "placewise"}
 
 
-async def test_added_latency_per_pod(plane: ControlPlane, placewise: PlacewiseServer, watched: Watched) -> None:
-    adapter = AdapterProcess(plane, free_port())
-    plane.start_scheduler("with-extender", {"extenders": [adapter.extender()]})
+@pytest.fixture(scope="module")
+def adapter(plane: ControlPlane) -> AdapterProcess:
+    """The adapter's address, and the two schedulers."""
+    process = AdapterProcess(plane, free_port())
+    plane.start_scheduler("with-extender", {"extenders": [process.extender()]})
     plane.start_scheduler("plain", {"profiles": [{"schedulerName": WAYS["alone"]}]})
-    adapter.start(placewise.target)
+    return process
+
+
+@pytest.mark.parametrize("asks", ["AdmitOrWait and Place", "Place"])
+async def test_added_latency_per_pod(
+    asks: str, adapter: AdapterProcess, placewise: PlacewiseServer, watched: Watched
+) -> None:
+    plane = adapter.plane
+    settings = {"ask_admission": asks != "Place"}
+    adapter.start(placewise.target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
     await adapter.ready()
     number = itertools.count()
     figures: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -45,7 +56,7 @@ async def test_added_latency_per_pod(plane: ControlPlane, placewise: PlacewiseSe
     decided_ms = 1e3 * adapter.metric("placewise_adapter_decide_seconds_sum")
     decisions = adapter.metric("placewise_adapter_decide_seconds_count")
     adapter.stop()
-    print(json.dumps(_summary(figures) | {"both_questions_mean_ms": round(decided_ms / decisions, 2)}))
+    print(json.dumps({"asks": asks} | _summary(figures) | {"decide_mean_ms": round(decided_ms / decisions, 2)}))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 
 
