@@ -36,6 +36,9 @@ class Claim:
     is_beyond: bool = False
 
 
+_NOT_RUN = "the runs this rests on were not made"
+
+
 def judged(claim: Claim, results: Results) -> Judgement:
     """The judgement, or "not measured" where the runs it looks at did not happen, or need a bundle."""
     try:
@@ -44,7 +47,11 @@ def judged(claim: Claim, results: Results) -> Judgement:
         cells = [cell for cell in results.missing if str(error).find(cell[2]) >= 0]
         if cells:
             return Judgement(Verdict.NEEDS_BUNDLE, "–", results.missing[cells[0]])
-        return Judgement(Verdict.NOT_MEASURED, "–", "the runs this rests on were not made")
+        return Judgement(Verdict.NOT_MEASURED, "–", _NOT_RUN)
+    except (IndexError, ValueError):
+        if not results.stopped:  # of a whole run this is a defect of the judge
+            raise
+        return Judgement(Verdict.NOT_MEASURED, "–", _NOT_RUN)
 
 
 def percent(value: Estimate) -> str:
@@ -81,15 +88,10 @@ def judge_change(
 
     `at_most` is negative where lower is better, positive otherwise. The verdict is the worst over `theirs`.
     """
-    sign = 1.0 if is_lower_better else -1.0
-    order = [Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT]
 
     def judge(results: Results) -> Judgement:
         changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
-        verdicts = [
-            verdict_of(Estimate(sign * c.mean, c.half_width, c.count), sign * at_most) for c in changes.values()
-        ]
-        worst = max(verdicts, key=order.index)
+        worst = judged_worst(list(changes.values()), at_most, is_lower_better=is_lower_better)
         said = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
         return Judgement(worst, said, why(results, worst) if callable(why) else why)
 
@@ -119,3 +121,11 @@ def judge_not_worse(
         return Judgement(Verdict.PARTLY if is_possible else Verdict.NOT, said, why)
 
     return judge
+
+
+def judged_worst(changes: Sequence[Estimate], target: float, *, is_lower_better: bool = True) -> Verdict:
+    """The worst verdict over changes that should each reach the target (negative where lower is better)."""
+    sign = 1.0 if is_lower_better else -1.0
+    order = [Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT]
+    verdicts = [verdict_of(Estimate(sign * c.mean, c.half_width, c.count), sign * target) for c in changes]
+    return max(verdicts, key=order.index)

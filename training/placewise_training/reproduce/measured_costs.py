@@ -1,6 +1,6 @@
 """Proteus' formulas beside measured rows: α(b), Comm(n), and the parameter counts of Table I. Runs no simulation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -110,13 +110,15 @@ def _resnet50() -> int:
 TABLE_1: Mapping[str, float] = {"AlexNet": 61.1, "ResNet18": 25.56, "ResNet50": 11.69, "VGG11": 132.86, "VGG16": 138.36}
 
 
+_COUNTS: Mapping[str, Callable[[], int]] = {
+    "AlexNet": _alexnet,
+    "ResNet18": _resnet18,
+    "ResNet50": _resnet50,
+    "VGG11": lambda: _chain(_VGG11) + _VGG_FC,
+    "VGG16": lambda: _chain(_VGG16) + _VGG_FC,
+}
+
+
 def computed_millions(network: str) -> float:
     """Millions of weights by (2) and (3), biases and normalisation left out as the equations do."""
-    count = {
-        "AlexNet": _alexnet,
-        "ResNet18": _resnet18,
-        "ResNet50": _resnet50,
-        "VGG11": lambda: _chain(_VGG11) + _VGG_FC,
-        "VGG16": lambda: _chain(_VGG16) + _VGG_FC,
-    }[network]()
-    return count / 1e6
+    return _COUNTS[network]() / 1e6

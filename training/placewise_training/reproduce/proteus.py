@@ -253,8 +253,8 @@ def _shrinks(results: Results) -> Judgement:
     if together.mean <= others.mean:
         return Judgement(Verdict.NOT, said)
     why = (
-        "It shrinks past zero. The paper expects one GPU per job under backlog; the formula as printed keeps taking all "
-        "that are free, where on measured speeds fewer would do more work."
+        "It shrinks past zero. The paper expects one GPU per job under backlog; the formula as printed keeps taking "
+        "all that are free, where on measured speeds fewer would do more work."
     )
     return Judgement(Verdict.REPRODUCED if together.mean < 0 else Verdict.PARTLY, said, why)
 
@@ -369,7 +369,7 @@ def paper(is_quick: bool) -> Paper:
         claims=_claims(),
         assumptions=(
             "The paper gives neither cluster size, arrival rates nor job lengths: 4 nodes × 4 RTX 2080 Ti; small jobs "
-            f"of 10 minutes on one GPU (median) at {_PER_HOUR:.0f} per hour, large ones twelve times as long and as rare; "
+            f"of 10 minutes on one GPU (median) at {_PER_HOUR:.0f} per hour, large ones 12 times as long and as rare; "
             "concentrated means the same jobs within a tenth of the time. That is a lightly loaded cluster when "
             "arrivals are dispersed; the load sweep shows what more jobs do.",
             "Corrections of the formulas: no Comm on one GPU, ResNet-18 and ResNet-50 the right way round, times "
