@@ -4,6 +4,7 @@ Exact accounting: a job's speed is constant between events that touch its nodes;
 far is settled and the finish moved. Deterministic: equal seed, jobs and policies give an equal event hash.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -295,7 +296,7 @@ class Simulation:
 
     def _candidates(self) -> Sequence[SimJob]:
         window = self.options.discipline.window
-        jobs = list(self.waiting.values())[:window]
+        jobs = list(itertools.islice(self.waiting.values(), window))
         if self.admitter is not None:
             return self.admitter.admitted(jobs, self.view, self.now_s)
         assert self.policy is not None

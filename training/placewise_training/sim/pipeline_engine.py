@@ -4,6 +4,7 @@ Two decisions are asked for: the node of each arriving task (NodeChooser), and t
 (units.UnitPolicy). Accounting is exact, runs are deterministic, as in engine.py. Decides nothing itself.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -239,7 +240,7 @@ class PipelineSimulation:
         if self.now_s - self._reported_s > _REPORT_EVERY_S:
             self.report_telemetry()
         queue = self.nodes[name]
-        jobs = [job for _, job in list(queue.tasks.values())[:_WINDOW]]
+        jobs = [job for _, job in itertools.islice(queue.tasks.values(), _WINDOW)]
         if not jobs:
             return
         for job_id, subtask_id, unit in self.units.assign(jobs, name, self.view, self._unit_states(queue), self.now_s):

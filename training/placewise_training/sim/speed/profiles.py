@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from placewise_core.speed.model_names import canonical
 from placewise_training.sim.speed import fitting
 
 # Single-precision speed of one GPU relative to a V100. K80, T4 and A100 follow from the measured ResNet-50 seconds per
@@ -24,11 +25,6 @@ GPU_SPEED: dict[str, float] = {
     "A100": 1.38,
 }
 DEFAULT_GPU = "V100"  # where a node names no GPU model, or one that is not in the table
-
-
-def canonical(model: str) -> str:
-    """Names compare without case, hyphens, underscores and blanks: ResNet-50 is resnet50."""
-    return "".join(c for c in model.lower() if c.isalnum())
 
 
 def gpu_speed(gpu_model: str) -> float:
