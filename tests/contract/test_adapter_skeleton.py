@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.contract.adapter_conformance import AdapterConformance
 from tests.fakes.memory_host import MemoryHost
 
