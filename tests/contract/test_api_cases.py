@@ -18,6 +18,7 @@ from tests.fakes.engine import running_engine
 from tests.fakes.faces import Faces, faces
 
 from placewise_core.clock import ManualClock
+from placewise_core.place.registry import placement_policies
 from placewise_service.api.routes import ROUTES
 from placewise_service.api.rpcs import RPCS
 
@@ -128,6 +129,23 @@ def test_every_call_has_a_case_and_a_route() -> None:
     cased = {case["rpc"] for case in CASES}
     assert set(RPCS) - cased == {"SetShadow"}  # its answer is empty in both faces unless a second bundle exists
     assert set(ROUTE_OF) == set(RPCS)
+
+
+@pytest.mark.parametrize("policy", sorted(placement_policies()))
+async def test_every_policy_explains_itself_in_both_faces(policy: str) -> None:
+    gang = {"id": "why", "model": "ResNet-50", "groups": [{"count": 2, "demand": {"gpus": 2, "cpuCores": 1}}]}
+    question = {"cluster": "prod", "dryRun": True, "explain": True, "policy": policy, "seed": "3", "jobs": [gang]}
+    async with prod_faces() as running:
+        answer = await ask_grpc(running, {"rpc": "Place", "request": question})
+        assert settled(await ask_rest(running, {"rpc": "Place", "request": question})) == settled(answer)
+        plain = await ask_rest(running, {"rpc": "Place", "request": question | {"explain": False}})
+    [decision] = answer["decisions"]
+    assert answer["meta"]["policy"] == policy
+    assert all(candidate["terms"] and candidate["node"] for candidate in decision["candidates"])
+    chosen = [(c["task"], c["node"]) for c in decision["candidates"] if c.get("chosen")]
+    assert chosen == [(a["task"], a["node"]) for a in decision["assignments"]]
+    assert "reservationId" not in decision
+    assert "candidates" not in plain["decisions"][0]
 
 
 async def test_a_decision_is_found_again_in_both_faces() -> None:

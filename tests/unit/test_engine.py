@@ -18,6 +18,7 @@ from placewise_core.partition.policy import DivisibleTask
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
+from placewise_service.state.codec import encode
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
 
@@ -53,10 +54,29 @@ async def test_a_dry_run_changes_nothing() -> None:
         decision = await engine.place(place(make_job("a"), make_job("b", workers=4), is_dry_run=True))
         after = (await engine.get_cluster(CLUSTER)).view
         assert [d.outcome for d in decision.decisions] == [Outcome.PLACED, Outcome.PLACED]
-        assert not any(d.reservation_id and d.expire_time_s for d in decision.decisions)
+        assert not any(d.reservation_id or d.expire_time_s for d in decision.decisions)
         assert after.version == version
         assert (after.free == free).all()
         assert after.jobs[JobId("a")].reservation_id == held.decisions[0].reservation_id
+
+
+async def test_a_dry_run_never_explores_moves_no_queue_and_is_marked_in_the_log() -> None:
+    async with running_engine() as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))
+        view = (await engine.get_cluster(CLUSTER)).view
+        before = encode(view.jobs), dict(view.queues), view.version
+        asked = await engine.place(place(make_job("a"), is_dry_run=True, request_id="r"))
+        assert (asked.meta.is_explored, asked.meta.propensity) == (False, 1.0)
+        command = AdmitCommand(CLUSTER, "q", (make_job("b"),), request_id="r2", is_dry_run=True)
+        admitted = await engine.admit_or_wait(command)
+        split = await engine.partition(PartitionCommand(CLUSTER, DivisibleTask("t", 100.0), is_dry_run=True))
+        assert (encode(view.jobs), dict(view.queues), view.version) == before
+        again = await engine.place(place(make_job("a"), request_id="r"))
+        assert not again.meta.is_repeated, "a dry run is not remembered"
+        assert await engine._common.sink.flush()
+        for decision in (asked, admitted, split):
+            assert (await engine.get_decision(CLUSTER, decision.meta.decision_id)).is_dry_run
+        assert not (await engine.get_decision(CLUSTER, again.meta.decision_id)).is_dry_run
 
 
 async def test_jobs_of_one_request_see_each_other() -> None:

@@ -37,6 +37,7 @@ class Placing:
         if not command.is_dry_run:
             return await self._hold(command, live, policy, started_s, deadline_s)
         decision, draft = self._draft(command, live, policy, started_s, deadline_s)
+        decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
         self._note(command, decision, draft.seed, draft.choices)
         return decision
 
