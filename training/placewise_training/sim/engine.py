@@ -7,84 +7,32 @@ far is settled and the finish moved. Deterministic: equal seed, jobs and policie
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, NodeState, QueueSettings, RunningJob
+from placewise_core.cluster import Assignment, NodeState, RunningJob
 from placewise_core.events import ClusterRecords, NodesReported
-from placewise_core.job import JobId, NodeId, Role
+from placewise_core.job import JobId, NodeId
 from placewise_core.place.decode import can_fit
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
-from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import ClusterView
 from placewise_training.sim.admission import Admitter
-from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.heat import HeatMap
 from placewise_training.sim.jobs import SimJob
-from placewise_training.sim.metrics import Metrics, MetricsCollector
-from placewise_training.sim.speed.base import Footprint, NodeLoad, SpeedModel, Spot
+from placewise_training.sim.live import LiveJob, spots_of
+from placewise_training.sim.metrics import MetricsCollector
+from placewise_training.sim.results import Observer, SimOptions, SimResult
+from placewise_training.sim.speed.base import Footprint, NodeLoad, SpeedModel
 
-# What a run may tell: (time, what, job, node ids). "start", "finish", "restart" and "impossible".
-Observer = Callable[[float, str, SimJob, tuple[str, ...]], None]
+__all__ = ["LiveJob", "Observer", "SimOptions", "SimResult", "Simulation", "spots_of"]
 
 _IDLE_TICKS = 20_000  # ticks without any start while nothing runs: after so many the waiting jobs never start
-
-
-@dataclass(slots=True)
-class LiveJob:
-    """A job that runs. `done` and `rate` in samples, as of `settled_s`."""
-
-    sim: SimJob
-    footprint: Footprint
-    assignments: tuple[Assignment, ...]
-    start_s: float
-    settled_s: float
-    done: float
-    rate: float = 0.0
-    version: int = 0
-    gpus: int = 0
-
-    def settle(self, now_s: float) -> None:
-        self.done += self.rate * (now_s - self.settled_s)
-        self.settled_s = now_s
-
-
-@dataclass(frozen=True, slots=True)
-class SimResult:
-    """One run: metrics, the hash of its events, what it cost, and what could not be done."""
-
-    metrics: Metrics
-    event_hash: str
-    events: int
-    decisions: int
-    decide_s: float
-    wall_s: float
-    impossible: tuple[str, ...]
-    is_partial: bool = False
-
-    @property
-    def decisions_per_s(self) -> float:
-        """Tasks placed per CPU second spent in the policy: what one core of its own would do."""
-        return self.decisions / self.decide_s if self.decide_s > 0 else 0.0
-
-
-@dataclass(slots=True)
-class SimOptions:
-    """`belief` is what the policy thinks of GPU sharing; `ideal_gpu` the GPU slowdowns are counted against."""
-
-    discipline: Discipline = field(default_factory=Discipline)
-    belief: GpuInterference = field(default_factory=NoInterference)
-    queue_settings: QueueSettings = field(default_factory=QueueSettings)
-    faults: Sequence[Fault] = ()
-    telemetry_every_s: float = 0.0
-    reports_progress: bool = False
-    observers: Sequence[Observer] = ()
 
 
 class Simulation:
@@ -484,19 +432,3 @@ class Simulation:
     def _tell(self, what: str, job: SimJob, places: tuple[str, ...]) -> None:
         for observer in self.options.observers:
             observer(self.now_s, what, job, places)
-
-
-def spots_of(assignments: Sequence[Assignment]) -> list[Spot]:
-    """Assignments gathered by node, in the order the nodes first appear."""
-    gathered: dict[str, list[Assignment]] = {}
-    for assignment in assignments:
-        gathered.setdefault(assignment.node, []).append(assignment)
-    return [
-        Spot(
-            node=name,
-            workers=sum(a.role is Role.WORKER for a in there),
-            servers=sum(a.role is Role.PARAMETER_SERVER for a in there),
-            gpu_indices=tuple(g for a in there for g in a.gpu_indices),
-        )
-        for name, there in gathered.items()
-    ]
