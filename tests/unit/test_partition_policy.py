@@ -266,6 +266,17 @@ def test_only_so_many_are_named_unless_explained() -> None:
     assert len(full.excluded) == 799
 
 
+def test_a_job_may_split_its_own_work_over_the_units_it_holds() -> None:
+    view = cluster_of((node("n0", gpus=2), node("n1", gpus=1)))
+    held = Assignment("worker-0", Role.WORKER, NodeId("n0"), (0, 1), Resources(cpu_cores=1, gpus=2))
+    view.add_job(RunningJob(Job(JobId("mine")), (held,)))
+    own = POLICY.partition(DivisibleTask("mine", 100.0, overhead_s=1.0), view, PartitionContext(NOW_S, ("n0",)))
+    other = POLICY.partition(DivisibleTask("other", 100.0, overhead_s=1.0), view, PartitionContext(NOW_S, ("n0",)))
+    assert [(s.node, s.unit) for s in own.shares] == [("n0", "gpu0"), ("n0", "gpu1")]
+    assert other.outcome is Outcome.WAIT
+    assert {e.reason for e in other.excluded} == {Reason.UNIT_BUSY}
+
+
 # -- rescheduling ---------------------------------------------------------------------------------------------------
 
 
