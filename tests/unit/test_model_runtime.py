@@ -221,3 +221,13 @@ def test_bundle_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     truncate(target)
     assert invoke(["bundle", "verify", str(target)]) == 5
     assert "checksum" in capsys.readouterr().err
+
+
+def test_the_shipped_bundle_is_whole_and_knows_todays_features() -> None:
+    """Whoever changes the feature table trains the shipped net again: otherwise the service would not start."""
+    directory = PACKAGED_BUNDLES / "default"
+    bundle = load(directory)
+    assert bundle.reward is not None
+    assert (directory / "reward.onnx").stat().st_size < 2**20
+    judged = bundle.document("reward.json")["metrics"]["unseen_judge"]
+    assert judged["mean_relative_error"] < judged["mean_relative_error_constant"]

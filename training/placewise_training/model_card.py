@@ -53,7 +53,7 @@ def card(report: Mapping[str, Any]) -> str:
         "seed": report["seed"],
         "training samples": f"{report['samples']['training']:,} placements from {report['args']['simulations']} "
         f"simulations (SHA-256 `{report['data']['training'][:16]}…`)",
-        "seconds": f"{report['seconds']['data']} to simulate, {report['seconds']['training']} to train",
+        "seconds": _seconds(report["seconds"]),
         "feature schema": f"`{report['feature_schema'][:16]}…`",
         "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
         if "opset" in report
@@ -61,6 +61,11 @@ def card(report: Mapping[str, Any]) -> str:
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
     return _HEADER + rows + _metrics(report["metrics"]) + _LIMITS
+
+
+def _seconds(seconds: Mapping[str, float]) -> str:
+    simulated = f"{seconds['data']} to simulate" if seconds["data"] > 5 else "samples kept from an earlier run"
+    return f"{simulated}; {seconds['training']} to train, on one thread of a shared machine"
 
 
 def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:

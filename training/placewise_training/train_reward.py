@@ -24,6 +24,7 @@ from placewise_training.models.reward import RewardNet, relative_error
 
 SCHEMA = "placewise.reward/1"
 CHECKPOINT, REPORT = "reward.pt", "reward.json"
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume")  # not of the model: left out of its report
 _WITHIN = 0.10  # Harmony counts predictions within ten percent
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -68,7 +69,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     held_back = _samples(args.out / "held_back.npz", training_situation, seeds[:cut], "simulating (held back)", show)
     training = _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
     lengths = np.array([len(sample.job) for sample in training])
-    data_s = time.perf_counter() - began
+    simulated_s = time.perf_counter() - began  # next to nothing where samples were kept from an earlier run
 
     # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers).to(device)
@@ -111,11 +112,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "schema": SCHEMA,
         "feature_schema": feature_schema()["hash"],
         "seed": args.seed,
-        "args": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()},
+        "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
         "parameters": sum(p.numel() for p in net.parameters()),
         "data": {"training": fingerprint(training), "held_back": fingerprint(held_back)},
         "samples": {"training": len(training), "held_back": len(held_back)},
-        "seconds": {"data": round(data_s, 1), "training": round(train_s, 1)},
+        "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
         "metrics": judged,
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
