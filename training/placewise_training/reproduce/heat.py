@@ -45,14 +45,14 @@ _STREAM_FROM_S = 900.0
 _LOADED_FROM_S = _STREAM_FROM_S + 600.0  # temperatures have settled: four time constants and more
 _OVERHEAD_S = 1.0
 
-_HEAT = (
+METRICS = (
     Metric("spread", "mean spread, hottest − coolest", "°C"),
     Metric("peak", "peak temperature", "°C"),
     Metric("over_s", "node-seconds over the limit", "s"),
     Metric("completion", "mean completion", "s"),
 )
 _DETAIL = (
-    *_HEAT,
+    *METRICS,
     Metric("nodes_over", "nodes that passed the limit", is_plotted=False),
     Metric("history_spread", "spread in the first phase", "°C", is_plotted=False),
     Metric("makespan", "makespan", "min", scale=1 / 60, is_plotted=False),
@@ -60,7 +60,7 @@ _DETAIL = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Lab:
+class Lab:
     """One reading of what the paper leaves open: who runs hot, whether tasks overlap, how fast the stream is."""
 
     per_minute: float = 1.0
@@ -119,17 +119,17 @@ def _outcome(result: HeatResult, limit_celsius: float) -> Outcome:
 # -- experiments --------------------------------------------------------------------------------------------------
 
 
-_ASSUMED: Mapping[str, _Lab] = {
-    "A": _Lab(),
-    "B": _Lab(is_weak_hot=False),
-    "C": _Lab(per_minute=2.0, is_overlapping=True),
-    "D": _Lab(per_minute=2.0, is_overlapping=True, is_weak_hot=False),
+READINGS: Mapping[str, Lab] = {
+    "A": Lab(),
+    "B": Lab(is_weak_hot=False),
+    "C": Lab(per_minute=2.0, is_overlapping=True),
+    "D": Lab(per_minute=2.0, is_overlapping=True, is_weak_hot=False),
 }
 
 
 def _curves(tasks: int) -> Experiment:
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        return _Lab().run(method, tasks, seed)
+        return Lab().run(method, tasks, seed)
 
     return Experiment(
         key="temperatures",
@@ -149,13 +149,13 @@ def _curves(tasks: int) -> Experiment:
 
 def _readings(tasks: int) -> Experiment:
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(_ASSUMED[setting].run(method, tasks, seed).values)
+        return Outcome(READINGS[setting].run(method, tasks, seed).values)
 
     return Experiment(
         key="readings",
         title="The same under every reading of what the paper leaves open",
         source="Fig. 2 and 3",
-        settings=tuple(_ASSUMED),
+        settings=tuple(READINGS),
         methods=tuple(_METHODS),
         metrics=_DETAIL,
         trial=trial,
@@ -168,7 +168,7 @@ def _readings(tasks: int) -> Experiment:
 
 def _load(tasks: int, is_quick: bool) -> Experiment:
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(_Lab(per_minute=float(setting)).run(method, tasks, seed).values)
+        return Outcome(Lab(per_minute=float(setting)).run(method, tasks, seed).values)
 
     return Experiment(
         key="load",
@@ -176,7 +176,7 @@ def _load(tasks: int, is_quick: bool) -> Experiment:
         source="Fig. 2 and 3, text: “when data supply amount was increased”",
         settings=("0.6", "1.2") if is_quick else ("0.4", "0.7", "1", "1.3", "1.6", "2"),
         methods=tuple(_METHODS),
-        metrics=_HEAT,
+        metrics=METRICS,
         trial=trial,
         axis="tasks per minute",
         plot="lines",
@@ -186,7 +186,7 @@ def _load(tasks: int, is_quick: bool) -> Experiment:
 
 def _limits(tasks: int, is_quick: bool) -> Experiment:
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(_Lab(limit_celsius=float(setting)).run(method, tasks, seed).values)
+        return Outcome(Lab(limit_celsius=float(setting)).run(method, tasks, seed).values)
 
     return Experiment(
         key="limits",
@@ -194,7 +194,7 @@ def _limits(tasks: int, is_quick: bool) -> Experiment:
         source="beyond the paper: its “next step”",
         settings=("56", "62") if is_quick else ("55", "57", "59", "62", "65", "68"),
         methods=(SCHEME, THERMOSTAT, PREDICTION),
-        metrics=_HEAT,
+        metrics=METRICS,
         trial=trial,
         axis="limit (°C)",
         plot="lines",
@@ -204,7 +204,7 @@ def _limits(tasks: int, is_quick: bool) -> Experiment:
 
 def _weak(tasks: int, is_quick: bool) -> Experiment:
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(_Lab(weak_capability=1.2 * float(setting)).run(method, tasks, seed).values)
+        return Outcome(Lab(weak_capability=1.2 * float(setting)).run(method, tasks, seed).values)
 
     return Experiment(
         key="weak_nodes",
@@ -212,7 +212,7 @@ def _weak(tasks: int, is_quick: bool) -> Experiment:
         source="beyond the paper, which gives no speeds",
         settings=("0.33", "0.6") if is_quick else ("0.2", "0.33", "0.45", "0.6", "0.8"),
         methods=(EQUAL, SCHEME, PREDICTION, ORACLE),
-        metrics=_HEAT,
+        metrics=METRICS,
         trial=trial,
         axis="true speed of a weak node, over that of a strong one",
         plot="lines",
@@ -295,7 +295,7 @@ _E = "readings"
 
 
 def _by_reading(results: Results, metric: str, method: str, unit: str = "") -> str:
-    return ", ".join(f"{r} {number(results.estimate(_E, r, method, metric), unit)}" for r in _ASSUMED)
+    return ", ".join(f"{r} {number(results.estimate(_E, r, method, metric), unit)}" for r in READINGS)
 
 
 def _overall(verdicts: Sequence[Verdict]) -> Verdict:
@@ -304,7 +304,7 @@ def _overall(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _islands(results: Results) -> Judgement:
-    nodes = [results.estimate(_E, r, EQUAL, "nodes_over") for r in _ASSUMED]
+    nodes = [results.estimate(_E, r, EQUAL, "nodes_over") for r in READINGS]
     verdict = _overall([Verdict.REPRODUCED if n.mean >= 1 else Verdict.NOT for n in nodes])
     early = results.estimate(_E, "A", EQUAL, "history_spread")
     why = (
@@ -316,7 +316,7 @@ def _islands(results: Results) -> Judgement:
 def _none_over(method: str, why: str) -> Callable[[Results], Judgement]:
     def judge(results: Results) -> Judgement:
         verdicts = []
-        for reading in _ASSUMED:
+        for reading in READINGS:
             change = results.difference(_E, reading, "over_s", method, EQUAL)
             none = results.estimate(_E, reading, method, "over_s").mean == 0
             verdicts.append(Verdict.REPRODUCED if none else Verdict.PARTLY if change.high < 0 else Verdict.NOT)
@@ -329,7 +329,7 @@ def _none_over(method: str, why: str) -> Callable[[Results], Judgement]:
 
 def _spread(method: str, why: str) -> Callable[[Results], Judgement]:
     def judge(results: Results) -> Judgement:
-        changes = {r: results.change(_E, [r], "spread", method, EQUAL) for r in _ASSUMED}
+        changes = {r: results.change(_E, [r], "spread", method, EQUAL) for r in READINGS}
         verdicts = [verdict_of(change, 9 / 12 - 1) for change in changes.values()]
         said = f"{_by_reading(results, 'spread', EQUAL)} → {_by_reading(results, 'spread', method)} °C ("
         said += ", ".join(percent(change) for change in changes.values()) + ")"
@@ -383,7 +383,7 @@ def _claims() -> list[Claim]:
             "performance",
             "Computing performance is kept: completion against conventional",
             "not worse (no number)",
-            judge_not_worse(_E, tuple(_ASSUMED), "completion", SCHEME, [EQUAL], 0.0),
+            judge_not_worse(_E, tuple(READINGS), "completion", SCHEME, [EQUAL], 0.0),
         ),
         Claim("algorithm3", "Algorithm 3 picks the number of units", "no number", _algorithm_is_best),
         Claim(
@@ -404,7 +404,7 @@ def _claims() -> list[Claim]:
             "prediction_cost",
             "Prediction costs at most 5 % completion time, against a thermostat and against the plain scheme",
             "–",
-            judge_not_worse(_E, tuple(_ASSUMED), "completion", PREDICTION, [THERMOSTAT, SCHEME], 0.05),
+            judge_not_worse(_E, tuple(READINGS), "completion", PREDICTION, [THERMOSTAT, SCHEME], 0.05),
             is_beyond=True,
         ),
     ]

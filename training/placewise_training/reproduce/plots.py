@@ -41,6 +41,9 @@ def _figure(experiment: Mapping[str, Any], path: Path, note: str) -> None:
         panel(axis)
     for axis in axes.ravel()[len(panels) :]:
         axis.set_visible(False)
+    if experiment["plot"] != "curves" and len(experiment["methods"]) > 1:
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4 if wide > 1 else 2, fontsize=8)
     figure.suptitle(f"{experiment['title']} — {experiment['source']}{note}", fontsize=11)
     figure.savefig(path, dpi=_DPI)
     plt.close(figure)
@@ -77,7 +80,7 @@ def _bars(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any]) 
             color=_COLOURS[i % len(_COLOURS)],
         )
     axis.set_xticks(range(len(settings)), [s.replace(", ", "\n") for s in settings], fontsize=8)
-    _dress(axis, experiment["axis"], heading(metric), len(methods))
+    _dress(axis, experiment["axis"], heading(metric))
 
 
 def _lines(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any]) -> None:
@@ -97,7 +100,7 @@ def _lines(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any])
             )
     if experiment["log_x"]:
         axis.set_xscale("log")
-    _dress(axis, experiment["axis"], heading(metric), len(experiment["methods"]))
+    _dress(axis, experiment["axis"], heading(metric))
 
 
 def _errors(halves: Sequence[float]) -> Sequence[float] | None:
@@ -124,13 +127,13 @@ def _curves(axis: Axes, experiment: Mapping[str, Any], row: Mapping[str, Any], b
         axis.plot(x, y, linewidth=1.1, label=name, **style)
     axis.set_ylim(*bounds)
     axis.set_title(f"{row['setting']}: {row['method']}" if row["setting"] else row["method"], fontsize=9)
-    _dress(axis, experiment["curve_axes"][0], experiment["curve_axes"][1], len(row["curves"]))
+    _dress(axis, experiment["curve_axes"][0], experiment["curve_axes"][1])
+    if len(row["curves"]) > 1:
+        axis.legend(fontsize=7, ncols=2 if len(row["curves"]) > 4 else 1)
 
 
-def _dress(axis: Axes, x: str, y: str, labels: int) -> None:
+def _dress(axis: Axes, x: str, y: str) -> None:
     axis.set_xlabel(x, fontsize=9)
     axis.set_ylabel(y, fontsize=9)
     axis.tick_params(labelsize=8)
     axis.grid(visible=True, axis="y", linewidth=0.3)
-    if labels > 1:
-        axis.legend(fontsize=7, ncols=2 if labels > 4 else 1)
