@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 
 import pytest
+from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, running_engine
 
@@ -276,6 +277,17 @@ async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
             assert 0.0 < decision.meta.propensity <= 1.0
             await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i}"), JobEventKind.FINISHED)])
         assert seen == {True, False}
+
+
+async def test_every_decision_has_a_log_line_with_its_id() -> None:
+    async with running_engine() as engine:
+        with capture_logs() as lines:
+            placed = await engine.place(place(make_job("a")))
+            admitted = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("b"),)))
+        decided = {line["decision_id"]: line for line in lines if line["event"] == "decided"}
+        assert decided.keys() == {placed.meta.decision_id, admitted.meta.decision_id}
+        assert decided[placed.meta.decision_id]["rpc"] == "Place"
+        assert decided[placed.meta.decision_id]["log_level"] == "debug"
 
 
 async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:

@@ -77,6 +77,16 @@ class Common:
         meta = record.meta
         self.telemetry.decision(record.rpc, meta.policy, outcome, meta.is_fallback, record.latency_ms / 1000.0)
         self.sink.offer(record)
+        log.debug(
+            "decided",
+            decision_id=meta.decision_id,
+            rpc=record.rpc,
+            cluster=record.cluster,
+            policy=meta.policy,
+            outcome=outcome,
+            latency_ms=record.latency_ms,
+            request_id=record.request_id,
+        )
 
     def apply(self, live: LiveView, events: Sequence[Event]) -> None:
         """Shows own mutations at once. If the state began a new life meanwhile, the tail rebuilds the view."""

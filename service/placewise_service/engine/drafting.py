@@ -109,7 +109,7 @@ class Placer:
         draft: Draft,
     ) -> JobDecision:
         job = with_groups(job, view)
-        proposal, is_explored = self._propose(job, view, policy, context, rate)
+        proposal, is_explored = self._propose(job, view, policy, context, rate, draft.decision_id)
         if proposal is None:
             outcome, blockers = why.explain(job, view, context)
             return JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
@@ -141,16 +141,23 @@ class Placer:
         try:
             draft.choices.append(choice_of(job, proposal.assignments, view, context.now_s, self.encoder))
         except Exception:
-            log.exception("a choice is missing from the log", job=job.id)
+            log.exception("a choice is missing from the log", decision_id=draft.decision_id, job=job.id)
 
     def _propose(
-        self, job: Job, view: ClusterView, policy: PlacementPolicy, context: PlaceContext, rate: float
+        self,
+        job: Job,
+        view: ClusterView,
+        policy: PlacementPolicy,
+        context: PlaceContext,
+        rate: float,
+        decision_id: str,
     ) -> tuple[Proposal | None, bool]:
         """A policy that breaks never fails the call: the heuristic answers, and says so."""
         try:
             return explore.propose(policy, rate, job, view, context)
         except Exception as error:
-            log.exception("policy failed; the fallback answers", policy=policy.name, job=job.id)
+            failed = {"decision_id": decision_id, "policy": policy.name, "job": job.id}
+            log.exception("policy failed; the fallback answers", **failed)
             proposal = self.fallback.propose(job, view, context)
             if proposal is None:
                 return None, False
