@@ -164,7 +164,7 @@ class Views:
                 return self._live[cluster]
             live = LiveView(cluster, self._store, self._clock, self._stale_telemetry_after_s)
             if not await live.load():
-                del self._locks[cluster]
+                self._locks.pop(cluster, None)  # another caller that waited here may have been first
                 raise NotFoundError(f"no cluster {cluster!r}: report its nodes first", {"cluster": cluster})
             self._live[cluster] = live
             self._tails[cluster] = asyncio.create_task(self._follow(live), name=f"tail {cluster}")
