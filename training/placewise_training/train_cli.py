@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from placewise_training import export_stdm, stdm_card, train_stdm
 from placewise_training.cli import INTERRUPTED
 from placewise_training.export import MODEL, export_reward
 from placewise_training.model_card import write_card
@@ -75,8 +77,8 @@ def _print(metrics: dict[str, dict[str, float]], model: str) -> None:
     Console().print(table)
 
 
-def _signature() -> inspect.Signature:
-    """The fields of Args as keyword parameters that Typer understands."""
+def _signature(trainer_args: Any) -> inspect.Signature:
+    """The fields of a trainer's Args as keyword parameters that Typer understands."""
     parameters = [
         inspect.Parameter(
             field.name,
@@ -84,7 +86,7 @@ def _signature() -> inspect.Signature:
             default=field.default,
             annotation=Annotated[field.type, typer.Option(help=field.metadata["help"])],
         )
-        for field in dataclasses.fields(Args)
+        for field in dataclasses.fields(trainer_args)
     ]
     card = Annotated[str, typer.Option(help="Also write the model card here (Markdown).")]
     as_json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -93,6 +95,42 @@ def _signature() -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-_reward.__signature__ = _signature()  # type: ignore[attr-defined]
+_reward.__signature__ = _signature(Args)  # type: ignore[attr-defined]
 _reward.__doc__ = "Train the reward model: where jobs are → how fast each of them runs."
 train_app.command(name="reward")(_reward)
+
+
+def _stdm(**options: Any) -> None:
+    as_json, card = options.pop("as_json"), options.pop("card")
+    args = train_stdm.Args(**options)
+    shown = Console(stderr=True)
+
+    def show(title: str, done: int, total: int) -> None:
+        if not as_json:
+            shown.print(f"{done}/{total} {title}", highlight=False)
+
+    try:
+        train_stdm.train(args, show)
+    except KeyboardInterrupt:
+        shown.print("stopped: nothing was written")
+        raise typer.Exit(INTERRUPTED) from None
+    model = export_stdm.export_stdm(args.out, args.out)
+    report = json.loads((args.out / train_stdm.REPORT).read_text("utf-8"))
+    if card:
+        stdm_card.write_card(args.out, Path(card))
+    if as_json:
+        json.dump({**report, "model": str(model), "bytes": model.stat().st_size}, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    table = Table(title=str(model), title_justify="left")
+    for column in ("rows judged", "method", "mean absolute error"):
+        table.add_column(column)
+    for name, found in report["metrics"].items():
+        for method, errors in found["methods"].items():
+            table.add_row(name, method, f"{errors['mae']:.4f}")
+    Console().print(table)
+
+
+_stdm.__signature__ = _signature(train_stdm.Args)  # type: ignore[attr-defined]
+_stdm.__doc__ = "Train what completes subtask metrics (IAWP), and judge it against plain methods."
+train_app.command(name="stdm")(_stdm)

@@ -4,7 +4,7 @@ Needs of each subtask its speedup and, for those on GPUs, the metrics of equatio
 holds anything, and never moves a subtask that runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment, NodeState
@@ -54,13 +54,15 @@ class SubtaskScheduler:
 
     def __init__(self, settings: IawpSettings | None = None) -> None:
         self._settings = settings or IawpSettings()
+        # Where metrics come from that the caller does not give: known ones, or those a bundle completes.
+        self.metrics_of: Callable[[ClusterView], SubtaskMetrics] = KnownMetrics.from_view
 
     def assign(
         self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float, metrics: SubtaskMetrics | None = None
     ) -> list[JobDecision]:
         """One decision per job. Raises InvalidRequestError for subtasks that form no DAG, KeyError for an unknown
         node."""
-        return assign_subtasks(jobs, node_id, view, metrics or KnownMetrics.from_view(view), self._settings, now_s)
+        return assign_subtasks(jobs, node_id, view, metrics or self.metrics_of(view), self._settings, now_s)
 
 
 def assign_subtasks(

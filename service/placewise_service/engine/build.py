@@ -10,6 +10,7 @@ from placewise_core.cluster import Assignment
 from placewise_core.job import Job
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policy
+from placewise_core.place.completed_metrics import metrics_source
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import SEARCH_POLICY, placement_policies, search_policy
@@ -54,7 +55,7 @@ def build_engine(
     return Engine(
         common=common,
         placer=Placer(served.placement, served.placement[options.fallback_policy], tables.interference, served),
-        subtasks=SubtaskScheduler(),
+        subtasks=served.subtasks,
         admission=served.admission,
         partition=served.partition,
     )
@@ -67,6 +68,7 @@ class _Served:
         self.placement = placement
         self.admission: dict[str, AdmissionPolicy] = {}
         self.partition: dict[str, PartitionPolicy] = {}
+        self.subtasks = SubtaskScheduler()
         self._speed: ThroughputSpeed
 
     def use(self, bundle: Bundle) -> None:
@@ -79,6 +81,7 @@ class _Served:
         self._speed = ThroughputSpeed(throughput)
         self.admission.update(admission_policies(throughput))
         self.partition[partition.name] = partition
+        self.subtasks.metrics_of = metrics_source(bundle.stdm)
         if bundle.reward is not None:
             self.placement[SEARCH_POLICY] = search_policy(bundle.reward, self.placement)
         else:

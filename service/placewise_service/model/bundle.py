@@ -11,6 +11,7 @@ import msgspec
 
 from placewise_core.features import feature_schema
 from placewise_service.model.runtime import REWARD_MODEL, REWARD_REPORT, ModelError, RewardRuntime
+from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmError, StdmRuntime
 
 MANIFEST = "manifest.json"
 
@@ -41,6 +42,7 @@ class Bundle:
     directory: Path
     documents: Mapping[str, Mapping[str, Any]]
     reward: RewardRuntime | None = None
+    stdm: StdmRuntime | None = None
 
     @property
     def name(self) -> str:
@@ -62,9 +64,19 @@ def load(directory: Path) -> Bundle:
     documents = {
         file: _document(directory / file, content) for file, content in contents.items() if file.endswith(".json")
     }
-    if any(file.endswith(".onnx") for file in contents) and manifest.feature_schema != feature_schema()["hash"]:
+    # The completion of subtask metrics reads no tokens: it names its columns itself.
+    if (
+        any(file.endswith(".onnx") for file in contents if file != STDM_MODEL)
+        and manifest.feature_schema != feature_schema()["hash"]
+    ):
         raise BundleError(f"{directory.name}: its nets read other features than this version encodes")
-    return Bundle(manifest, directory, documents, _reward(directory.name, contents, documents))
+    return Bundle(
+        manifest,
+        directory,
+        documents,
+        _reward(directory.name, contents, documents),
+        _stdm(directory.name, contents, documents),
+    )
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -84,6 +96,17 @@ def _reward(
     try:
         return RewardRuntime.load(contents[REWARD_MODEL], documents[REWARD_REPORT])
     except ModelError as error:
+        raise BundleError(f"{name}: {error}") from error
+
+
+def _stdm(name: str, contents: Mapping[str, bytes], documents: Mapping[str, Mapping[str, Any]]) -> StdmRuntime | None:
+    if STDM_MODEL not in contents:
+        return None
+    if STDM_REPORT not in documents:
+        raise BundleError(f"{name}: {STDM_MODEL} has no {STDM_REPORT} beside it")
+    try:
+        return StdmRuntime.load(contents[STDM_MODEL], documents[STDM_REPORT])
+    except StdmError as error:
         raise BundleError(f"{name}: {error}") from error
 
 

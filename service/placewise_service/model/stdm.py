@@ -1,0 +1,93 @@
+"""Completes missing subtask metrics with the bundle's net on ONNX Runtime. Trains nothing and never fails a decision.
+
+Implements place.completed_metrics.MetricCompleter: from what is known of one subtask to all of its metrics.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import onnxruntime
+import structlog
+from numpy.typing import NDArray
+
+from placewise_core.place.subtask_metrics import METRICS
+from placewise_core.place.subtask_scale import from_unit, to_unit
+
+STDM_MODEL, STDM_REPORT = "stdm.onnx", "stdm.json"
+_SCHEMA = "placewise.stdm/1"
+_TOLERANCE = 1e-4  # other processors round otherwise than the exporter's did
+_MOST_KEPT = 4096  # completed profiles; a cluster has far fewer kinds of subtasks
+
+log = structlog.get_logger(__name__)
+
+
+class StdmError(ValueError):
+    """A completion that cannot be used; the message says why."""
+
+
+class StdmRuntime:
+    """The completion, ready. May be called from any thread."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self._session = session
+        self._completed: dict[bytes, dict[str, float]] = {}
+        self.failures = 0
+
+    @classmethod
+    def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
+        """From the model's bytes and its report. Raises StdmError for one that is torn, of other columns, or that does
+        not answer its sample as it should."""
+        if report.get("schema") != _SCHEMA:
+            raise StdmError(f"{STDM_REPORT} is not a {_SCHEMA} document")
+        runtime = cls(_session(content))
+        columns = runtime._session.get_modelmeta().custom_metadata_map.get("columns", "")
+        if columns != ",".join(METRICS):
+            raise StdmError(f"{STDM_MODEL} was trained on other metrics than this version knows")
+        runtime._check_sample(report)
+        return runtime
+
+    def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:
+        """All metrics of a subtask, the known ones unchanged. Where they are on another scale than the net's (a
+        throughput that is no share of 1) or the net fails, only what is known comes back."""
+        try:
+            row = to_unit(known)
+        except ValueError:
+            return known
+        key = row.tobytes()
+        if key not in self._completed:
+            try:
+                found = from_unit(self._run(row[None]).astype(np.float64)[0])
+            except Exception as error:  # the runtime's own exceptions share no base class
+                self.failures += 1
+                log.warning("completion of subtask metrics failed", error=str(error), failures=self.failures)
+                return known
+            if len(self._completed) >= _MOST_KEPT:
+                self._completed.clear()
+            self._completed[key] = found
+        return {**self._completed[key], **known}
+
+    def _run(self, rows: NDArray[np.float64]) -> NDArray[np.float32]:
+        mask = ~np.isnan(rows)
+        feeds = {"known": np.nan_to_num(rows).astype(np.float32), "mask": mask.astype(np.float32)}
+        return np.asarray(self._session.run(["completed"], feeds)[0], dtype=np.float32)
+
+    def _check_sample(self, report: Mapping[str, Any]) -> None:
+        try:
+            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
+            given = self._session.run(["completed"], {"known": sample["known"], "mask": sample["mask"]})[0]
+        except Exception as error:
+            raise StdmError(f"{STDM_MODEL} does not run on its own sample: {error}") from error
+        wanted = sample["completed"]
+        if given.shape != wanted.shape or not np.allclose(given, wanted, _TOLERANCE, _TOLERANCE):
+            raise StdmError(f"{STDM_MODEL} does not answer its sample as it did when it was exported")
+
+
+def _session(content: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # a refused file is reported by us
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise StdmError(f"{STDM_MODEL} is not a model ONNX Runtime can load: {type(error).__name__}") from error

@@ -1,0 +1,96 @@
+"""Matrices with holes to complete: IAWP's subtask description matrix, and measured GPU sharing. Completes nothing.
+
+* `subtask_matrix`: rows drawn from the ranges of sim.pipelines. **Nobody has published measured metrics of subtasks**,
+  so these rows show whether a method can recover a structure that was put in, not how large errors are on real ones.
+* `sharing_matrix`: measured. Rows are jobs (network, batch) on one GPU type, columns the job beside them on the GPU,
+  values the relative speed (Gavel). The same problem on real numbers: two short co-runs known, the others wanted.
+
+Every value is in [0, 1]; NaN where nobody knows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
+from placewise_core.place.subtask_scale import to_unit
+from placewise_training.data.measured import gpu_pairs
+from placewise_training.sim.pipelines import draw_truths, subtask_truths
+
+Matrix = NDArray[np.float64]
+
+# Mean absolute error of IAWP's four-second profiles is 7.7 % (Table 3): of a normal, that is σ = 9.65 %.
+PROFILE_ERROR = 0.077
+_SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5
+_DRAWS = 997  # seeds of draws are (this, draw): never those of the simulator's truths
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`values` (R, C) with NaN for holes; `groups` (R,) what is held back together: a kind, a network."""
+
+    groups: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: Matrix
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Table":
+        """The rows chosen by a mask."""
+        groups = tuple(group for group, is_in in zip(self.groups, chosen, strict=True) if is_in)
+        return Table(groups, self.columns, self.values[chosen])
+
+    def of(self, groups: set[str], *, inside: bool = True) -> "Table":
+        """The rows of some groups, or all the others."""
+        return self.where(np.array([(group in groups) == inside for group in self.groups]))
+
+
+def subtask_matrix(draws: int, first: int = 0) -> Table:
+    """`draws` variants of every kind that has a GPU version; others have no metrics to complete."""
+    rows = [
+        (kind, truth.profile())
+        for draw in range(first, first + draws)
+        for kind, truth in draw_truths(np.random.default_rng((_DRAWS, draw))).items()
+        if truth.has_gpu_version
+    ]
+    return _table(rows)
+
+
+def truth_matrix(truth: str) -> Table:
+    """The subtasks of one of the simulator's truths."""
+    return _table([(k, t.profile()) for k, t in subtask_truths(truth).items() if t.has_gpu_version])
+
+
+def _table(rows: list[tuple[str, dict[str, float]]]) -> Table:
+    values = np.array([to_unit(row) for _, row in rows])
+    return Table(tuple(kind for kind, _ in rows), METRICS, values)
+
+
+def sharing_matrix(source: str, gpu_type: str) -> Table:
+    """Relative speeds of one of Gavel's tables; jobs without a batch size are left out. Raises ValueError if empty."""
+    cells: dict[tuple[str, str], float] = {}
+    for p in gpu_pairs():
+        if p.source != source or p.gpu_type != gpu_type or not (p.batch_a and p.batch_b):
+            continue
+        a, b = f"{p.model_a}:{p.batch_a:g}", f"{p.model_b}:{p.batch_b:g}"
+        cells[a, b], cells[b, a] = min(1.0, p.norm_a), min(1.0, p.norm_b)
+    if not cells:
+        raise ValueError(f"no pairs of {source} on {gpu_type}")
+    names = sorted({p.model_a + f":{p.batch_a:g}" for p in gpu_pairs() if p.batch_a})
+    rows = sorted({a for a, _ in cells})
+    values = np.array([[cells.get((a, b), np.nan) for b in names] for a in rows])
+    return Table(tuple(row.partition(":")[0] for row in rows), tuple(names), values)
+
+
+def profile_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix:
+    """`values` as `count` short profiles of each row see them: with IAWP's profiling error, NaN everywhere else."""
+    seen = np.full_like(values, np.nan)
+    for row, known in zip(seen, values, strict=True):
+        there = np.flatnonzero(~np.isnan(known))
+        chosen = rng.choice(there, size=min(count, len(there)), replace=False)
+        row[chosen] = np.clip(known[chosen] * (1.0 + _SIGMA * rng.standard_normal(len(chosen))), 0.0, 1.0)
+    return seen
+
+
+def speedup_column() -> int:
+    """Index of the speedup in METRICS."""
+    return METRICS.index(SPEEDUP)

@@ -1,0 +1,316 @@
+"""Trains what completes IAWP's subtask description matrix, and judges it: matrix → NCF and completion → errors → files.
+
+    python -m placewise_training.train_stdm --out var/train/stdm        (placewise train stdm)
+
+Read top to bottom. Every random draw comes from `seed`. Data and what it is worth: data/stdm_matrix.py.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from placewise_training.data.stdm_matrix import (
+    PROFILE_ERROR,
+    Matrix,
+    Table,
+    profile_rows,
+    sharing_matrix,
+    subtask_matrix,
+    truth_matrix,
+)
+from placewise_training.models.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
+from placewise_training.models.ncf import MetricCompletion, Ncf, loss, with_subtasks
+
+SCHEMA = "placewise.stdm/1"
+CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
+_FIRST_JUDGED_DRAW = 500
+# Sets progress: (title, done, total).
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What `placewise train stdm` takes; the string beside each becomes its help."""
+
+    out: Path = field(default=Path("var/train/stdm"), metadata={"help": "Folder for checkpoint and report."})
+    seed: int = field(default=0, metadata={"help": "Of every draw."})
+    draws: int = field(default=20, metadata={"help": "Variants of each kind of subtask in the history."})
+    known: int = field(default=2, metadata={"help": "Profiled metrics of a new subtask; IAWP has two."})
+    pretrain_steps: int = field(default=500, metadata={"help": "NCF: steps of Adam on the history."})
+    sgd_steps: int = field(default=2500, metadata={"help": "NCF: steps of SGD with the new subtasks stitched on."})
+    sgd_rate: float = field(default=5.0, metadata={"help": "NCF: learning rate of SGD."})
+    decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
+    completion_steps: int = field(default=1500, metadata={"help": "Completion net: steps of AdamW."})
+    batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
+    threads: int = field(default=1, metadata={"help": "CPU threads."})
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What a completer may learn from, and the rows it is judged on: short profiles and the truth."""
+
+    history: Table
+    partial: Matrix
+    true: Matrix
+
+
+def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
+    """Judges every method on held-back rows, trains the completion that ships; the report, also written to `out`."""
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    args.out.mkdir(parents=True, exist_ok=True)
+    began, began_cpu = time.perf_counter(), time.process_time()
+    settings = folds(args)
+
+    # -- every method on the same folds and the same profiles --
+    metrics: dict[str, dict[str, Any]] = {}
+    for i, (name, of_setting) in enumerate(settings.items()):
+        show(f"judging: {name}", i, len(settings) + 1)
+        metrics[name] = judge(of_setting, args)
+
+    # -- the one that ships: every kind, only draws of the training side --
+    show("training the completion", len(settings), len(settings) + 1)
+    everything = subtask_matrix(args.draws)
+    net, losses = train_completion(everything.values, args)
+    torch.save({"columns": everything.columns, "net": net.state_dict()}, args.out / CHECKPOINT)
+    show("done", len(settings) + 1, len(settings) + 1)
+    report = {
+        "schema": SCHEMA,
+        "seed": args.seed,
+        "args": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()},
+        "columns": list(everything.columns),
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "data": {"training": hashlib.sha256(everything.values.tobytes()).hexdigest()},
+        "samples": {"training": len(everything.values)},
+        "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(time.process_time() - began_cpu, 1)},
+        "loss": {"first": losses[0], "last": losses[-1]},
+        "convergence": convergence(settings["subtasks_unseen_kinds"][0], args),
+        "metrics": metrics,
+        "floors": floors(),
+        "is_better": is_better(metrics["subtasks_unseen_kinds"]),
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+# -- what is judged ---------------------------------------------------------------------------------------------------
+
+
+def folds(args: Args) -> dict[str, list[Fold]]:
+    """The folds of each setting; kinds, networks and GPU types of the judged rows are in no history they are judged
+    from, but for `subtasks_judge`, whose kinds are known and whose values are the judging truth's."""
+    rng = np.random.default_rng((args.seed, 51))
+    drawn, fresh = subtask_matrix(args.draws), subtask_matrix(8, _FIRST_JUDGED_DRAW)
+    kinds = list(dict.fromkeys(drawn.groups))
+    judged = np.repeat(truth_matrix("judge").values, 10, axis=0)
+    measured, elsewhere = sharing_matrix("gavel_simulation", "K80"), sharing_matrix("gavel_oracle_v1", "V100")
+    return {
+        "subtasks_unseen_kinds": [_fold(drawn, fresh, set(kinds[i::3]), args, rng) for i in range(3)],
+        "subtasks_judge": [Fold(drawn, profile_rows(judged, args.known, rng), judged)],
+        "sharing_unseen_networks": [
+            _fold(_without(measured, network), _without(measured, network), {network}, args, rng)
+            for network in sorted(set(measured.groups))
+        ],
+        "sharing_unseen_gpu": [
+            Fold(measured, profile_rows(elsewhere.values, args.known, rng), elsewhere.values),
+        ],
+    }
+
+
+def _fold(history: Table, judged: Table, held_back: set[str], args: Args, rng: np.random.Generator) -> Fold:
+    true = judged.of(held_back).values
+    return Fold(history.of(held_back, inside=False), profile_rows(true, args.known, rng), true)
+
+
+def _without(table: Table, network: str) -> Table:
+    """Nobody has run beside a network that is new: its columns go."""
+    kept = np.array([not column.startswith(network + ":") for column in table.columns])
+    columns = tuple(column for column, is_kept in zip(table.columns, kept, strict=True) if is_kept)
+    return Table(table.groups, columns, table.values[:, kept])
+
+
+def judge(of_setting: Sequence[Fold], args: Args) -> dict[str, Any]:
+    """Mean absolute and root mean square error over the holes, by method; columns that never vary do not count."""
+    wrong: dict[str, list[Matrix]] = {}
+    for fold in of_setting:
+        varies = np.nan_to_num(fold.true, nan=-1.0).max(axis=0) > np.nan_to_num(fold.true, nan=2.0).min(axis=0)
+        judged = holes(fold.true, fold.partial) & varies
+        for name, completer in methods(fold.history, args).items():
+            found = completer(fold.history.values, fold.partial)
+            wrong.setdefault(name, []).append((found - fold.true)[judged])
+    joined = {name: np.concatenate(errors) for name, errors in wrong.items()}
+    table = {
+        name: {"mae": float(np.abs(e).mean()), "rmse": float(np.sqrt(np.square(e).mean()))}
+        for name, e in joined.items()
+    }
+    rows = sum(len(fold.true) for fold in of_setting)
+    return {"methods": table, "rows": rows, "cells": len(joined["mean"])}
+
+
+def methods(history: Table, args: Args) -> Mapping[str, Completer]:
+    """By name, with their strengths chosen on this history."""
+    return {
+        "mean": column_means,
+        "knn": chosen_neighbours(history, args.known),
+        "mf": chosen_factors(history, args.known),
+        "ncf": lambda values, partial: complete_by_ncf(values, partial, args)[0],
+        "completion": lambda values, partial: complete(train_completion(values, args)[0], partial),
+    }
+
+
+def floors() -> dict[str, float]:
+    """Error no completion can go below: of a full four-second profile; and of two measurements of the same pairs."""
+    share = float(np.mean(subtask_matrix(20, _FIRST_JUDGED_DRAW).values[:, 1:]))
+    one, other = sharing_matrix("gavel_simulation", "K80"), sharing_matrix("gavel_oracle_v1", "K80")
+    gaps = np.abs(one.values - other.values) if one.values.shape == other.values.shape else np.array([np.nan])
+    return {"subtasks_profile": PROFILE_ERROR * share, "sharing_sources": float(np.nanmean(gaps))}
+
+
+def is_better(metrics: Mapping[str, Any]) -> bool:
+    """Whether the completion has earned its place: a smaller error than the mean and than kNN."""
+    found = metrics["methods"]
+    return bool(found["completion"]["mae"] < min(found["mean"]["mae"], found["knn"]["mae"]))
+
+
+# -- NCF, as written --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The known cells of a matrix, as NCF reads them."""
+
+    subtask: Tensor
+    metric: Tensor
+    value: Tensor
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, values: Matrix) -> "Cells":
+        rows, columns = np.nonzero(~np.isnan(values))
+        known = torch.from_numpy(values[rows, columns]).float()
+        return cls(torch.from_numpy(rows), torch.from_numpy(columns), known, (len(values), values.shape[1]))
+
+
+def complete_by_ncf(history: Matrix, partial: Matrix, args: Args) -> tuple[Matrix, list[float]]:
+    """Adam on the history, then SGD with the new rows stitched on (4.3.4); values, and the losses of SGD."""
+    known = Cells.of(history)
+    net = Ncf(*known.shape)
+    fit(net, known, torch.optim.Adam(net.parameters(), lr=5e-3), args.pretrain_steps, args)
+    stitched = Cells.of(np.concatenate([history, partial]))
+    net = with_subtasks(net, len(partial))
+    losses = fit(net, stitched, torch.optim.SGD(net.parameters(), lr=args.sgd_rate), args.sgd_steps, args)
+    with torch.no_grad():
+        found = net.table()[len(history) :].double().numpy()
+    return np.where(np.isnan(partial), found, partial), losses
+
+
+def fit(net: Ncf, cells: Cells, optimiser: torch.optim.Optimizer, steps: int, args: Args) -> list[float]:
+    """Minimises (5) over random batches of known cells; the loss of every step."""
+    rng = np.random.default_rng((args.seed, 52))
+    size = cells.shape[0] * cells.shape[1]
+    losses = []
+    for _ in range(steps):
+        chosen = torch.from_numpy(rng.integers(len(cells.value), size=args.batch))
+        predicted = net(cells.subtask[chosen], cells.metric[chosen])
+        value = loss(predicted, cells.value[chosen], net.weights(), args.decay, size)
+        optimiser.zero_grad()
+        value.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+def convergence(fold: Fold, args: Args) -> dict[str, float]:
+    """Steps until the loss over the stitched matrix is within half as much again of its best: pre-trained, and not."""
+    stitched = Cells.of(np.concatenate([fold.history.values, fold.partial]))
+    scratch = Ncf(*stitched.shape)
+    without = fit(scratch, stitched, torch.optim.Adam(scratch.parameters(), lr=5e-3), args.pretrain_steps, args)
+    _, with_pretraining = complete_by_ncf(fold.history.values, fold.partial, args)
+    goal = 1.5 * float(np.min(_smooth(without)))
+    return {"pretrained_sgd_steps": _reached(with_pretraining, goal), "scratch_adam_steps": _reached(without, goal)}
+
+
+def _smooth(losses: Sequence[float]) -> Matrix:
+    width = min(20, len(losses))
+    return np.convolve(losses, np.full(width, 1.0 / width), mode="valid")
+
+
+def _reached(losses: Sequence[float], goal: float) -> float:
+    """First step at which the smoothed loss is at the goal; −1 if it never is."""
+    below = np.flatnonzero(_smooth(losses) <= goal)
+    return float(below[0]) if len(below) else -1.0
+
+
+# -- the amortised variant --------------------------------------------------------------------------------------------
+
+
+def train_completion(history: Matrix, args: Args) -> tuple[MetricCompletion, list[float]]:
+    """Rows with most of their values hidden and profiling noise on the rest → all values; net and losses."""
+    torch.manual_seed(args.seed)
+    rng = np.random.default_rng((args.seed, 53))
+    net = MetricCompletion(history.shape[1])
+    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, args.completion_steps)
+    losses = []
+    for _ in range(args.completion_steps):
+        rows = history[rng.integers(len(history), size=args.batch)]
+        partial = _hidden(rows, args.known, rng)
+        wanted = torch.from_numpy(holes(rows, partial))
+        error = (_forward(net, partial) - torch.from_numpy(np.nan_to_num(rows)).float()).abs()[wanted].mean()
+        optimiser.zero_grad()
+        error.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+        losses.append(float(error.detach()))
+    return net.eval(), losses
+
+
+def _hidden(rows: Matrix, known: int, rng: np.random.Generator) -> Matrix:
+    """Half of the rows keep `known` values, the others one to six."""
+    cut = len(rows) // 2
+    return np.concatenate(
+        [profile_rows(rows[:cut], known, rng), profile_rows(rows[cut:], int(rng.integers(1, 7)), rng)]
+    )
+
+
+def _forward(net: MetricCompletion, partial: Matrix) -> Tensor:
+    mask = torch.from_numpy(~np.isnan(partial)).float()
+    found: Tensor = net(torch.from_numpy(np.nan_to_num(partial)).float(), mask)
+    return found
+
+
+def complete(net: MetricCompletion, partial: Matrix) -> Matrix:
+    """All values of rows with holes."""
+    with torch.no_grad():
+        return _forward(net, partial).double().numpy()
+
+
+def load_net(checkpoint: Path) -> MetricCompletion:
+    """The completion of a training run."""
+    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    net = MetricCompletion(len(stored["columns"]))
+    net.load_state_dict(stored["net"])
+    return net.eval()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for f in fields(Args):
+        parser.add_argument("--" + f.name.replace("_", "-"), type=type(f.default), default=f.default)
+    json.dump(train(Args(**vars(parser.parse_args(arguments)))), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
