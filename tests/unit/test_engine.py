@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, running_engine
@@ -18,7 +19,7 @@ from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.view import ClusterView
-from placewise_service.engine import Engine
+from placewise_service.engine import Engine, common
 from placewise_service.state.codec import encode
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
@@ -279,7 +280,8 @@ async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
         assert seen == {True, False}
 
 
-async def test_every_decision_has_a_log_line_with_its_id() -> None:
+async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "log", structlog.get_logger())  # not one that another test's configuration is cached in
     async with running_engine() as engine:
         with capture_logs() as lines:
             placed = await engine.place(place(make_job("a")))
