@@ -21,7 +21,8 @@ class InterruptedRunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of an outcome. `scale` turns it into the unit shown (seconds into hours, shares into %)."""
+    """A number of an outcome. `scale` turns it into the unit shown (seconds into hours, shares into %);
+    `is_log` plots it on a logarithmic axis."""
 
     name: str
     title: str
@@ -29,6 +30,7 @@ class Metric:
     scale: float = 1.0
     is_lower_better: bool = True
     is_plotted: bool = True
+    is_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ def _bars(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any]) 
             color=_COLOURS[i % len(_COLOURS)],
         )
     axis.set_xticks(range(len(settings)), [s.replace(", ", "\n") for s in settings], fontsize=8)
+    if metric.get("log"):
+        axis.set_yscale("log")
     _dress(axis, experiment["axis"], heading(metric))
 
 
@@ -100,6 +102,8 @@ def _lines(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any])
             )
     if experiment["log_x"]:
         axis.set_xscale("log")
+    if metric.get("log"):
+        axis.set_yscale("log")
     _dress(axis, experiment["axis"], heading(metric))
 
 

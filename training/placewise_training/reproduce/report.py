@@ -71,6 +71,7 @@ def _metric(metric: Metric) -> Json:
         "unit": metric.unit,
         "lower_is_better": metric.is_lower_better,
         "plotted": metric.is_plotted,
+        "log": metric.is_log,
     }
 
 

@@ -1,0 +1,188 @@
+"""The reproduction harness: pairing, partial results, verdicts, JSON, plots, document, on a paper made up here."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewise_training.reproduce import document, plots, registry, report, runner
+from placewise_training.reproduce.claims import (
+    Claim,
+    Judgement,
+    Verdict,
+    judge_change,
+    judge_not_worse,
+    judged,
+    verdict_of,
+)
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper
+from placewise_training.reproduce.results import Results
+from placewise_training.sim.statistics import Estimate
+
+TIMES = Metric("time", "time", "min", scale=1 / 60)
+
+
+def trial(setting: str, method: str, seed: int) -> Outcome:
+    """Ours is half of theirs, under noise that the seed gives to both."""
+    if method == "learned":
+        raise NeedsBundleError("needs a bundle")
+    noise = 1.0 + 0.3 * seed
+    return Outcome(
+        {"time": 60.0 * float(setting) * noise * (0.5 if method == "ours" else 1.0)}, {"c": ([0, 1], [1, 2])}
+    )
+
+
+def experiment(**changes: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "key": "e",
+        "title": "times",
+        "source": "Fig. 1",
+        "settings": ("1", "2"),
+        "methods": ("ours", "theirs", "learned"),
+        "metrics": (TIMES,),
+        "trial": trial,
+        "theirs": {("1", "ours", "time"): 0.4},
+    }
+    return Experiment(**{**settings, **changes})
+
+
+def paper(*experiments: Experiment, at_most: float = -0.4) -> Paper:
+    claims = (
+        Claim("half", "it takes less", "−40 %", judge_change("e", ["1", "2"], "time", "ours", ["theirs"], at_most)),
+        Claim("learned", "learned is better", "−50 %", judge_change("e", ["1"], "time", "learned", ["theirs"], -0.5)),
+    )
+    return Paper("made-up", "A paper made up", experiments or (experiment(),), claims)
+
+
+def ran(made: Paper, seeds: int = 3) -> Results:
+    return runner.run(made, range(seeds))
+
+
+def test_changes_are_paired_so_that_common_noise_cancels() -> None:
+    change = ran(paper()).change("e", ["1", "2"], "time", "ours", "theirs")
+    assert change.mean == pytest.approx(-0.5)
+    assert change.half_width == pytest.approx(0.0, abs=1e-12)
+    assert change.count == 3
+
+
+def test_a_learned_method_without_a_bundle_is_named_not_dropped() -> None:
+    made = paper()
+    results = ran(made)
+    assert judged(made.claims[1], results).verdict is Verdict.NEEDS_BUNDLE
+    rows = report.as_json(made, results, is_quick=False)["experiments"][0]["rows"]
+    assert [row["missing"] for row in rows if row["method"] == "learned"] == ["needs a bundle"] * 2
+
+
+def test_verdicts_follow_mean_and_interval() -> None:
+    assert verdict_of(Estimate(-0.5, 0.1, 5), -0.4) is Verdict.REPRODUCED
+    assert verdict_of(Estimate(-0.3, 0.1, 5), -0.4) is Verdict.PARTLY
+    assert verdict_of(Estimate(-0.3, 0.4, 5), -0.4) is Verdict.NOT
+    assert verdict_of(Estimate(-0.5, 0.6, 5), -0.4) is Verdict.NOT
+    assert verdict_of(Estimate(0.1, 0.0, 5), -0.4) is Verdict.NOT
+
+
+def test_a_claim_is_judged_by_its_target_and_direction() -> None:
+    results = ran(paper())
+    assert judged(paper().claims[0], results).verdict is Verdict.REPRODUCED
+    assert judged(paper(at_most=-0.6).claims[0], results).verdict is Verdict.PARTLY
+    higher = judge_change("e", ["1"], "time", "theirs", ["ours"], 0.9, is_lower_better=False)
+    assert higher(results).verdict is Verdict.REPRODUCED
+    assert judge_not_worse("e", ["1"], "time", "theirs", ["ours"], 0.05)(results).verdict is Verdict.NOT
+    assert judge_not_worse("e", ["1"], "time", "ours", ["theirs"], 0.05)(results).verdict is Verdict.REPRODUCED
+
+
+def test_interruption_leaves_whole_rounds_first_and_says_so() -> None:
+    calls: list[tuple[str, str, int]] = []
+
+    def stopping(setting: str, method: str, seed: int) -> Outcome:
+        calls.append((setting, method, seed))
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return Outcome({"time": 1.0})
+
+    made = paper(experiment(methods=("ours", "theirs"), trial=stopping))
+    results = ran(made)
+    found = report.as_json(made, results, is_quick=False)
+    assert found["partial"]
+    assert found["stopped"] == runner.INTERRUPTED
+    assert [seed for _, _, seed in calls] == [0, 0, 0, 0, 1, 1]
+    assert [row["metrics"]["time"]["seeds"] for row in found["experiments"][0]["rows"]] == [2, 1, 1, 1]
+
+
+def test_the_time_limit_ends_a_run_as_partial_and_its_claims_as_not_measured() -> None:
+    made = paper()
+    results = runner.run(made, range(2), limit_s=-1.0)
+    found = report.as_json(made, results, is_quick=True)
+    assert found["stopped"] == runner.OUT_OF_TIME
+    assert {claim["verdict"] for claim in found["claims"]} == {Verdict.NOT_MEASURED.value}
+
+
+def test_what_has_no_seed_runs_once() -> None:
+    results = ran(paper(experiment(is_seeded=False)))
+    assert results.estimate("e", "1", "ours", "time").count == 1
+    assert runner.trial_count(paper(experiment(is_seeded=False)), 3) == 6
+
+
+def test_nothing_that_is_not_finite_gets_into_a_table() -> None:
+    with pytest.raises(ValueError, match="e/1/ours, seed 0: not finite: time"):
+        ran(paper(experiment(trial=lambda *_: Outcome({"time": math.nan}))))
+
+
+def test_a_broken_judge_of_a_whole_run_is_a_defect_and_not_a_verdict() -> None:
+    def broken(results: Results) -> Judgement:
+        raise IndexError("judge")
+
+    claim = Claim("k", "t", "p", broken)
+    with pytest.raises(IndexError):
+        judged(claim, Results())
+    assert judged(claim, Results(stopped=runner.INTERRUPTED)).verdict is Verdict.NOT_MEASURED
+
+
+def test_json_holds_ours_in_the_unit_shown_and_theirs_beside_it() -> None:
+    made = paper()
+    found = json.loads(json.dumps(report.as_json(made, ran(made), is_quick=False), allow_nan=False))
+    row = found["experiments"][0]["rows"][0]
+    assert row["metrics"]["time"]["ours"] == pytest.approx(0.65)  # half of a minute, times 1, 1.3 and 1.6
+    assert row["metrics"]["time"]["theirs"] == 0.4
+    assert row["curves"] == {"c": [[0.0, 1.0], [1.0, 2.0]]}
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines", "curves"])
+def test_plots_are_pictures(tmp_path: Path, kind: str) -> None:
+    made = paper(experiment(plot=kind))
+    (path,) = plots.draw(report.as_json(made, ran(made), is_quick=False), tmp_path)
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_document_is_made_of_the_json_alone(tmp_path: Path) -> None:
+    made = paper()
+    found = report.as_json(made, ran(made), is_quick=False)
+    (tmp_path / "heat.json").write_text(json.dumps({**found, "paper": "heat"}), encoding="utf-8")
+    text = document.markdown(document.read_reports(tmp_path), tmp_path, "reproduction")
+    assert "| heat | it takes less | −40 % | -50.0" in text
+    assert "**needs a bundle**" in text
+    assert "0.65 ± 0.37 [0.4]" in text
+    assert "Quick mode" not in text
+
+
+def test_the_document_refuses_other_json(tmp_path: Path) -> None:
+    (tmp_path / "heat.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"heat\.json: not a placewise\.reproduction/1 file"):
+        document.read_reports(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["proteus", "qos", "heat", "combined"])
+def test_every_paper_names_distinct_experiments_and_quick_is_smaller(name: str) -> None:
+    quick, full = registry.load(name, is_quick=True), registry.load(name, is_quick=False)
+    keys = [e.key for e in full.experiments]
+    assert len(set(keys)) == len(keys)
+    assert [e.key for e in quick.experiments] == keys
+    assert runner.trial_count(quick, 2) < runner.trial_count(full, 5)
+    assert all(set(q.methods) == set(f.methods) for q, f in zip(quick.experiments, full.experiments, strict=True))
+
+
+def test_an_unknown_paper_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no paper is called 'nobody'; there are: .*proteus"):
+        registry.load("nobody", is_quick=True)
