@@ -1,0 +1,233 @@
+"""IAWP (Zhang, Geng, Ma), node level: which subtask runs on which core or GPU of one hybrid server.
+
+Algorithm 2 runs as the service has it, on known metrics; the learned completion of missing ones says "needs a bundle"
+until there is one.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from placewise_core.place.iawp import IawpSettings, SubtaskScheduler
+from placewise_core.place.subtask_metrics import SPEEDUP
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper
+from placewise_training.reproduce.iawp_claims import DAMAGED, IAWP, NCF, NO_METRICS, SPEEDUPS_ONLY, TWO_METRICS, claims
+from placewise_training.reproduce.ldwp_runs import (
+    BASELINES,
+    KINDS,
+    RANDOM,
+    UNITS,
+    OnlyNode,
+    Played,
+    dataset_tasks,
+    kind,
+    play,
+    profiled,
+    saturating,
+)
+from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask
+from placewise_training.sim.units import IawpUnits, UnitPolicy
+
+_METHODS = (*BASELINES, IAWP)
+_FIRST_KIND = "2 × K80"  # worker 1
+_WIDEST = 8
+_UNITS: Mapping[str, str] = {**{name: name for name in BASELINES}, IAWP: "iawp"}
+_NODE = (
+    Metric("speedup", "speedup over Random, same seed", "×", is_lower_better=False),
+    Metric("gpu", "GPUs busy", "%", scale=100.0, is_lower_better=False),
+    Metric("sm", "SMs in use", "%", scale=100.0, is_lower_better=False),
+    Metric("cpu", "cores busy", "%", scale=100.0, is_lower_better=False, is_plotted=False),
+    Metric("throughput", "throughput", "tasks/min", is_lower_better=False, is_plotted=False),
+)
+
+
+def paper(is_quick: bool) -> Paper:
+    """The evaluation; quick has a fifth of the tasks and fewer data sets."""
+    tasks = 30 if is_quick else 150
+    experiments = [
+        _kinds(tasks),
+        _use(tasks),
+        _applications(tasks),
+        _speedup((20, 400) if is_quick else (10, 20, 60, 120, 200, 400)),
+        _metrics(tasks),
+        _convergence(),
+        _width(tasks),
+    ]
+    return Paper("iawp", "IAWP: subtasks on the cores and GPUs of one server", experiments, claims(), _ASSUMPTIONS)
+
+
+_ASSUMPTIONS = (
+    "Times, speedups and metrics of the subtasks are drawn from stated ranges (sim/pipelines.py): nobody has published "
+    "any. So is what sharing a GPU costs: the scarcest resource decides, and each neighbour costs 3 %.",
+    "One server, and more tasks than it can do: one every two seconds, two to six minutes of video each (the learned "
+    "choice of nodes is the other half of the paper: see ldwp).",
+    "“GPUs busy” is the share of time in which a GPU runs something, as monitoring tools count it; “SMs in use” is how "
+    "much of their multiprocessors their subtasks want. Both from minute five until the last arrival, or all the time.",
+    "Baselines know true speedups and put one subtask on a unit at a time; IAWP shares GPUs among up to eight.",
+    "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",
+)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def _play(server: str, tasks: Sequence[PipelineTask], units: UnitPolicy, seed: int) -> Played:
+    arrivals_min = int(tasks[-1].submit_time_s // 60)
+    return play(kind(server), tasks, OnlyNode(), units, seed, arrivals_min=arrivals_min, has_sm=True)
+
+
+@functools.cache
+def _run(server: str, application: str, tasks: int, method: str, seed: int) -> Played:
+    return _play(server, saturating(application, tasks, seed), UNITS[_UNITS[method]](seed), seed)
+
+
+def _outcome(server: str, application: str, tasks: int, method: str, seed: int) -> Outcome:
+    return _compared(_run(server, application, tasks, method, seed), server, application, tasks, seed)
+
+
+def _compared(played: Played, server: str, application: str, tasks: int, seed: int) -> Outcome:
+    """With its speedup over Random on the same tasks."""
+    slowest_s = _run(server, application, tasks, RANDOM, seed).values["makespan"]
+    return Outcome({**played.values, "speedup": slowest_s / played.values["makespan"]})
+
+
+# -- experiments -------------------------------------------------------------------------------------------------------
+
+
+def _kinds(tasks: int) -> Experiment:
+    return Experiment(
+        "kinds",
+        "Mixed tasks on each kind of server",
+        "Table 4, Fig. 10",
+        tuple(KINDS),
+        _METHODS,
+        _NODE,
+        lambda setting, method, seed: _outcome(setting, "mixed", tasks, method, seed),
+    )
+
+
+def _use(tasks: int) -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        played = _run(_FIRST_KIND, "mixed", tasks, method, seed)
+        return Outcome(played.values, {"GPUs busy": played.curves["worker 1"]})
+
+    return Experiment(
+        "use",
+        "GPU utilisation of worker 1 over time",
+        "Fig. 10",
+        (_FIRST_KIND,),
+        _METHODS,
+        (_NODE[1], _NODE[2]),
+        trial,
+        plot="curves",
+        curve_axes=("minutes", "GPUs busy (%)"),
+        theirs={(_FIRST_KIND, IAWP, "gpu"): 87.0},
+    )
+
+
+def _applications(tasks: int) -> Experiment:
+    return Experiment(
+        "applications",
+        "Each application, 4 × K80",
+        "Table 5",
+        tuple(APPLICATIONS),
+        _METHODS,
+        _NODE,
+        lambda setting, method, seed: _outcome("4 × K80", setting, tasks, method, seed),
+    )
+
+
+@functools.cache
+def _dataset_run(megabytes: float, method: str, seed: int) -> Played:
+    return _play("4 × K80", dataset_tasks(megabytes), UNITS[_UNITS[method]](seed), seed)
+
+
+def _speedup(datasets: Sequence[float]) -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        seconds = _dataset_run(float(setting), method, seed).values["makespan"]
+        slowest_s = _dataset_run(float(setting), RANDOM, seed).values["makespan"]
+        return Outcome({"speedup": slowest_s / seconds, "seconds": seconds})
+
+    metrics = (_NODE[0], Metric("seconds", "processing time", "s", is_plotted=False))
+    settings = tuple(f"{value:g}" for value in datasets)
+    return Experiment(
+        "speedup",
+        "Video synopsis by size of the data set, 4 × K80",
+        "Fig. 12",
+        settings,
+        _METHODS,
+        metrics,
+        trial,
+        axis="MB",
+        plot="lines",
+    )
+
+
+def _metrics(tasks: int) -> Experiment:
+    """What the description matrix is worth to Algorithm 2, and what is lost where it has holes."""
+
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        if method == NCF:
+            raise NeedsBundleError("needs a bundle: the completion of missing metrics is not trained yet")
+        asked = saturating("mixed", tasks, seed, "train" if method == DAMAGED else "judge")
+        played = _play(setting, profiled(asked, _KEPT[method]), IawpUnits(), seed)
+        return _compared(played, setting, "mixed", tasks, seed)
+
+    return Experiment(
+        "metrics",
+        "What Algorithm 2 knows of the subtasks",
+        "section 4.3",
+        (_FIRST_KIND, "4 × K80"),
+        (IAWP, SPEEDUPS_ONLY, TWO_METRICS, NO_METRICS, DAMAGED, NCF),
+        _NODE,
+        trial,
+        note=f"“{TWO_METRICS}”: SM and DRAM alone, as a short profile leaves them, nothing filled in. “{DAMAGED}”: "
+        "every metric that of the training truth, which differs as one site's subtasks do from another's.",
+    )
+
+
+_KEPT: Mapping[str, Callable[[str], bool]] = {
+    IAWP: lambda name: True,
+    DAMAGED: lambda name: True,
+    SPEEDUPS_ONLY: lambda name: name == SPEEDUP,
+    TWO_METRICS: lambda name: name in ("sm", "dram"),
+    NO_METRICS: lambda name: False,
+}
+
+
+def _convergence() -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        raise NeedsBundleError("needs a bundle: the completion of missing metrics is not trained yet")
+
+    metric = Metric("loss", "loss after 100 iterations")
+    methods = ("with pre-training", "without pre-training")
+    return Experiment("convergence", "Convergence of the NCF", "Fig. 4", ("3000 tasks",), methods, (metric,), trial)
+
+
+def _width(tasks: int) -> Experiment:
+    """How many subtasks a GPU takes at most, and without the limit of utilisation."""
+
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        limits = replace(IawpSettings(), max_per_gpu=int(setting))
+        if method == _UNLIMITED:
+            limits = replace(limits, gpu_util_limit=_NO_LIMIT, gpu_memory_limit=_NO_LIMIT)
+        units = IawpUnits(scheduler=SubtaskScheduler(limits))
+        played = _play("4 × K80", saturating("mixed", tasks, seed), units, seed)
+        return _compared(played, "4 × K80", "mixed", tasks, seed)
+
+    settings = tuple(str(2**i) for i in range(_WIDEST.bit_length()))
+    return Experiment(
+        "width",
+        "Subtasks a GPU takes at once, 4 × K80",
+        "beyond the paper",
+        settings,
+        (IAWP, _UNLIMITED),
+        _NODE,
+        trial,
+        axis="at most",
+        plot="lines",
+        is_log_x=True,
+    )
+
+
+_UNLIMITED, _NO_LIMIT = "iawp, no thresholds", 1e9

@@ -1,0 +1,171 @@
+"""What the paper claims of IAWP at node level, and how its claims are judged on the results. Runs nothing."""
+
+from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_change, number, percent, verdict_of
+from placewise_training.reproduce.ldwp_runs import BASELINES, ECT, KINDS
+from placewise_training.reproduce.results import Results
+from placewise_training.sim.pipelines import APPLICATIONS
+from placewise_training.sim.statistics import Estimate, estimate
+
+IAWP = "iawp"
+SPEEDUPS_ONLY = "iawp, speedups alone"
+TWO_METRICS = "iawp, two metrics"
+NO_METRICS = "iawp, nothing known"
+DAMAGED = "iawp, another site's metrics"
+NCF = "iawp, two metrics + NCF"
+
+_FIRST, _SERVER = "2 × K80", "4 × K80"
+
+
+def claims() -> list[Claim]:
+    """The paper's, then ours."""
+    kinds = tuple(KINDS)
+    return [
+        Claim("gpu", "87 % of a node's GPU time is used, more than with any baseline", "87 %", _judge_gpu),
+        Claim("speedup", "Video synopsis is 5 to 10 times as fast as with Random", "5 … 10 ×", _judge_speedup),
+        Claim("size", "The speedup grows with the data set", "grows", _judge_growth),
+        Claim(
+            "two_metrics",
+            "Two profiled metrics and the NCF are enough: throughput stays that of full metrics",
+            "as good",
+            lambda results: _judge_kept(results, NCF, 0.03),
+        ),
+        Claim("pretraining", "Pre-training speeds up the NCF's convergence", "lower loss", _judge_pretraining),
+        Claim("profiling", "Four seconds of profiling give metrics 92.3 % right", "92.3 %", _judge_profiling),
+        Claim(
+            "throughput",
+            "IAWP does more than each baseline on each kind of server",
+            "–",
+            judge_change("kinds", kinds, "throughput", IAWP, BASELINES, 0.0, _why_throughput, is_lower_better=False),
+            is_beyond=True,
+        ),
+        Claim(
+            "sharing",
+            "Sharing GPUs by similarity is what gains: eight subtasks a GPU against one",
+            "–",
+            _judge_sharing,
+            is_beyond=True,
+        ),
+        Claim(
+            "another_site",
+            "Metrics of another site do nearly as well as true ones",
+            "–",
+            lambda results: _judge_kept(results, DAMAGED, 0.03),
+            is_beyond=True,
+        ),
+        Claim(
+            "nothing_known",
+            "Without any metrics Algorithm 2 loses most of its gain",
+            "–",
+            _judge_nothing,
+            is_beyond=True,
+        ),
+    ]
+
+
+def _judge_gpu(results: Results) -> Judgement:
+    ours = results.estimate("use", _FIRST, IAWP, "gpu")
+    best = results.best("use", _FIRST, "gpu", BASELINES, is_lower_better=False)
+    change = results.difference("use", _FIRST, "gpu", IAWP, best)
+    verdict = Verdict.NOT
+    if ours.mean >= 0.87:
+        verdict = Verdict.REPRODUCED if change.low > 0 else Verdict.PARTLY
+    used, theirs = (results.estimate("use", _FIRST, m, "sm") for m in (IAWP, best))
+    why = (
+        f"Saturated, every method but Random keeps GPUs busy. What tells them apart is how much of a GPU is used: "
+        f"{100 * used.mean:.0f} % of its multiprocessors with IAWP, {100 * theirs.mean:.0f} % with {best}."
+    )
+    return Judgement(verdict, f"{100 * ours.mean:.0f} %; {100 * change.mean:+.1f} points against {best}", why)
+
+
+def _judge_speedup(results: Results) -> Judgement:
+    sizes = _sizes(results)
+    found = [results.estimate("speedup", s, IAWP, "speedup") for s in sizes]
+    verdict = Verdict.NOT
+    if min(value.mean for value in found) >= 5.0:
+        verdict = Verdict.REPRODUCED
+    elif min(value.low for value in found) > 1.0:
+        verdict = Verdict.PARTLY
+    why = (
+        "Table 5 gives three of the five stages no GPU version, and in the ranges assumed they are nearly half the "
+        "work on a core: a ratio of five needs a Random that leaves units idle, and here it takes any that is free."
+    )
+    said = ", ".join(f"{s} MB {number(value, '×')}" for s, value in zip(sizes, found, strict=True))
+    return Judgement(verdict, said, "" if verdict is Verdict.REPRODUCED else why)
+
+
+def _judge_growth(results: Results) -> Judgement:
+    sizes = _sizes(results)
+    first, last = (results.estimate("speedup", s, IAWP, "speedup") for s in (sizes[0], sizes[-1]))
+    verdict = Verdict.REPRODUCED if last.low > first.high else Verdict.PARTLY if last.mean > first.mean else Verdict.NOT
+    return Judgement(verdict, f"{number(first, '×')} at {sizes[0]} MB, {number(last, '×')} at {sizes[-1]} MB")
+
+
+def _sizes(results: Results) -> list[str]:
+    return sorted({s for e, s, _ in results.runs if e == "speedup"}, key=float)
+
+
+def _judge_kept(results: Results, method: str, at_most: float) -> Judgement:
+    """At most so much of the throughput is lost against full metrics."""
+    settings = (_FIRST, _SERVER)
+    change = results.change("metrics", settings, "throughput", method, IAWP)
+    verdict = (
+        Verdict.REPRODUCED if change.low >= -at_most else Verdict.PARTLY if change.mean >= -at_most else Verdict.NOT
+    )
+    return Judgement(
+        verdict, percent(change), f"Throughput against full metrics; at most {100 * at_most:.0f} % may be lost."
+    )
+
+
+def _judge_nothing(results: Results) -> Judgement:
+    settings = (_FIRST, _SERVER)
+    change = results.change("metrics", settings, "throughput", NO_METRICS, IAWP)
+    partial = results.change("metrics", settings, "throughput", SPEEDUPS_ONLY, IAWP)
+    random = Estimate(
+        sum(1 / results.estimate("metrics", s, IAWP, "speedup").mean for s in settings) / len(settings) - 1.0, 0.0, 1
+    )
+    lost = change.mean / random.mean if random.mean < 0 else 0.0
+    verdict = Verdict.REPRODUCED if lost > 0.5 else Verdict.PARTLY if change.high < 0 else Verdict.NOT
+    why = (
+        f"Random is {percent(random)}. With speedups alone, and no metrics to compare, it is {percent(partial)}: order "
+        "by speedup is most of what Algorithm 2 does."
+    )
+    return Judgement(verdict, percent(change), why)
+
+
+def _judge_sharing(results: Results) -> Judgement:
+    counts = sorted({s for e, s, _ in results.runs if e == "width"}, key=int)
+    alone, shared = (results.values("width", s, IAWP, "throughput") for s in (counts[0], counts[-1]))
+    changes = [shared[seed] / alone[seed] - 1.0 for seed in shared]
+    change = estimate(changes)
+    inverse = Estimate(-change.mean, change.half_width, change.count)
+    verdict = verdict_of(inverse, -0.05)
+    unlimited = results.estimate("width", counts[-1], "iawp, no thresholds", "throughput")
+    limited = results.estimate("width", counts[-1], IAWP, "throughput")
+    why = f"Without thresholds of utilisation: {number(unlimited)} against {number(limited)} tasks a minute."
+    return Judgement(verdict, percent(change), why)
+
+
+def _why_throughput(results: Results, verdict: Verdict) -> str:
+    by_kind = ", ".join(
+        f"{kind} {percent(results.change('kinds', (kind,), 'throughput', IAWP, ECT))}" for kind in KINDS
+    )
+    by_application = ", ".join(
+        f"{name} {percent(results.change('applications', (name,), 'throughput', IAWP, ECT))}" for name in APPLICATIONS
+    )
+    return f"Against {ECT}, the best baseline: {by_kind}; on {_SERVER} by application: {by_application}."
+
+
+def _judge_pretraining(results: Results) -> Judgement:
+    with_it, without = (
+        results.estimate("convergence", "3000 tasks", m, "loss") for m in ("with pre-training", "without pre-training")
+    )
+    verdict = Verdict.REPRODUCED if with_it.high < without.low else Verdict.NOT
+    return Judgement(verdict, f"{number(with_it)} against {number(without)}")
+
+
+def _judge_profiling(results: Results) -> Judgement:
+    return Judgement(
+        Verdict.NOT_MEASURED,
+        "–",
+        "It is about hardware counters of kernels on a GPU; a simulator that knows every metric profiles nothing.",
+    )

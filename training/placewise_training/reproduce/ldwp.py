@@ -1,0 +1,263 @@
+"""LDWP with IAWP (Zhang, Geng, Ma), cluster level: which node a pipeline task goes to, on eleven hybrid servers.
+
+IAWP's part runs now, on nodes chosen by ECT; the learned choice of nodes says "needs a bundle" until there is one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from placewise_training.reproduce.design import Curve, Experiment, Metric, NeedsBundleError, Outcome, Paper
+from placewise_training.reproduce.ldwp_claims import ITERATIONS, claims
+from placewise_training.reproduce.ldwp_runs import (
+    BASELINES,
+    IAWP,
+    LDWP,
+    METHODS,
+    NODES,
+    RANDOM,
+    UNITS,
+    Load,
+    Played,
+    run,
+)
+
+_COMPARED = (*BASELINES, IAWP, LDWP)
+_THROUGHPUT = (
+    Metric("throughput", "cluster throughput", "tasks/min", is_lower_better=False),
+    Metric("throughput_first", "throughput of worker 1", "tasks/min", is_lower_better=False),
+    Metric("turnaround", "mean turnaround", "min", is_plotted=False),
+)
+_GPU = Metric("gpu", "GPUs busy, cluster", "%", scale=100.0, is_lower_better=False)
+_BALANCE = Metric("balance", "degree of load balance (10)", is_lower_better=False)
+_USE = (
+    _GPU,
+    Metric("gpu_first", "GPUs busy, worker 1", "%", scale=100.0, is_lower_better=False),
+    _BALANCE,
+    Metric("cpu", "cores busy", "%", scale=100.0, is_lower_better=False, is_plotted=False),
+)
+_AVERAGE_MIN, _BAND = 6, 0.1  # the plateau is the mean of six minutes; within a tenth of it is on it
+
+
+def paper(is_quick: bool) -> Paper:
+    """The evaluation; quick has a fifth of the tasks and fewer points."""
+    base = Load(tasks=200 if is_quick else 1500)
+    title = "LDWP + IAWP: pipelines on a hybrid cluster"
+    return Paper("ldwp", title, _experiments(base, is_quick), claims(), _ASSUMPTIONS)
+
+
+_ASSUMPTIONS = (
+    "Nobody has published times, speedups or metrics of these subtasks: sim/pipelines.py draws them from stated "
+    "ranges. Absolute throughput therefore means nothing; comparisons between methods do, under those ranges.",
+    "Task sizes are set so that the best method's throughput grows up to ten nodes at 50 tasks a minute, the one "
+    "thing the paper says of its load.",
+    "Throughput is finished tasks over the time from the first arrival to the last finish. GPU utilisation is the "
+    "share of GPUs that run something, from the fifth minute until the last arrival.",
+    "ECT knows true times and queues, PATS true speedups and loads: the strongest form of both. As in the paper they "
+    "put one subtask on a GPU at a time.",
+    f"“{IAWP}” is Algorithm 2 as the service runs it, with all metrics given, behind ECT's choice of nodes.",
+    "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",
+)
+
+
+def _experiments(base: Load, is_quick: bool) -> list[Experiment]:
+    node_counts = (6, 10) if is_quick else (3, 6, 8, 10, 11)
+    rates = (10, 60) if is_quick else (10, 20, 30, 40, 50, 60)
+    task_counts = (100, 200) if is_quick else (500, 1000, 1500)
+    datasets = (20, 400) if is_quick else (10, 20, 60, 120, 200, 400)
+    return [
+        _sweep(
+            "nodes",
+            "Throughput by number of nodes, 50 tasks/min",
+            "Fig. 5, 6",
+            "nodes",
+            node_counts,
+            _THROUGHPUT,
+            base,
+            _nodes,
+        ),
+        _sweep(
+            "rates",
+            "Throughput by arrival rate, 11 nodes",
+            "Fig. 7, 8",
+            "tasks per minute",
+            rates,
+            _THROUGHPUT,
+            base,
+            _rate,
+        ),
+        _use(base),
+        _sweep(
+            "tasks", "Load balance by number of tasks", "Fig. 11", "tasks", task_counts, (_BALANCE, _GPU), base, _tasks
+        ),
+        _speedup(datasets),
+        _changing(is_quick),
+        _convergence(),
+        _grid(base),
+    ]
+
+
+def _played(load: Load, method: str, seed: int) -> Played:
+    return run(load, *METHODS[method], seed)
+
+
+def _sweep(
+    key: str,
+    title: str,
+    source: str,
+    axis: str,
+    values: Sequence[float],
+    metrics: Sequence[Metric],
+    base: Load,
+    changed: Callable[[Load, float], Load],
+) -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        return Outcome(_played(changed(base, float(setting)), method, seed).values)
+
+    settings = tuple(f"{value:g}" for value in values)
+    return Experiment(key, title, source, settings, _COMPARED, metrics, trial, axis=axis, plot="lines")
+
+
+def _nodes(base: Load, nodes: float) -> Load:
+    return replace(base, nodes=int(nodes))
+
+
+def _rate(base: Load, per_minute: float) -> Load:
+    return replace(base, per_minute=per_minute)
+
+
+def _tasks(base: Load, tasks: float) -> Load:
+    return replace(base, tasks=int(tasks))
+
+
+def _use(base: Load) -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        played = _played(base, method, seed)
+        return Outcome(played.values, {name: played.curves[name] for name in ("cluster", "worker 1")})
+
+    return Experiment(
+        "use",
+        "GPU utilisation, 50 tasks/min",
+        "Fig. 9, 10",
+        ("11 nodes",),
+        _COMPARED,
+        _USE,
+        trial,
+        plot="curves",
+        curve_axes=("minutes", "GPUs busy (%)"),
+        theirs={("11 nodes", LDWP, "gpu"): 83.0, ("11 nodes", LDWP, "gpu_first"): 87.0},
+    )
+
+
+def _speedup(datasets: Sequence[float]) -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        load = Load(dataset_mb=float(setting))
+        seconds = _played(load, method, seed).values["makespan"]
+        return Outcome({"speedup": _played(load, RANDOM, seed).values["makespan"] / seconds, "seconds": seconds})
+
+    metrics = (
+        Metric("speedup", "speedup over Random", "×", is_lower_better=False),
+        Metric("seconds", "processing time", "s", is_plotted=False),
+    )
+    settings = tuple(f"{value:g}" for value in datasets)
+    return Experiment(
+        "speedup",
+        "Speedup by size of the data set, 11 nodes",
+        "Fig. 12",
+        settings,
+        _COMPARED,
+        metrics,
+        trial,
+        axis="MB",
+        plot="lines",
+    )
+
+
+def _changing(is_quick: bool) -> Experiment:
+    add_min, remove_min, end_min = (6, 12, 18) if is_quick else (20, 40, 60)
+    load = Load(nodes=8, tasks=50 * end_min, add_min=add_min, remove_min=remove_min)
+
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        played = _played(load, method, seed)
+        found = recovery(played.curves["throughput"][1], add_min, remove_min, end_min)
+        x, y = played.curves["throughput"]
+        curves: dict[str, Curve] = {"throughput": (x[:end_min], y[:end_min])}
+        return Outcome({**played.values, **found}, curves)
+
+    metrics = (
+        Metric("up", "minutes to the plateau after + 3 nodes", "min"),
+        Metric("down", "minutes to the plateau after − 2 nodes", "min"),
+        Metric("gain", "plateau with 11 over 8 nodes", "×", is_lower_better=False),
+        Metric("loss", "plateau with 9 over 11 nodes", "×", is_lower_better=False),
+    )
+    return Experiment(
+        "changing",
+        "Throughput while nodes come and go",
+        "Fig. 13",
+        ("8 → 11 → 9 nodes",),
+        _COMPARED,
+        metrics,
+        trial,
+        plot="curves",
+        curve_axes=("minutes", "tasks finished per minute"),
+        theirs={("8 → 11 → 9 nodes", LDWP, "up"): 12.0, ("8 → 11 → 9 nodes", LDWP, "down"): 10.0},
+        note=f"Nodes join at minute {add_min} and leave at minute {remove_min}; five-minute means; on the plateau is "
+        "within a tenth of the mean of the six minutes before the next change.",
+    )
+
+
+def recovery(per_minute: Sequence[float], add_min: int, remove_min: int, end_min: int) -> dict[str, float]:
+    """Minutes from each change until throughput stays within a tenth of its new plateau's lower edge, and the ratios
+    of the plateaus."""
+    before, between, after = (
+        float(np.mean(per_minute[max(0, end - _AVERAGE_MIN) : end])) for end in (add_min, remove_min, end_min)
+    )
+    return {
+        "up": _settled(per_minute, add_min, remove_min, between),
+        "down": _settled(per_minute, remove_min, end_min, after),
+        "gain": between / before if before else 1.0,
+        "loss": after / between if between else 1.0,
+    }
+
+
+def _settled(per_minute: Sequence[float], start: int, end: int, plateau: float) -> float:
+    below = [m for m in range(start, min(end, len(per_minute))) if abs(per_minute[m] - plateau) > _BAND * plateau]
+    return float(max(below) + 1 - start) if below else 0.0
+
+
+def _convergence() -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        raise NeedsBundleError("needs a bundle: the DQN is not trained yet")
+
+    metric = Metric("iterations", "iterations to converge")
+    return Experiment(
+        "convergence",
+        "Convergence of the DQN",
+        "Fig. 3",
+        ("3000 tasks",),
+        tuple(ITERATIONS),
+        (metric,),
+        trial,
+        theirs={("3000 tasks", method, "iterations"): value for method, value in ITERATIONS.items()},
+    )
+
+
+def _grid(base: Load) -> Experiment:
+    """Who chooses nodes × who chooses units."""
+    choosers = tuple(name for name in NODES if name != "ldwp")
+
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        return Outcome(run(base, setting, method, seed).values)
+
+    return Experiment(
+        "grid",
+        "Choice of nodes × choice of units, 11 nodes",
+        "beyond the paper",
+        choosers,
+        tuple(UNITS),
+        (*_THROUGHPUT, _GPU, _BALANCE),
+        trial,
+        axis="nodes by",
+        note="Methods are who chooses the units.",
+    )
