@@ -275,7 +275,7 @@ def _tradeoff(results: Results) -> Judgement:
         )
     why = (
         "Backlog rises with V. Cost can fall only where waiting brings more GPUs. With jobs that may take all 16, the "
-        "next one finds none or all of them free, at any V; with up to 12, a job that has waited long enough takes what "
+        "next one finds none or all of them free, at any V; with up to 12, a job that has waited takes what "
         "is free at that moment, 4 or 12, as (14) does not compare with what will be free later."
     )
     return Judgement(_overall(verdicts), "; ".join(said), why)
