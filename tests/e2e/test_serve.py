@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,15 @@ from typing import Any
 
 import grpc
 import httpx
+import msgspec
 import pytest
 from tests.fakes.tls import Authority
 
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+from placewise_service.engine.build import PACKAGED_BUNDLES
+from placewise_service.model.bundle import load, write_manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -136,6 +140,23 @@ def test_workers_share_the_ports_and_are_replaced(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(40) == 0
         assert len(running.events("stopped")) == 2
+
+
+def test_a_bundle_activated_through_one_worker_serves_in_all(tmp_path: Path) -> None:
+    for name in ("default", "next"):
+        folder = tmp_path / "bundles" / name
+        shutil.copytree(PACKAGED_BUNDLES / "default", folder)
+        write_manifest(folder, msgspec.structs.replace(load(folder).manifest, name=name))
+    environment = {"PLACEWISE_SERVER__WORKERS": "2", "PLACEWISE_BUNDLE_DIR": str(tmp_path / "bundles")}
+    with service(tmp_path, **environment) as running:
+        running.wait_for("ready", 2)
+        [ports, _] = running.events("listening")
+        rest = f"http://127.0.0.1:{ports['rest_port']}"
+        report_node(rest, gpus=64)
+        httpx.post(f"{rest}/v1/bundles/next:activate").raise_for_status()
+        active = [event for event in running.wait_for("bundle active", 2) if event["bundle"] == "next"]
+        assert len(active) == 2
+        assert {ask(ports["grpc_port"], f"j{i}").meta.bundle for i in range(16)} == {"next"}
 
 
 def test_workers_go_when_their_parent_is_killed(tmp_path: Path) -> None:
