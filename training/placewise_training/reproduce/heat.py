@@ -280,7 +280,7 @@ def _split_pays(is_quick: bool) -> Experiment:
         source="section 4.2.1; beyond the paper, which shows no figure",
         settings=("2", "8", "64") if is_quick else ("1", "2", "4", "6", "8", "12", "16", "24", "32", "64", "128"),
         methods=(_ALGORITHM, _ALONE, _ALL),
-        metrics=(Metric("completion", "completion on the true speeds", "s"),),
+        metrics=(Metric("completion", "completion on the true speeds", "s", is_log=True),),
         trial=trial,
         axis="parallel scale T_p",
         plot="lines",

@@ -1,5 +1,7 @@
 """PNG plots of a reproduction, drawn from its JSON: one file per experiment, one panel per metric. Computes nothing."""
 
+import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
 
 from placewise_training.reproduce.report import heading
 
 _DPI = 72
 _PANELS_WIDE = 2
+_COLOUR_COUNT = 64
+_MOST_FLAT_LABELS = 6
 _COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
 
 
@@ -36,7 +42,8 @@ def _figure(experiment: Mapping[str, Any], path: Path, note: str) -> None:
     panels = _curve_panels(experiment) if experiment["plot"] == "curves" else _metric_panels(experiment)
     wide = min(_PANELS_WIDE, len(panels))
     high = -(-len(panels) // wide)
-    figure, axes = plt.subplots(high, wide, figsize=(6.2 * wide, 3.6 * high), squeeze=False, layout="constrained")
+    size = (6.2 * wide if wide > 1 else 9.0, 3.6 * high)
+    figure, axes = plt.subplots(high, wide, figsize=size, squeeze=False, layout="constrained")
     for axis, panel in zip(axes.ravel(), panels, strict=False):
         panel(axis)
     for axis in axes.ravel()[len(panels) :]:
@@ -44,9 +51,18 @@ def _figure(experiment: Mapping[str, Any], path: Path, note: str) -> None:
     if experiment["plot"] != "curves" and len(experiment["methods"]) > 1:
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4 if wide > 1 else 2, fontsize=8)
-    figure.suptitle(f"{experiment['title']} — {experiment['source']}{note}", fontsize=11)
-    figure.savefig(path, dpi=_DPI)
+    title = f"{experiment['title']} — {experiment['source']}{note}"
+    figure.suptitle(textwrap.fill(title, int(size[0] * 11)), fontsize=11)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """As a PNG with a palette: a third of the size, and no colour of a plot is lost in 64."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=_DPI)
     plt.close(figure)
+    drawn.seek(0)
+    Image.open(drawn).convert("RGB").quantize(_COLOUR_COUNT).save(path, optimize=True)
 
 
 def _metric_panels(experiment: Mapping[str, Any]) -> list[Any]:
@@ -80,6 +96,8 @@ def _bars(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any]) 
             color=_COLOURS[i % len(_COLOURS)],
         )
     axis.set_xticks(range(len(settings)), [s.replace(", ", "\n") for s in settings], fontsize=8)
+    if len(settings) > _MOST_FLAT_LABELS:
+        axis.tick_params(axis="x", rotation=60)
     if metric.get("log"):
         axis.set_yscale("log")
     _dress(axis, experiment["axis"], heading(metric))
