@@ -1,0 +1,82 @@
+"""IAWP's experiments on one server: methods, what is known of subtasks, and how claims are judged."""
+
+import pytest
+
+from placewise_core.place.subtask_metrics import SPEEDUP
+from placewise_training.reproduce import iawp
+from placewise_training.reproduce.claims import Verdict, judged
+from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
+from placewise_training.reproduce.iawp_claims import DAMAGED, IAWP, NCF, NO_METRICS, SPEEDUPS_ONLY, TWO_METRICS
+from placewise_training.reproduce.ldwp_runs import BASELINES, KINDS, kind, profiled, saturating
+from placewise_training.reproduce.results import Results
+
+
+def experiment(key: str) -> Experiment:
+    return next(e for e in iawp.paper(is_quick=True).experiments if e.key == key)
+
+
+def test_the_four_kinds_of_server_are_those_of_table_4() -> None:
+    found = {(len(kind(name)[0].node.gpus), kind(name)[0].node.capacity.memory_gib) for name in KINDS}
+    assert found == {(2, 32), (4, 32), (4, 16), (2, 8)}
+    for name in KINDS:
+        count, model = name.split(" × ")
+        assert (len(kind(name)[0].node.gpus), kind(name)[0].gpu_model) == (int(count), model)
+
+
+def test_metrics_are_taken_from_requests_and_nothing_else() -> None:
+    tasks = saturating("mixed", 5, 0)
+    stripped = profiled(tasks, lambda name: name == SPEEDUP)
+    for before, after in zip(tasks, stripped, strict=True):
+        assert (before.size, before.submit_time_s) == (after.size, after.submit_time_s)
+        for subtask, left in zip(before.job.subtasks, after.job.subtasks, strict=True):
+            assert set(left.profile) == set(subtask.profile) & {SPEEDUP}
+            assert (left.kind, left.after, left.has_gpu_version) == (
+                subtask.kind,
+                subtask.after,
+                subtask.has_gpu_version,
+            )
+
+
+def test_another_sites_metrics_differ_but_the_tasks_do_not() -> None:
+    here, there = saturating("mixed", 5, 0), saturating("mixed", 5, 0, "train")
+    assert [(t.application, t.size, t.submit_time_s) for t in here] == [
+        (t.application, t.size, t.submit_time_s) for t in there
+    ]
+    assert here[0].job.subtasks[0].profile != there[0].job.subtasks[0].profile
+
+
+def test_on_a_saturated_server_algorithm_2_beats_random() -> None:
+    kinds = experiment("kinds")
+    outcomes = {method: kinds.trial("4 × K80", method, 0).values for method in (*BASELINES, IAWP)}
+    assert outcomes["random"]["speedup"] == 1.0
+    assert outcomes[IAWP]["speedup"] > 1.5
+    assert outcomes[IAWP]["sm"] > outcomes["ect"]["sm"]
+    for values in outcomes.values():
+        assert all(0 <= values[name] <= 1 for name in ("gpu", "sm", "cpu"))
+
+
+@pytest.mark.parametrize("method", [SPEEDUPS_ONLY, TWO_METRICS, NO_METRICS, DAMAGED])
+def test_holes_in_the_matrix_stop_nothing(method: str) -> None:
+    assert experiment("metrics").trial("2 × K80", method, 0).values["throughput"] > 0
+
+
+def test_the_completion_of_metrics_says_what_it_needs() -> None:
+    for key, method in (("metrics", NCF), ("convergence", "with pre-training")):
+        found = experiment(key)
+        with pytest.raises(NeedsBundleError, match="bundle"):
+            found.trial(found.settings[0], method, 0)
+
+
+def test_sharing_is_judged_on_eight_against_one() -> None:
+    claim = next(c for c in iawp.paper(is_quick=True).claims if c.key == "sharing")
+
+    def verdict(wide: list[float]) -> Verdict:
+        results = Results()
+        for setting, values in (("1", [10.0, 11.0, 12.0]), ("8", wide)):
+            for method in (IAWP, "iawp, no thresholds"):
+                for seed, value in enumerate(values):
+                    results.add(("width", setting, method), seed, Outcome({"throughput": value}))
+        return judged(claim, results).verdict
+
+    assert verdict([12.0, 13.2, 14.4]) is Verdict.REPRODUCED
+    assert verdict([10.0, 11.0, 12.0]) is Verdict.NOT
