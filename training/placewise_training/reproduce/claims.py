@@ -54,16 +54,22 @@ def judged(claim: Claim, results: Results) -> Judgement:
         return Judgement(Verdict.NOT_MEASURED, "–", _NOT_RUN)
 
 
+def half_width(value: float) -> str:
+    """Two figures, or whole numbers from ten on."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def percent(value: Estimate) -> str:
     """A share as a percentage with its interval."""
-    half = f" ± {100 * value.half_width:.2g}" if value.count > 1 else ""
+    half = f" ± {half_width(100 * value.half_width)}" if value.count > 1 else ""
     return f"{100 * value.mean:+.1f}{half} %"
 
 
 def number(value: Estimate, unit: str = "") -> str:
     """A mean with its interval."""
-    half = f" ± {value.half_width:.2g}" if value.count > 1 else ""
-    return f"{value.mean:.3g}{half}{' ' + unit if unit else ''}"
+    half = f" ± {half_width(value.half_width)}" if value.count > 1 else ""
+    mean = f"{value.mean:,.0f}" if abs(value.mean) >= 1000 else f"{value.mean:.3g}"
+    return f"{mean}{half}{' ' + unit if unit else ''}"
 
 
 def verdict_of(change: Estimate, at_most: float) -> Verdict:

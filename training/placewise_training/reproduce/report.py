@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from placewise_training.reproduce.claims import judged
+from placewise_training.reproduce.claims import half_width, judged
 from placewise_training.reproduce.design import Experiment, Metric, Paper
 from placewise_training.reproduce.results import Results
 
@@ -146,7 +146,7 @@ def cell_text(row: Mapping[str, Any], metric: str) -> str:
     found = row["metrics"][metric]
     text = short(found["ours"])
     if found["seeds"] > 1:
-        text += f" ± {found['ci95']:.2g}"
+        text += f" ± {half_width(found['ci95'])}"
     return text if found["theirs"] is None else f"{text} [{short(found['theirs'])}]"
 
 
