@@ -40,7 +40,7 @@ class Args:
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     simulations: int = field(default=250, metadata={"help": "Simulations the training samples come from."})
     judged_simulations: int = field(default=12, metadata={"help": "Simulations of each test set."})
-    steps: int = field(default=4000, metadata={"help": "Optimiser steps."})
+    steps: int = field(default=4500, metadata={"help": "Optimiser steps."})
     batch: int = field(default=64, metadata={"help": "Placements per step."})
     width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
     heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})

@@ -10,6 +10,8 @@ Layer norm stands where the paper has batch norm, whose statistics padding would
 import torch
 from torch import Tensor, nn
 
+from placewise_core.part_tokens import REPORTED
+
 _MASKED = -1e9
 _LEAST, _MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
 
@@ -38,12 +40,17 @@ class RewardNet(nn.Module):
         for layer in self.layers:
             x = layer(x, same_job, same_node, blocked)
         x = self.norm(x)
-        mean = same_job @ x / same_job.sum(dim=2, keepdim=True).clamp(min=1.0)  # (B, P, D)
+        tokens_of_job = same_job.sum(dim=2, keepdim=True).clamp(min=1.0)
+        mean = same_job @ x / tokens_of_job  # (B, P, D)
         # A gang runs at the pace of its slowest member: hence the maximum beside the mean.
         others = (1.0 - same_job).unsqueeze(3) * _MASKED  # (B, P, P, 1)
         slowest = (x.unsqueeze(1) + others).amax(dim=2).clamp(min=-1e3)
         pooled = torch.cat([mean, slowest], dim=2)
-        return torch.exp(self.head(pooled).squeeze(2).clamp(_LEAST, _MOST))
+        # Most jobs go on as reported: the net says by what factor the new neighbour changes that. Where nothing is
+        # reported the factor is of 1, the linear speed.
+        reported = tokens[:, :, REPORTED.start + 1 : REPORTED.stop].clamp(min=1e-3).log()
+        reported = same_job @ (reported * tokens[:, :, REPORTED.start : REPORTED.start + 1]) / tokens_of_job
+        return torch.exp((self.head(pooled) + reported).squeeze(2).clamp(_LEAST, _MOST))
 
 
 class RelationLayer(nn.Module):
