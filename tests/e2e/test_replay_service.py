@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -37,10 +38,11 @@ async def test_a_replayed_trace_is_whole_in_the_log(
         assert balance["avg_queue_s"] > 0  # the large job waits for a node of its own
         assert (tmp_path / "p.png").stat().st_size > 10_000
         monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
-        assert await call("log", "export", tmp_path / "log", "--json") == 0
+        async with asyncio.timeout(60):  # the log is written behind the answers: the last events may not be there yet
+            placed = await exported(tmp_path / "log")
+            while len(placed) < 18 or any(row["status"] == "OPEN" for row in placed):
+                placed = await exported(tmp_path / "log")
     capsys.readouterr()
-    joined = [row for path in (tmp_path / "log").glob("joined/*/*.parquet") for row in pq.read_table(path).to_pylist()]
-    placed = [row for row in joined if row["outcome"] == "PLACED"]
     assert len(placed) == 18
     assert {(row["status"], row["end"], row["is_overridden"]) for row in placed} == {("OBSERVED", "FINISHED", False)}
     assert {round(row["end_time_s"] - row["start_time_s"]) for row in placed} == {1000, 50}
@@ -51,3 +53,14 @@ async def test_a_malformed_trace_reaches_no_service(tmp_path: Path, capsys: pyte
     trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,ten,1\n")
     assert await call("replay", "--trace", trace, "--target", "127.0.0.1:1") == 6
     assert "t.csv:2:5: duration_s" in capsys.readouterr().err
+
+
+async def exported(folder: Path) -> list[dict[str, Any]]:
+    """The rows of placed jobs after one more export."""
+    assert await call("log", "export", folder, "--json") == 0
+    return await asyncio.to_thread(placed_rows, folder)
+
+
+def placed_rows(folder: Path) -> list[dict[str, Any]]:
+    joined = [row for path in folder.glob("joined/*/*.parquet") for row in pq.read_table(path).to_pylist()]
+    return [row for row in joined if row["outcome"] == "PLACED"]
