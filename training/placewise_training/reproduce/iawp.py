@@ -62,7 +62,8 @@ _ASSUMPTIONS = (
     "One server, and more tasks than it can do: one every two seconds, two to six minutes of video each (the learned "
     "choice of nodes is the other half of the paper: see ldwp).",
     "“GPUs busy” is the share of time in which a GPU runs something, as monitoring tools count it; “SMs in use” is how "
-    "much of their multiprocessors their subtasks want. Both from minute five until the last arrival, or all the time.",
+    "much of their multiprocessors their subtasks want. Both from minute five until three quarters of the run are over."
+    " The rest is the tail of the last tasks.",
     "Baselines know true speedups and put one subtask on a unit at a time; IAWP shares GPUs among up to eight.",
     "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",
 )
@@ -72,8 +73,7 @@ _ASSUMPTIONS = (
 
 
 def _play(server: str, tasks: Sequence[PipelineTask], units: UnitPolicy, seed: int) -> Played:
-    arrivals_min = int(tasks[-1].submit_time_s // 60)
-    return play(kind(server), tasks, OnlyNode(), units, seed, arrivals_min=arrivals_min, has_sm=True)
+    return play(kind(server), tasks, OnlyNode(), units, seed, has_sm=True)
 
 
 @functools.cache

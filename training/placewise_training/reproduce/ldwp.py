@@ -62,9 +62,9 @@ _ASSUMPTIONS = (
 
 
 def _experiments(base: Load, is_quick: bool) -> list[Experiment]:
-    node_counts = (6, 10) if is_quick else (3, 6, 8, 10, 11)
+    node_counts = (6, 10) if is_quick else (3, 6, 10, 11)
     rates = (10, 60) if is_quick else (10, 20, 30, 40, 50, 60)
-    task_counts = (100, 200) if is_quick else (500, 1000, 1500)
+    task_counts = (100, 200) if is_quick else (500, 1500)
     datasets = (20, 400) if is_quick else (10, 20, 60, 120, 200, 400)
     return [
         _sweep(
@@ -175,7 +175,7 @@ def _speedup(datasets: Sequence[float]) -> Experiment:
 
 
 def _changing(is_quick: bool) -> Experiment:
-    add_min, remove_min, end_min = (6, 12, 18) if is_quick else (20, 40, 60)
+    add_min, remove_min, end_min = (6, 12, 18) if is_quick else (18, 36, 54)
     load = Load(nodes=8, tasks=50 * end_min, add_min=add_min, remove_min=remove_min)
 
     def trial(setting: str, method: str, seed: int) -> Outcome:

@@ -168,11 +168,12 @@ def play(
     units: UnitPolicy,
     seed: int,
     *,
-    arrivals_min: int,
+    steady_until_min: int | None = None,
     faults: Sequence[Fault] = (),
     has_sm: bool = False,
 ) -> Played:
-    """Raises InterruptedRunError after Ctrl-C."""
+    """Use is measured up to `steady_until_min`, or for three quarters of the run. Raises InterruptedRunError after
+    Ctrl-C."""
     log = UseLog(nodes[0].id, has_sm)
     simulation = PipelineSimulation(
         nodes, tasks, TRUTH, chooser, units, faults=faults, seed=FIRST_SEED + seed, observer=log.observe
@@ -180,7 +181,8 @@ def play(
     result = simulation.run()
     if result.is_partial:
         raise InterruptedRunError
-    busy, first, sm, balance = log.steady(arrivals_min)
+    until_min = int(0.75 * result.makespan_s / 60.0) if steady_until_min is None else steady_until_min
+    busy, first, sm, balance = log.steady(until_min)
     values = {**_numbers(result, nodes[0].id), "gpu": busy, "gpu_first": first, "sm": sm, "balance": balance}
     per_minute = smoothed(result.per_minute)
     curves: dict[str, Curve] = {
@@ -210,7 +212,7 @@ def run(load: Load, nodes: str, units: str, seed: int) -> Played:
         NODES[nodes](FIRST_SEED + seed),
         UNITS[units](FIRST_SEED + seed),
         seed,
-        arrivals_min=load.arrivals_min,
+        steady_until_min=load.arrivals_min,
         faults=load.faults(),
     )
 
