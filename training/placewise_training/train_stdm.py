@@ -50,7 +50,7 @@ class Args:
     sgd_steps: int = field(default=2500, metadata={"help": "NCF: steps of SGD with the new subtasks stitched on."})
     sgd_rate: float = field(default=5.0, metadata={"help": "NCF: learning rate of SGD."})
     decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
-    completion_steps: int = field(default=1500, metadata={"help": "Completion net: steps of AdamW."})
+    completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
     batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
 
@@ -84,6 +84,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     net, losses = train_completion(everything.values, args)
     torch.save({"columns": everything.columns, "net": net.state_dict()}, args.out / CHECKPOINT)
     show("done", len(settings) + 1, len(settings) + 1)
+    converged = convergence(settings["subtasks_unseen_kinds"][0], args)
     report = {
         "schema": SCHEMA,
         "seed": args.seed,
@@ -94,7 +95,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "samples": {"training": len(everything.values)},
         "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(time.process_time() - began_cpu, 1)},
         "loss": {"first": losses[0], "last": losses[-1]},
-        "convergence": convergence(settings["subtasks_unseen_kinds"][0], args),
+        "convergence": converged,
         "metrics": metrics,
         "floors": floors(),
         "is_better": is_better(metrics["subtasks_unseen_kinds"]),
@@ -110,7 +111,7 @@ def folds(args: Args) -> dict[str, list[Fold]]:
     """The folds of each setting; kinds, networks and GPU types of the judged rows are in no history they are judged
     from, but for `subtasks_judge`, whose kinds are known and whose values are the judging truth's."""
     rng = np.random.default_rng((args.seed, 51))
-    drawn, fresh = subtask_matrix(args.draws), subtask_matrix(8, _FIRST_JUDGED_DRAW)
+    drawn, fresh = subtask_matrix(args.draws), subtask_matrix(24, _FIRST_JUDGED_DRAW)
     kinds = list(dict.fromkeys(drawn.groups))
     judged = np.repeat(truth_matrix("judge").values, 10, axis=0)
     measured, elsewhere = sharing_matrix("gavel_simulation", "K80"), sharing_matrix("gavel_oracle_v1", "V100")

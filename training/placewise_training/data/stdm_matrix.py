@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
+from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import to_unit
 from placewise_training.data.measured import gpu_pairs
 from placewise_training.sim.pipelines import draw_truths, subtask_truths
@@ -83,14 +83,6 @@ def sharing_matrix(source: str, gpu_type: str) -> Table:
 
 def profile_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix:
     """`values` as `count` short profiles of each row see them: with IAWP's profiling error, NaN everywhere else."""
-    seen = np.full_like(values, np.nan)
-    for row, known in zip(seen, values, strict=True):
-        there = np.flatnonzero(~np.isnan(known))
-        chosen = rng.choice(there, size=min(count, len(there)), replace=False)
-        row[chosen] = np.clip(known[chosen] * (1.0 + _SIGMA * rng.standard_normal(len(chosen))), 0.0, 1.0)
-    return seen
-
-
-def speedup_column() -> int:
-    """Index of the speedup in METRICS."""
-    return METRICS.index(SPEEDUP)
+    order = np.where(np.isnan(values), 2.0, rng.random(values.shape)).argsort(axis=1).argsort(axis=1)
+    noisy = np.clip(values * (1.0 + _SIGMA * rng.standard_normal(values.shape)), 0.0, 1.0)
+    return np.where(order < count, noisy, np.nan)

@@ -1,0 +1,77 @@
+"""What completed metrics are worth to a schedule: IAWP's throughput with two known metrics, completed ones, and all.
+
+    python -m placewise_training.evaluate_stdm --run var/train/stdm --seeds 16
+
+Judging truth, paired seeds: the same tasks, noise and profiles for each. Trains nothing.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from placewise_core.place.completed_metrics import CompletedMetrics
+from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics
+from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
+from placewise_training.data.stdm_matrix import PROFILE_ERROR
+from placewise_training.sim.choosers import BacklogEct
+from placewise_training.sim.hardware import ldwp_cluster
+from placewise_training.sim.pipeline_engine import PipelineSimulation
+from placewise_training.sim.pipelines import PipelineWorkload, subtask_truths
+from placewise_training.sim.units import IawpUnits
+
+FIRST_SEED = 10_005
+_SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5
+
+
+def short_profiles(seed: int) -> dict[str, dict[str, float]]:
+    """Two metrics of every kind, at random, with the profiler's error."""
+    rng = np.random.default_rng((seed, 77))
+    found = {}
+    for kind, truth in subtask_truths("judge").items():
+        row = truth.profile()
+        chosen = [str(name) for name in rng.choice(sorted(row), 2, replace=False)]
+        found[kind] = {name: _noisy(name, row[name], rng) for name in chosen}
+    return found
+
+
+def _noisy(name: str, value: float, rng: np.random.Generator) -> float:
+    most = 99.0 if name == "speedup" else 1.0
+    return float(np.clip(value * (1.0 + _SIGMA * rng.standard_normal()), 0.0, most))
+
+
+def throughput(metrics: SubtaskMetrics, seed: int, tasks: int = 150) -> float:
+    """Tasks a minute of one simulation of three nodes."""
+    work = PipelineWorkload(tasks=tasks, per_minute=40.0, is_profiled=False).generate("judge", seed)
+    units = IawpUnits(metrics)
+    simulation = PipelineSimulation(ldwp_cluster(3), work, "judge", BacklogEct("judge"), units, seed=seed)
+    return simulation.run().throughput_per_min
+
+
+def compare(completion: StdmRuntime, seed: int, tasks: int = 150) -> Mapping[str, float]:
+    """Throughput by what is known of the subtasks."""
+    two = KnownMetrics(short_profiles(seed))
+    every = KnownMetrics({kind: truth.profile() for kind, truth in subtask_truths("judge").items()})
+    sources = {"two": two, "completed": CompletedMetrics(two, completion), "all": every}
+    return {name: throughput(metrics, seed, tasks) for name, metrics in sources.items()}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints one JSON object per seed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", type=Path, default=Path("var/train/stdm"))
+    parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--tasks", type=int, default=150)
+    args = parser.parse_args(arguments)
+    report = json.loads((args.run / STDM_REPORT).read_text("utf-8"))
+    completion = StdmRuntime.load((args.run / STDM_MODEL).read_bytes(), report)
+    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+        json.dump({"seed": seed, **compare(completion, seed, args.tasks)}, sys.stdout)
+        sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
