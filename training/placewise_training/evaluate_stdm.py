@@ -55,7 +55,7 @@ def compare(completion: StdmRuntime, seed: int, tasks: int = 150) -> Mapping[str
     """Throughput by what is known of the subtasks."""
     two = KnownMetrics(short_profiles(seed))
     every = KnownMetrics({kind: truth.profile() for kind, truth in subtask_truths("judge").items()})
-    sources = {"two": two, "completed": CompletedMetrics(two, completion), "all": every}
+    sources: dict[str, SubtaskMetrics] = {"two": two, "completed": CompletedMetrics(two, completion), "all": every}
     return {name: throughput(metrics, seed, tasks) for name, metrics in sources.items()}
 
 
