@@ -47,7 +47,7 @@ def pair(n: int, now_s: float) -> tuple[Entry, Entry]:
 
 async def fill(url: str) -> set[str]:
     """Decisions and outcomes through the real sink; the decision ids."""
-    store = RedisStore(RedisOptions(url))
+    store = RedisStore(RedisOptions(url, timeout_s=30.0))
     await store.report_nodes("c", (), full=False)
     sink = DecisionSink(store, capacity=2 * DECISIONS)
     ids = set()
@@ -64,7 +64,7 @@ async def fill(url: str) -> set[str]:
 
 async def acknowledged(url: str) -> set[str]:
     """Positions up to which the ring was told that it is exported."""
-    store = RedisStore(RedisOptions(url))
+    store = RedisStore(RedisOptions(url, timeout_s=30.0))
     last = await store.exported("c")
     seen = {position for position, _ in await store.read_decisions("c", "0", 10 * DECISIONS)}
     await store.close()

@@ -208,6 +208,20 @@ def test_more_units_join_where_heat_caps_the_few_the_threshold_asks_for() -> Non
     assert max(s.predicted_peak_celsius for s in more.shares) <= 60.0 + 1e-6
 
 
+def test_the_serial_part_goes_where_it_overheats_nobody() -> None:
+    hot = {"gpu_celsius": 59.5, "limit_celsius": 60.0, "ambient_celsius": 22.0}
+    weak = Hardware(2.0, 10.0, 1.0)
+    nodes = (node("strong", **hot), node("cool", hardware=weak, **{**hot, "gpu_celsius": 30.0}))
+    plan = split(cluster_of(nodes), scale=5.0, serial_scale=20.0)
+    assert plan.outcome is Outcome.PLACED
+    assert plan.shares[0].node == "cool"
+    assert all(share.predicted_peak_celsius <= 60.0 + 1e-6 for share in plan.shares)
+    too_much = split(cluster_of(nodes[:1]), scale=0.01, serial_scale=200.0)
+    assert too_much.outcome in (Outcome.WAIT, Outcome.NO_FIT)
+    assert too_much.blockers[0].reason is Reason.THERMAL_LIMIT
+    assert too_much.blockers[0].shortfall > 0
+
+
 def test_too_hot_for_all_of_it_waits_and_says_how_much_is_too_much() -> None:
     hot = {"gpu_celsius": 59.0, "limit_celsius": 60.0, "ambient_celsius": 22.0}
     view = cluster_of(tuple(node(f"n{i}", **hot) for i in range(2)))

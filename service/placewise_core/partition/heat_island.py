@@ -61,11 +61,16 @@ class _Candidates:
     capability: FloatArray
     allowed_s: FloatArray
 
+    def led_by(self, i: int) -> "_Candidates":
+        """The same with unit i first, where the serial part is done."""
+        order = np.concatenate([[i], np.delete(np.arange(len(self.rows)), i)])
+        return self.take(order) if i else self
+
     def take(self, chosen: IntArray | slice) -> "_Candidates":
         return _Candidates(self.rows[chosen], self.capability[chosen], self.allowed_s[chosen])
 
     def after(self, serial_scale: float) -> "_Candidates":
-        """The strongest unit has worked off the serial part already: that much less may follow."""
+        """The first unit has worked off the serial part already: that much less may follow."""
         allowed = self.allowed_s.copy()
         allowed[0] = max(allowed[0] - serial_scale / self.capability[0], 0.0)
         return replace(self, allowed_s=allowed)
@@ -212,21 +217,27 @@ def _too_hot(
     q: float,
 ) -> PartitionPlan:
     """All idle units together may not take it. WAIT if cool ones could, or busy ones once free; else NO_FIT."""
-    short = task.parallel_scale - candidates.after(task.serial_scale).room
+    most_serial = float((candidates.capability * candidates.allowed_s).max())
+    short = max(task.parallel_scale - candidates.after(task.serial_scale).room, task.serial_scale - most_serial)
     exclusion.add(exclusion.codes == 0, Reason.THERMAL_LIMIT)
     considered = np.flatnonzero(exclusion.codes >= 0)
     thermal = figures.thermal
     cool = replace(thermal, now=np.fmin(thermal.now, np.fmin(thermal.limit, thermal.steady) - _COOLED_BY))
-    room = float((figures.of_units[considered] * allowed_s(cool)[units.node[considered]]).sum())
+    rooms = figures.of_units[considered] * allowed_s(cool)[units.node[considered]]
     message = f"a computing scale of {short:.4g} more than the idle units may take below their limits"
     blocker = Blocker(Reason.THERMAL_LIMIT, len(candidates.rows), short, "scale", message)
-    outcome = Outcome.WAIT if room >= task.parallel_scale + task.serial_scale else Outcome.NO_FIT
+    is_enough = rooms.sum() >= task.parallel_scale + task.serial_scale and rooms.max() >= task.serial_scale
+    outcome = Outcome.WAIT if is_enough else Outcome.NO_FIT
     return _nothing(outcome, q, (blocker,))
 
 
 def _chosen(candidates: _Candidates, k: int, task: DivisibleTask) -> _Candidates | None:
     """The k strongest, and more where heat asks for it; None where even all are too few."""
     scale, serial = task.parallel_scale, task.serial_scale
+    able = np.flatnonzero(candidates.capability * candidates.allowed_s >= serial)
+    if not len(able):
+        return None  # the serial part alone would overheat any of them
+    candidates = candidates.led_by(int(able[0]))
     if k < 2:
         alone = np.flatnonzero(candidates.capability * candidates.allowed_s >= scale + serial)
         if len(alone):
