@@ -56,6 +56,8 @@ def judged(claim: Claim, results: Results) -> Judgement:
 
 def half_width(value: float) -> str:
     """Two figures, or whole numbers from ten on."""
+    if value < 1e-9:  # what rounding leaves of paired equal runs
+        return "0"
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
