@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 
 from placewise_core.place.completed_metrics import CompletedMetrics
 from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics
-from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
+from placewise_core.place.subtask_scale import from_unit, to_unit
 from placewise_training.data.stdm_matrix import PROFILE_ERROR
 from placewise_training.sim.choosers import BacklogEct
 from placewise_training.sim.hardware import ldwp_cluster
@@ -24,7 +25,22 @@ from placewise_training.sim.pipelines import PipelineWorkload, subtask_truths
 from placewise_training.sim.units import IawpUnits
 
 FIRST_SEED = 10_005
+STDM_MODEL = "stdm.onnx"
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5
+
+
+class ExportedCompletion:
+    """The exported net as a MetricCompleter. The service has its own, which also survives a net that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self._session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+
+    def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:
+        """All metrics of a subtask, the known ones unchanged."""
+        row = to_unit(known)[None]
+        feeds = {"known": np.nan_to_num(row).astype(np.float32), "mask": (~np.isnan(row)).astype(np.float32)}
+        found = np.asarray(self._session.run(["completed"], feeds)[0], dtype=np.float64)[0]
+        return {**from_unit(found), **known}
 
 
 def short_profiles(seed: int) -> dict[str, dict[str, float]]:
@@ -51,7 +67,7 @@ def throughput(metrics: SubtaskMetrics, seed: int, tasks: int = 150) -> float:
     return simulation.run().throughput_per_min
 
 
-def compare(completion: StdmRuntime, seed: int, tasks: int = 150) -> Mapping[str, float]:
+def compare(completion: ExportedCompletion, seed: int, tasks: int = 150) -> Mapping[str, float]:
     """Throughput by what is known of the subtasks."""
     two = KnownMetrics(short_profiles(seed))
     every = KnownMetrics({kind: truth.profile() for kind, truth in subtask_truths("judge").items()})
@@ -66,8 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--tasks", type=int, default=150)
     args = parser.parse_args(arguments)
-    report = json.loads((args.run / STDM_REPORT).read_text("utf-8"))
-    completion = StdmRuntime.load((args.run / STDM_MODEL).read_bytes(), report)
+    completion = ExportedCompletion(args.run / STDM_MODEL)
     for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
         json.dump({"seed": seed, **compare(completion, seed, args.tasks)}, sys.stdout)
         sys.stdout.write("\n")
