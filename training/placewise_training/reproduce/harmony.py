@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper, Trial
 from placewise_training.reproduce.harmony_claims import TECHNIQUES, claims
-from placewise_training.reproduce.harmony_interference import PREDICTORS, packed_trial, pair_trial, prediction_trial
+from placewise_training.reproduce.harmony_interference import packed_trial, pair_trial
+from placewise_training.reproduce.harmony_predictions import PREDICTORS, SETTINGS, prediction_trial
 from placewise_training.reproduce.harmony_runs import (
     CONSOLIDATE,
     HARMONY,
     ORACLE,
     PAPER_BASELINES,
+    SEARCH,
     SHORTEST,
     SHORTEST_ORACLE,
     Scenario,
@@ -22,8 +24,8 @@ from placewise_training.reproduce.harmony_runs import (
 from placewise_training.sim.workloads import HARMONY_MODELS
 
 _YARDSTICK = "load-balance"
-_SWEPT = (*PAPER_BASELINES, CONSOLIDATE, SHORTEST, HARMONY)
-_ALL = (*PAPER_BASELINES, CONSOLIDATE, SHORTEST, ORACLE, SHORTEST_ORACLE, HARMONY)
+_SWEPT = (*PAPER_BASELINES, CONSOLIDATE, SHORTEST, SEARCH, HARMONY)
+_ALL = (*PAPER_BASELINES, CONSOLIDATE, SHORTEST, SEARCH, ORACLE, SHORTEST_ORACLE, HARMONY)
 _PATTERNS: Mapping[str, tuple[str, float]] = {
     "uniform, 3 per interval": ("uniform", 3.0),
     "Poisson, 2 per interval": ("poisson", 2.0),
@@ -156,7 +158,7 @@ def _by_model(base: Scenario) -> Experiment:
         found, yardstick = run(base, method, seed)[name], run(base, _YARDSTICK, seed)[name]
         return Outcome({"jct": found, "relative": found / yardstick})
 
-    methods = (*PAPER_BASELINES, CONSOLIDATE, ORACLE, HARMONY)
+    methods = (*PAPER_BASELINES, CONSOLIDATE, SEARCH, ORACLE, HARMONY)
     return Experiment(
         "fig11", "By job type, uniform arrivals", "Fig. 11", HARMONY_MODELS, methods, (_JCT, _RELATIVE), trial
     )
@@ -204,14 +206,15 @@ def _predictions(jobs: int) -> Experiment:
         "fig13",
         "Predicting training speeds",
         "Fig. 13",
-        ("all", "seq2seq", "ctc"),
+        SETTINGS,
         PREDICTORS,
         metrics,
         trial,
         theirs={("all", "reward model", "error"): 6.9, ("all", "reward model", "within"): 83.0},
-        note="Speeds under random placement, noise included. LIF is told the speed of the very placement without "
-        "neighbours and how much CPU and bandwidth others use; its coefficients are those the service ships, fitted to "
-        "measured sensitivities.",
+        note="The new job and its neighbours at every start under random placement, noise included. LIF is told the "
+        "speed of the very placement without neighbours and the CPU others use; its coefficients are those the service "
+        "ships, fitted to measured sensitivities. The reward model is told the reported speeds of running jobs, and of "
+        "a new job nothing but its request.",
     )
 
 

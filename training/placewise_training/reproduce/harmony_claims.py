@@ -12,10 +12,10 @@ from placewise_training.reproduce.claims import (
     percent,
     verdict_of,
 )
-from placewise_training.reproduce.harmony_interference import NO_INTERFERENCE
-from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, ORACLE, PAPER_BASELINES, SHORTEST
+from placewise_training.reproduce.harmony_predictions import ALL, NEIGHBOURS, NEW, NO_INTERFERENCE, REWARD_MODEL
+from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, ORACLE, PAPER_BASELINES, SEARCH, SHORTEST
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.statistics import estimate
+from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.sim.workloads import HARMONY_MODELS
 
 TECHNIQUES: Mapping[str, float] = {  # Table II: mean JCT in intervals
@@ -93,6 +93,20 @@ def _beyond(patterns: Sequence[str]) -> list[Claim]:
             is_beyond=True,
         ),
         Claim(
+            "search",
+            "The best of 8 heuristic placements by the shipped reward model is 16 % below each, and below consolidation",
+            "–",
+            judge_change("fig10", patterns, "jct", SEARCH, (*PAPER_BASELINES, CONSOLIDATE), -0.16, _why_headroom),
+            is_beyond=True,
+        ),
+        Claim(
+            "search_30",
+            "On 30 servers it is 21 % below each",
+            "–",
+            judge_change("fig14", patterns, "jct", SEARCH, (*PAPER_BASELINES, CONSOLIDATE), -0.21, _why_headroom),
+            is_beyond=True,
+        ),
+        Claim(
             "headroom",
             "There is room for 16 % below each baseline: an oracle on the true speeds reaches it on 6 servers",
             "–",
@@ -136,10 +150,21 @@ def _judge_interval(results: Results) -> Judgement:
 
 
 def _judge_reward(results: Results) -> Judgement:
-    error = results.estimate("fig13", "all", "reward model", "error")
-    within = results.estimate("fig13", "all", "reward model", "within")
+    error = results.estimate("fig13", ALL, REWARD_MODEL, "error")
+    within = results.estimate("fig13", ALL, REWARD_MODEL, "within")
+    lif = min(results.estimate("fig13", ALL, m, "error").mean for m in ("lif-linear", "lif-quadratic"))
     is_met = error.mean <= 0.069 and within.mean >= 0.83
-    return Judgement(Verdict.REPRODUCED if is_met else Verdict.NOT, f"{percent(error)}, {percent(within)}")
+    verdict = Verdict.REPRODUCED if is_met else Verdict.PARTLY if error.high < lif else Verdict.NOT
+    why = (
+        f"New jobs {_errs(results, NEW, REWARD_MODEL)}, neighbours {_errs(results, NEIGHBOURS, REWARD_MODEL)}. The "
+        "paper trains and tests on one trace, where a job type's speed is known; here models, GPUs and network are judged by "
+        f"sources it was not trained on. The better LIF model, told the speed alone, errs by {100 * lif:.0f} %."
+    )
+    return Judgement(verdict, f"{_share(error)}, {_share(within)}", why)
+
+
+def _share(value: Estimate) -> str:
+    return f"{100 * value.mean:.1f} ± {100 * value.half_width:.2g} %"
 
 
 def _judge_lif(results: Results) -> Judgement:

@@ -6,9 +6,12 @@ Equal scenarios are run once per method and seed, however many figures look at t
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
 
 from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import placement_policies
+from placewise_core.place.registry import placement_policies, search_policy
+from placewise_core.place.search import SpeedScorer
 from placewise_training.reproduce.design import InterruptedRunError, NeedsBundleError
 from placewise_training.reproduce.harmony_oracle import OracleSearch
 from placewise_training.sim.arrivals import INTERVAL_S
@@ -28,6 +31,7 @@ SHORTEST = "consolidate, shortest first"
 ORACLE = "oracle: best of 200 on true speeds"
 SHORTEST_ORACLE = "oracle, shortest first"
 HARMONY = "harmony"
+SEARCH = "best of 8 by the reward model"
 _LEARNED = (HARMONY,)
 
 
@@ -59,11 +63,27 @@ def policy_of(method: str) -> PlacementPolicy:
     """The policy behind a method's name. Raises NeedsBundleError for a learned one that is not there yet."""
     if method in (ORACLE, SHORTEST_ORACLE):
         return OracleSearch()
+    if method == SEARCH:
+        scorer = shipped_reward_model()
+        if scorer is None:
+            raise NeedsBundleError("needs a bundle: the reward model is not trained yet")
+        return search_policy(scorer, placement_policies())
     name = CONSOLIDATE if method == SHORTEST else method
     policies = placement_policies()
     if name not in policies and name in _LEARNED:
         raise NeedsBundleError("needs a bundle: the learned policy is not trained yet")
     return policies[name]
+
+
+@functools.cache
+def shipped_reward_model() -> SpeedScorer | None:
+    """The reward model of the bundle the service ships; None while there is none."""
+    found = resources.files("placewise_service").joinpath("bundles", "default", "reward.onnx")
+    if not found.is_file():
+        return None
+    from placewise_training.export import OnnxScorer  # noqa: PLC0415 (torch takes seconds to import)
+
+    return OnnxScorer.load(Path(str(found)))
 
 
 @functools.cache
@@ -85,6 +105,7 @@ def run(scenario: Scenario, method: str, seed: int) -> Mapping[str, float]:
         discipline=Discipline(every_s=scenario.every_s, order="srtf" if is_shortest_first else "policy"),
         belief=make_truth("train", FIRST_SEED + seed).sharing,
         observers=(observe,),
+        reports_progress=True,
     )
     jobs = scenario.workload().generate(truth, FIRST_SEED + seed)
     simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)

@@ -1,0 +1,177 @@
+"""Harmony's Fig. 13: how well models predict training speeds, under random placement of jobs that fill the cluster.
+
+At each start every model says how fast the new job and its neighbours will run then; the truth says how fast they do.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job
+from placewise_core.part_tokens import PartEncoder, PartTokens, linear_speed
+from placewise_core.place.lif import LeastInterference
+from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.registry import placement_policies
+from placewise_core.place.search import SpeedScorer
+from placewise_core.view import ClusterView
+from placewise_training.reproduce.design import NeedsBundleError, Outcome
+from placewise_training.reproduce.harmony_runs import FIRST_SEED, Scenario, shipped_reward_model
+from placewise_training.sim.arrivals import INTERVAL_S
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.engine import SimOptions, Simulation, spots_of
+from placewise_training.sim.hardware import harmony_cluster
+from placewise_training.sim.jobs import SimJob, workers_of
+from placewise_training.sim.policies import placement_policy
+from placewise_training.sim.speed.base import Footprint, NodeLoad, Part
+from placewise_training.sim.truths import make_truth
+
+REWARD_MODEL = "reward model"
+NO_INTERFERENCE = "speed alone, no interference"
+PREDICTORS = ("lif-linear", "lif-quadratic", NO_INTERFERENCE, REWARD_MODEL)
+ALL, NEW, NEIGHBOURS = "all", "new jobs", "neighbours"
+SETTINGS = (ALL, NEW, NEIGHBOURS, "seq2seq", "ctc")
+WITHIN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedSample:
+    """One job after a start: its true speed, the one its placement has without neighbours, what others use there, and
+    what the reward model predicts (0: there is none)."""
+
+    model: str
+    is_new: bool
+    speed: float
+    alone: float
+    use: tuple[tuple[float, float], ...]  # per node: shares of CPU and bandwidth that others use
+    rewarded: float
+
+
+class _Watcher:
+    """Random placement; notes at each start what is true and what the reward model says."""
+
+    name = "watcher"
+
+    def __init__(self, scorer: SpeedScorer | None) -> None:
+        self.samples: list[SpeedSample] = []
+        self.simulation: Simulation | None = None
+        self._random = placement_policy("random")
+        self._scorer = scorer
+        self._encoder = PartEncoder()
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        proposal = self._random.propose(job, view, context)
+        if proposal is not None:
+            self._note(job, proposal.assignments, self._encoder.encode(job, [proposal.assignments], view))
+        return proposal
+
+    def _note(self, job: Job, assignments: tuple[Assignment, ...], tokens: PartTokens) -> None:
+        simulation = self.simulation
+        if simulation is None:
+            raise RuntimeError("the watcher is not attached to a simulation")
+        new = simulation.waiting[job.id]
+        jobs = [new, *(simulation.running[held.id].sim for held in tokens.neighbours)]
+        rewarded = self._rewarded(jobs, tokens)
+        made = simulation.speed.footprint(new, spots_of(assignments), simulation.nodes)
+        footprints = {**simulation.footprints, new.id: made}
+        for part in made.parts:
+            simulation.nodes[part.node].add(new.id, part)
+        try:
+            for sim_job, predicted in zip(jobs, rewarded, strict=True):
+                speed = simulation.speed.rate(footprints[sim_job.id], simulation.nodes, footprints)
+                self.samples.append(_sample(footprints[sim_job.id], simulation, speed, predicted, sim_job is new))
+        finally:
+            for part in made.parts:
+                simulation.nodes[part.node].remove(new.id)
+
+    def _rewarded(self, jobs: Sequence[SimJob], tokens: PartTokens) -> list[float]:
+        """Samples per second the reward model predicts for each job; zeros without one."""
+        if self._scorer is None:
+            return [0.0] * len(jobs)
+        relative = self._scorer.speeds(tokens)[0]
+        owner = tokens.job[0].tolist()
+        return [float(relative[owner.index(i)]) * _linear(job) for i, job in enumerate(jobs)]
+
+
+def _linear(job: SimJob) -> float:
+    """Linear speed in samples per second: what the reward model's answers are multiples of."""
+    return linear_speed(job.job, workers_of(job.job)) * job.samples / job.job.total_epochs
+
+
+def _sample(made: Footprint, simulation: Simulation, speed: float, rewarded: float, is_new: bool) -> SpeedSample:
+    return SpeedSample(
+        made.job.job.model,
+        is_new,
+        speed,
+        made.samples_per_step / made.alone_step_s,
+        tuple(_used_by_others(simulation.nodes[part.node], part) for part in made.parts),
+        rewarded,
+    )
+
+
+def _used_by_others(load: NodeLoad, part: Part) -> tuple[float, float]:
+    """Of the cores, what others asked for and use. The jobs reserve no bandwidth, so LIF sees none in use.
+
+    That is the kindest input: with all the cores others would like, or with the NIC's measured use, LIF errs more.
+    """
+    cores = (load.cpu_requested - min(part.cpu_requested, part.cpu_wanted)) / load.spec.node.capacity.cpu_cores
+    return min(1.0, max(0.0, cores)), 0.0
+
+
+@functools.cache
+def speed_samples(jobs: int, seed: int) -> tuple[SpeedSample, ...]:
+    """What was seen at every start of one simulation."""
+    truth = make_truth("judge", FIRST_SEED + seed)
+    watcher = _Watcher(shipped_reward_model())
+    simulation = Simulation(
+        harmony_cluster(),
+        Scenario(per_interval=5.0, jobs=jobs).workload().generate(truth, FIRST_SEED + seed),
+        truth,
+        watcher,
+        options=SimOptions(discipline=Discipline(every_s=INTERVAL_S), reports_progress=True),
+        seed=seed,
+    )
+    watcher.simulation = simulation
+    simulation.run()
+    return tuple(watcher.samples)
+
+
+def prediction_trial(setting: str, method: str, seed: int, jobs: int) -> Outcome:
+    """Mean relative error, and the share of predictions within 10 %. `setting` is one of SETTINGS.
+
+    LIF is told what others use, and how fast the placement is without them: what it must find is interference. The
+    reward model is told what a host reports: how fast running jobs have been, and of a new one nothing but its request.
+    """
+    if method == REWARD_MODEL and shipped_reward_model() is None:
+        raise NeedsBundleError("needs a bundle: the reward model is not trained yet")
+    samples = [s for s in speed_samples(jobs, seed) if _is_of(s, setting)]
+    errors = np.array([abs(_predicted(s, method) - s.speed) / s.speed for s in samples])
+    return Outcome({"error": float(errors.mean()), "within": float((errors <= WITHIN).mean())})
+
+
+def _is_of(sample: SpeedSample, setting: str) -> bool:
+    if setting in (NEW, NEIGHBOURS):
+        return sample.is_new == (setting == NEW)
+    return setting in (ALL, sample.model)
+
+
+def _predicted(sample: SpeedSample, method: str) -> float:
+    if method == REWARD_MODEL:
+        return sample.rewarded
+    if method == NO_INTERFERENCE:
+        return sample.alone
+    policy = _lif(method)
+    return sample.alone / max(policy.slowdown(sample.model, *use) for use in sample.use)
+
+
+@functools.cache
+def _lif(name: str) -> LeastInterference:
+    policy = placement_policies()[name]
+    if not isinstance(policy, LeastInterference):
+        raise TypeError(f"{name} is not a model of interference")
+    return policy
