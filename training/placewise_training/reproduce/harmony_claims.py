@@ -175,7 +175,8 @@ def _judge_reward(results: Results) -> Judgement:
     why = (
         f"New jobs {_errs(results, NEW, REWARD_MODEL)}, neighbours {_errs(results, NEIGHBOURS, REWARD_MODEL)}. The "
         "paper trains and tests on one trace, where a job type's speed is known; here models, GPUs and network are "
-        f"judged by sources it was not trained on. The better LIF model, told the speed alone, errs by {100 * lif:.0f} %."
+        f"judged by sources it was not trained on. The better LIF model, told the speed alone, errs by "
+        f"{100 * lif:.0f} %."
     )
     return Judgement(verdict, f"{_share(error)}, {_share(within)}", why)
 
@@ -193,9 +194,9 @@ def _judge_lif(results: Results) -> Judgement:
     verdict = Verdict.REPRODUCED if all(holds) else Verdict.PARTLY if any(holds) else Verdict.NOT
     plain = _errs(results, "all", NO_INTERFERENCE)
     why = (
-        f"Ignoring interference altogether errs by {plain}. LIF's coefficients come from jobs that had a whole server: "
-        "they charge text models for CPU use that hardly touches them, and what it predicts for speech rests on the one "
-        "speech model whose sensitivity to cores was published."
+        f"Ignoring interference altogether errs by {plain}. LIF's coefficients come from jobs that had a whole "
+        "server: they charge text models for CPU use that hardly touches them, and what it predicts for speech rests "
+        "on the one speech model whose sensitivity to cores was published."
     )
     return Judgement(verdict, "; ".join(said), why)
 
