@@ -35,7 +35,7 @@ _PATTERNS: Mapping[str, tuple[str, float]] = {
 _LARGE_RATE = 5 / 2.75
 
 _JCT = Metric("jct", "mean JCT", "intervals")
-_RELATIVE = Metric("relative", "JCT over load-balance's, same seed", "%", scale=100.0)
+_RELATIVE = Metric("relative", "JCT vs load-balance", "%", scale=100.0)
 _JCT_METRICS = (
     _JCT,
     _RELATIVE,

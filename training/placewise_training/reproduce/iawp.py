@@ -33,7 +33,7 @@ _FIRST_KIND = "2 × K80"  # worker 1
 _WIDEST = 8
 _UNITS: Mapping[str, str] = {**{name: name for name in BASELINES}, IAWP: "iawp"}
 _NODE = (
-    Metric("speedup", "speedup over Random, same seed", "×", is_lower_better=False),
+    Metric("speedup", "speedup over Random", "×", is_lower_better=False),
     Metric("gpu", "GPUs busy", "%", scale=100.0, is_lower_better=False),
     Metric("sm", "SMs in use", "%", scale=100.0, is_lower_better=False),
     Metric("cpu", "cores busy", "%", scale=100.0, is_lower_better=False, is_plotted=False),
