@@ -226,7 +226,6 @@ def _width(tasks: int) -> Experiment:
         trial,
         axis="at most",
         plot="lines",
-        is_log_x=True,
     )
 
 
