@@ -41,8 +41,8 @@ _AVERAGE_MIN, _BAND = 6, 0.1  # the plateau is the mean of six minutes; within a
 
 
 def paper(is_quick: bool) -> Paper:
-    """The evaluation; quick has a fifth of the tasks and fewer points."""
-    base = Load(tasks=200 if is_quick else 1500)
+    """The evaluation; quick has a tenth of the tasks and fewer points."""
+    base = Load(tasks=150 if is_quick else 1500)
     title = "LDWP + IAWP: pipelines on a hybrid cluster"
     return Paper("ldwp", title, _experiments(base, is_quick), claims(), _ASSUMPTIONS)
 
@@ -64,7 +64,7 @@ _ASSUMPTIONS = (
 def _experiments(base: Load, is_quick: bool) -> list[Experiment]:
     node_counts = (6, 10) if is_quick else (3, 6, 10, 11)
     rates = (10, 60) if is_quick else (10, 20, 30, 40, 50, 60)
-    task_counts = (100, 200) if is_quick else (500, 1500)
+    task_counts = (75, 150) if is_quick else (500, 1500)
     datasets = (20, 400) if is_quick else (10, 20, 60, 120, 200, 400)
     return [
         _sweep(
@@ -175,7 +175,7 @@ def _speedup(datasets: Sequence[float]) -> Experiment:
 
 
 def _changing(is_quick: bool) -> Experiment:
-    add_min, remove_min, end_min = (6, 12, 18) if is_quick else (18, 36, 54)
+    add_min, remove_min, end_min = (5, 10, 15) if is_quick else (18, 36, 54)
     load = Load(nodes=8, tasks=50 * end_min, add_min=add_min, remove_min=remove_min)
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
