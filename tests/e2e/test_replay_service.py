@@ -38,9 +38,7 @@ async def test_a_replayed_trace_is_whole_in_the_log(
         assert balance["avg_queue_s"] > 0  # the large job waits for a node of its own
         assert (tmp_path / "p.png").stat().st_size > 10_000
         monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
-        await asyncio.sleep(
-            2.0
-        )  # many flush intervals: an export in between would see open rows
+        await asyncio.sleep(2.0)  # many flush intervals: an export in between would see open rows
         async with asyncio.timeout(60):  # the log is written behind the answers: the last events may not be there yet
             placed = await exported(tmp_path / "log")
             while len(placed) < 18 or any(row["status"] == "OPEN" for row in placed):
