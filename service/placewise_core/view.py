@@ -133,9 +133,9 @@ class ClusterView(NodeArrays):
     def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
         """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
         mask = usable.copy()
-        for row in np.flatnonzero(demand):
-            if row != GPUS:
-                mask &= self.free[row] >= demand[row]
+        for row, amount in enumerate(demand.tolist()):
+            if amount and row != GPUS:
+                mask &= self.free[row] >= amount
         if demand[GPUS] > 0:
             mask &= self._gpu_feasible(demand, group, sharing)
         if group.node_selector:
@@ -174,10 +174,13 @@ class ClusterView(NodeArrays):
                 free.append(g)
         return tuple(free)
 
-    @staticmethod
-    def wants_plain_gpus(demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
-        """True for whole exclusive GPUs of any model and memory: the common case, answered by counting."""
-        return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, sharing)
+    def wants_plain_gpus(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """True for whole exclusive GPUs where every GPU there is has the model and the memory: the common case,
+        answered by counting."""
+        if group.gpu_model or may_share(demand, sharing):
+            return False
+        memory = float(demand[GPU_MEMORY])
+        return memory == 0 or memory <= self._least_gpu_memory * max(1.0, float(demand[GPUS]))
 
     def gpu_open(
         self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)

@@ -136,6 +136,7 @@ class NodeArrays:
         for i, node in enumerate(self.nodes):
             self._write_inventory(i, node)
             self._write_node(i, node)
+        self._least_gpu_memory = float(self.gpu_memory.min(where=self.gpu_exists, initial=np.inf))
         self._reset_usage()
 
     def _write_inventory(self, m: int, node: Node) -> None:
