@@ -368,6 +368,17 @@ async def test_place_honours_the_shape_that_was_admitted() -> None:
         assert sum(len(a.gpu_indices) for a in decision.decisions[0].assignments) == 2
 
 
+async def test_admitting_a_rigid_job_writes_nothing() -> None:
+    async with running_engine(nodes=2, gpus=4) as engine:
+        before = (await engine.get_cluster(CLUSTER)).view.version
+        rigid = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("r"),), policy="fifo"))
+        assert rigid.plan.admissions[0].verdict is Verdict.ADMIT
+        assert (await engine.get_cluster(CLUSTER)).view.version == before
+        elastic = Job(JobId("e"), model="ResNet-50", elastic=ElasticRange(2, 2), queue="q")
+        await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (elastic,), policy="fifo"))
+        assert (await engine.get_cluster(CLUSTER)).view.version == before + 1
+
+
 async def test_a_partition_uses_every_idle_unit_it_can() -> None:
     async with running_engine(nodes=2, gpus=2) as engine:
         task = DivisibleTask("t", parallel_scale=1000.0, serial_scale=10.0, overhead_s=0.1)

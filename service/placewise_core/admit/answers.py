@@ -1,21 +1,26 @@
 """Remembers in the queue's state which shapes were admitted, so that Place honours them. Decides nothing."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from placewise_core.decision import AdmitPlan, Verdict
+from placewise_core.job import Job
 
 # A shape nobody placed in this many slots is forgotten: the host went its own way.
 _KEPT_SLOTS = 8640
 
 
-def with_shapes(plan: AdmitPlan, slot: int) -> AdmitPlan:
-    """The plan with every admitted shape in `queue.admitted`; the same plan where all of them stand there already.
+def with_shapes(plan: AdmitPlan, jobs: Sequence[Job], slot: int) -> AdmitPlan:
+    """The plan with every shape it chose in `queue.admitted`; the same plan where all of them stand there already.
 
-    Policies that keep a queue themselves (proteus) have written theirs; for the others this is the only state.
+    Policies that keep a queue themselves (proteus) have written theirs; for the others this is the only state. A rigid
+    job brings its shape along, so nothing is remembered (and nothing written) for it.
     """
     known = plan.queue.admitted
     shapes = {
-        a.job_id: (a.nodes, a.gpus_per_node) for a in plan.admissions if a.verdict is Verdict.ADMIT and a.nodes > 0
+        a.job_id: (a.nodes, a.gpus_per_node)
+        for job, a in zip(jobs, plan.admissions, strict=True)
+        if a.verdict is Verdict.ADMIT and a.nodes > 0 and not job.is_rigid
     }
     new: dict[str, tuple[int, int, int]] = {
         job: (*shape, slot) for job, shape in shapes.items() if known.get(job, (0, 0, 0))[:2] != shape

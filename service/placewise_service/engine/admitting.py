@@ -101,7 +101,7 @@ class Admitting:
         now_s = self.common.clock.now_s()
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
         context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
-        plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), slot)
+        plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), command.jobs, slot)
         if plan.queue is not queue:
             plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
         return AdmitDraft(plan, queue, now_s, seed)
