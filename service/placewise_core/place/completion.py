@@ -56,7 +56,12 @@ def _on_cpus(view: ClusterView) -> FloatArray:
 
 @dataclass(slots=True)
 class _Kept:
+    """`weights` (4, M): 1 over the number of resources the node has, 0 for one it lacks. `measured` (4, M): telemetry's
+    shares, 0 where unknown."""
+
     load: FloatArray
+    weights: FloatArray
+    measured: FloatArray
     stamps: IntArray
     telemetry_stamp: int
 
@@ -72,21 +77,30 @@ class NodeLoads:
         """(M,) in [0, 1]. Do not write."""
         kept = self._kept.get(view)
         if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
-            load = _load(view, np.arange(view.size))
-            self._kept[view] = _Kept(load, view.node_stamp.copy(), view.telemetry_stamp)
-            return load
+            kept = self._kept[view] = _begun(view)
         changed = (kept.stamps != view.node_stamp).nonzero()[0]
         if len(changed):
-            kept.load[changed] = _load(view, changed)
+            kept.load[changed] = _load(view, kept, changed)
             kept.stamps[changed] = view.node_stamp[changed]
         return kept.load
 
 
-def _load(view: ClusterView, nodes: IntArray) -> FloatArray:
+def _begun(view: ClusterView) -> _Kept:
+    is_there = view.inverse_capacity[_ROWS] > 0
+    return _Kept(
+        load=np.zeros(view.size),
+        weights=is_there / np.maximum(1, is_there.sum(axis=0)),
+        measured=np.nan_to_num(view.telemetry[_MEASURED]),
+        stamps=np.full(view.size, -1, dtype=np.int64),
+        telemetry_stamp=view.telemetry_stamp,
+    )
+
+
+def _load(view: ClusterView, kept: _Kept, nodes: IntArray) -> FloatArray:
     """(n,) load of some nodes. A resource the node lacks counts in neither sum nor mean."""
-    at = np.ix_(_ROWS, nodes)
-    scale = view.inverse_capacity[at]
-    is_there = scale > 0
-    used = np.fmax(is_there - view.free[at] * scale, view.telemetry[np.ix_(_MEASURED, nodes)])
-    used = np.clip(used, 0.0, 1.0) * is_there
-    return np.asarray(used.sum(axis=0) / np.maximum(1, is_there.sum(axis=0)))
+    at = (_ROWS[:, None], nodes)
+    used = 1.0 - view.free[at] * view.inverse_capacity[at]
+    np.maximum(used, kept.measured[:, nodes], out=used)
+    np.minimum(used, 1.0, out=used)
+    used *= kept.weights[:, nodes]
+    return np.asarray(used.sum(axis=0))

@@ -31,7 +31,8 @@ class Tetris:
         return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
-        scores = self._alignment(task) + _IN_USE * (task.view.task_count > 0)
+        scores = self._alignment(task)
+        scores[task.view.task_count > 0] += _IN_USE
         if task.placed:
             scores[task.placed[-1][1]] += _BEING_FILLED
         return scores
@@ -46,9 +47,9 @@ class Tetris:
     @staticmethod
     def _alignment(task: TaskContext) -> FloatArray:
         view = task.view
-        total = np.zeros(view.size)
-        for row in np.flatnonzero(task.demand).tolist():
-            free = view.free[row] if row != GPUS else view.free_gpus()
-            inverse = view.inverse_capacity[row]
-            total += task.demand[row] * free * inverse * inverse
+        total: FloatArray = np.zeros(view.size)
+        for row, amount in enumerate(task.demand.tolist()):
+            if amount:
+                inverse = view.inverse_capacity[row]
+                total += (view.free[row] if row != GPUS else view.free_gpus()) * inverse * (amount * inverse)
         return total

@@ -1,6 +1,7 @@
 """Tiresias (Harmony's baseline): two-dimensional least attained service; consolidates where the model is skewed."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from placewise_core.job import Job
 from placewise_core.place.consolidate import Consolidate
@@ -16,6 +17,8 @@ SKEW_THRESHOLD = 0.4
 # of one GPU separates trial runs from training on the traces used here.
 CLASS_BOUNDS_GPU_S = (3600.0,)
 
+_KEPT_MODELS = 4096  # looking a name up costs more than placing a gang; names come from users, in any number
+
 
 class Tiresias:
     """Order: discretised 2D-LAS. Attained service = GPUs × time; the class with the least first, and first come, first
@@ -28,7 +31,7 @@ class Tiresias:
     name = "tiresias"
 
     def __init__(self, skew: SkewTable) -> None:
-        self._skew = skew
+        self._skew_of = lru_cache(maxsize=_KEPT_MODELS)(skew.of)
         self._consolidate = Consolidate()
         self._spread = LoadBalance()
 
@@ -40,7 +43,7 @@ class Tiresias:
         return policy.propose(job, view, context)
 
     def is_consolidated(self, job: Job) -> bool:
-        skew = self._skew.of(job.model, job.params_millions)
+        skew = self._skew_of(job.model, job.params_millions)
         return skew is None or skew > SKEW_THRESHOLD
 
 
