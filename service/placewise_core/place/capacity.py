@@ -1,5 +1,6 @@
 """How many tasks of a group each node has room for. Counts only; never claims."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,11 +25,13 @@ def task_capacity(
     """
     most = min(group.count, group.max_per_node) if group.max_per_node else group.count
     rooms = np.full(view.size, float(most))
-    for row in np.flatnonzero(demand).tolist():
+    for row, wanted in enumerate(demand.tolist()):
+        if not wanted:
+            continue
         amount: FloatArray | IntArray = view.free[row] if row != GPUS else gpu_slots(view, demand, group, sharing)
         if promised and row in promised:
             amount = amount - promised[row]
-        np.minimum(rooms, amount / per_task(demand, row), out=rooms)
+        np.minimum(rooms, amount / (wanted if row != GPUS else math.ceil(wanted)), out=rooms)
     np.maximum(np.floor(rooms, out=rooms), 0.0, out=rooms)
     rooms *= usable if not group.node_selector else usable & view.selected(group)
     return rooms

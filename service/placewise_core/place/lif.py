@@ -17,7 +17,6 @@ from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
 from placewise_core.place.tables import LifCoefficients
 from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
 
-
 _KEPT_MODELS = 4096  # model names come from users, in any number
 
 
@@ -25,8 +24,8 @@ _KEPT_MODELS = 4096  # model names come from users, in any number
 class _Sums:
     """What the scores of a view's nodes are made of, as of `stamps`. Columns are nodes.
 
-    `usage` (4, M): U, B, U², B². `present` (M,): the sum over the tasks there now. `slopes` and `curves` (2, M): its first
-    derivative and half its second, by U and by B.
+    `usage` (4, M): U, B, U², B². `present` (M,): the sum over the tasks there now. `slopes` and `curves` (2, M): its
+    first derivative and half its second, by U and by B.
     """
 
     usage: FloatArray
