@@ -132,7 +132,7 @@ class Engine:
     async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome:
         """Takes what the host says happened. Raises NotFoundError for an unknown cluster."""
         live = await self._common.views.get(cluster)
-        outcome, changes = await self._reporter.job_events(cluster, live.view, events)
+        outcome, changes = await self._reporter.job_events(cluster, live, events)
         self._common.apply(live, changes)
         return outcome
 

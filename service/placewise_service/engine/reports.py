@@ -8,10 +8,10 @@ from placewise_core.cluster import Gpu, Node, RunningJob, RunState, Telemetry
 from placewise_core.commands import JobEvent, JobEventKind
 from placewise_core.events import Event
 from placewise_core.job import Job
-from placewise_core.view import ClusterView
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.observed import completed
+from placewise_service.engine.views import LiveView
 from placewise_service.state.store import JobReport, StateStore
 
 _ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
@@ -43,17 +43,23 @@ class Reporter:
         return ReportOutcome(result.version, result.applied, result.ignored), result.events
 
     async def job_events(
-        self, cluster: str, view: ClusterView, events: Sequence[JobEvent]
+        self, cluster: str, live: LiveView, events: Sequence[JobEvent]
     ) -> tuple[ReportOutcome, Sequence[Event]]:
         """Applies job events in order. Every event is logged; those the store does not need change nothing there."""
         now_s = self._clock.now_s()
-        reports = [report for event in events if (report := _job_report(event, view, now_s)) is not None]
+        # Before the store is told: while it answers, the tail may already take a job that ended off the view.
+        named = {event.job_id: event.decision_id for event in events if event.decision_id}
+        outcomes = [
+            OutcomeRecord(cluster, now_s, event, _decision_id(event, live) or named.get(event.job_id, ""))
+            for event in events
+        ]
+        reports = [report for event in events if (report := _job_report(event, live, now_s)) is not None]
         result = await self._store.report_jobs(cluster, reports)
         changes = list(result.events)
         learned = await self._learn(cluster, events)
         changes.extend(learned)
-        for event in events:
-            self._sink.offer(OutcomeRecord(cluster, now_s, event, _decision_id(event, view)))
+        for outcome in outcomes:
+            self._sink.offer(outcome)
         logged_only = sum(event.kind in _LOGGED_ONLY for event in events)
         version = max((change.version for change in changes), default=result.version)
         applied = result.applied + len(learned) + logged_only
@@ -91,12 +97,17 @@ def _dated(node: Node, now_s: float) -> Telemetry:
     return replace(telemetry, observe_time_s=now_s)
 
 
-def _decision_id(event: JobEvent, view: ClusterView) -> str:
-    running = view.jobs.get(event.job_id)
-    return event.decision_id or (running.decision_id if running is not None else "")
+def _decision_id(event: JobEvent, live: LiveView) -> str:
+    """The decision that led to what is reported: the one the host names, else the job's; "" where nobody knows."""
+    if event.decision_id:
+        return event.decision_id
+    running = live.view.jobs.get(event.job_id)
+    if running is not None:
+        return running.decision_id
+    return live.departed.decision_of(event.job_id, is_end=event.kind in _ENDS)
 
 
-def _job_report(event: JobEvent, view: ClusterView, now_s: float) -> JobReport | None:
+def _job_report(event: JobEvent, live: LiveView, now_s: float) -> JobReport | None:
     """The mutation an event asks for; None where it asks for none."""
     if event.kind not in _ENDS | _HOLDING:
         return None
@@ -105,7 +116,7 @@ def _job_report(event: JobEvent, view: ClusterView, now_s: float) -> JobReport |
         job_id=event.job_id,
         kind=event.kind,
         event_time_s=time_s,
-        running=_running(event, view, time_s) if event.kind is JobEventKind.STARTED else None,
+        running=_running(event, live, time_s) if event.kind is JobEventKind.STARTED else None,
         is_end=event.kind in _ENDS,
         speed=event.speed,
         epochs_done=event.epochs_done,
@@ -114,11 +125,11 @@ def _job_report(event: JobEvent, view: ClusterView, now_s: float) -> JobReport |
     )
 
 
-def _running(event: JobEvent, view: ClusterView, time_s: float) -> RunningJob | None:
+def _running(event: JobEvent, live: LiveView, time_s: float) -> RunningJob | None:
     """What now really runs: the placement the host names, else the one reserved; None where neither is known."""
-    known = view.jobs.get(event.job_id)
+    known = live.view.jobs.get(event.job_id)
     job = event.job or (known.job if known is not None else Job(event.job_id))
-    assignments = completed(event.placement, job, known, view) if event.placement else ()
+    assignments = completed(event.placement, job, known, live.view) if event.placement else ()
     if not assignments and known is None:
         return None
     return RunningJob(
@@ -129,5 +140,5 @@ def _running(event: JobEvent, view: ClusterView, time_s: float) -> RunningJob | 
         start_time_s=time_s,
         speed=event.speed,
         epochs_done=event.epochs_done,
-        decision_id=_decision_id(event, view),
+        decision_id=_decision_id(event, live),
     )

@@ -13,10 +13,11 @@ import structlog
 from placewise_core.clock import Clock
 from placewise_core.cluster import RunningJob
 from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event
+from placewise_core.events import Event, JobsEnded
 from placewise_core.job import JobId
 from placewise_core.view import ClusterView
 from placewise_service.background import ended
+from placewise_service.engine.departed import Departed
 from placewise_service.state.store import StateStore
 
 log = structlog.get_logger(__name__)
@@ -42,6 +43,7 @@ class LiveView:
         self._changed = asyncio.Event()
         self._heard_s = clock.monotonic_s()
         self.is_lost = False
+        self.departed = Departed()
         self.view: ClusterView
 
     @property
@@ -88,11 +90,15 @@ class LiveView:
         return self.view.version
 
     async def _reload(self) -> bool:
+        before = self.view.jobs
         while True:
             try:
-                return await self.load()
+                is_there = await self.load()
             except StateUnavailableError:
                 await asyncio.sleep(_RETRY_S)
+            else:
+                self.departed.note_missing(before, self.view.jobs)
+                return is_there
 
     def apply(self, events: Sequence[Event]) -> None:
         """Applies what follows the view's version, keeps what is further ahead, passes over what is known.
@@ -105,6 +111,8 @@ class LiveView:
             if event.version > self.view.version:
                 self._ahead[event.version] = event
         while (following := self._ahead.pop(self.view.version + 1, None)) is not None:
+            if isinstance(following.change, JobsEnded):
+                self.departed.note(self.view.jobs, following.change)
             self.view.apply(following)
         self._changed.set()
         self._changed = asyncio.Event()

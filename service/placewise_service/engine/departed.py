@@ -1,0 +1,49 @@
+"""Which decision led to jobs that are gone from a view, so that what hosts still report of them finds its decision.
+
+A host repeats the end of a job when the answer to its first report was lost, and may name a job whose reservation has
+expired. By then the view has forgotten the job. Bounded: the oldest are forgotten first.
+"""
+
+from collections.abc import Mapping
+
+from placewise_core.cluster import RunningJob
+from placewise_core.events import JobsEnded
+from placewise_core.job import JobId
+
+MOST = 8192  # about a megabyte; hosts repeat a report within seconds
+
+
+class Departed:
+    """The decisions of one cluster's latest departed jobs, as one replica saw them leave."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._decisions: dict[JobId, tuple[str, bool]] = {}
+
+    def note(self, jobs: Mapping[JobId, RunningJob], change: JobsEnded) -> None:
+        """Remembers the jobs that this change takes out of `jobs`."""
+        for job_id in change.job_ids:
+            if (job := jobs.get(job_id)) is not None:
+                self._remember(job, change.is_expiry)
+
+    def note_missing(self, before: Mapping[JobId, RunningJob], after: Mapping[JobId, RunningJob]) -> None:
+        """Remembers the jobs of a view that are not in the one built in its place."""
+        for job_id in before.keys() - after.keys():
+            self._remember(before[job_id], has_expired=False)
+
+    def decision_of(self, job_id: JobId, *, is_end: bool) -> str:
+        """The decision id, "" where none is known.
+
+        A job that ended may start again under the same id without having asked: only another word of its end is
+        about the old decision. One whose reservation expired may still start, late, on what was decided.
+        """
+        decision_id, has_expired = self._decisions.get(job_id, ("", False))
+        return decision_id if is_end or has_expired else ""
+
+    def _remember(self, job: RunningJob, has_expired: bool) -> None:
+        if not job.decision_id:
+            return
+        self._decisions.pop(job.job.id, None)  # the newest stands last
+        self._decisions[job.job.id] = (job.decision_id, has_expired)
+        if len(self._decisions) > self._most:
+            del self._decisions[next(iter(self._decisions))]
