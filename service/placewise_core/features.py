@@ -1,11 +1,10 @@
 """The one encoder of observations: what every net sees, in service, simulator and trainer alike. Decides nothing.
 
-COLUMNS is the table of everything encoded: name, unit, scale. `encode` turns a view and a job batch into arrays of
-tokens whose sizes follow the cluster (M nodes, J jobs), so that one net serves any size. `feature_schema()` carries a
-hash that a bundle must match. Unknown values are 0 with a flag beside them, never NaN.
+`encode` turns a view and a job batch into arrays of tokens whose sizes follow the cluster (M nodes, J jobs), so that
+one net serves any size. The columns are those of feature_tables.py. Unknown values are 0 with a flag beside them, never
+NaN.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,158 +12,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment, RunningJob
+from placewise_core.feature_tables import (
+    COLUMNS,
+    GPU_RELATIVE_SPEED,
+    JOB_COLUMNS,
+    JOB_FEATURES,
+    MODEL_VOCABULARY,
+    NODE_COLUMNS,
+    NODE_FEATURES,
+    PART_COLUMNS,
+    PART_FEATURES,
+    PLACEMENT_COLUMNS,
+    STATIC_JOB_FEATURES,
+    STEP_COLUMNS,
+    STEP_FEATURES,
+    UTILISATION_COLUMNS,
+    Column,
+    feature_schema,
+)
 from placewise_core.job import Architecture, Job, JobId, Priority, Role
 from placewise_core.speed.model_names import canonical, nearest
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray, IntArray
 
+__all__ = [
+    "COLUMNS",
+    "GPU_RELATIVE_SPEED",
+    "JOB_COLUMNS",
+    "JOB_FEATURES",
+    "MODEL_VOCABULARY",
+    "NODE_COLUMNS",
+    "NODE_FEATURES",
+    "PART_COLUMNS",
+    "PART_FEATURES",
+    "PLACEMENT_COLUMNS",
+    "STEP_COLUMNS",
+    "STEP_FEATURES",
+    "UTILISATION_COLUMNS",
+    "Column",
+    "Encoder",
+    "Float32",
+    "Observation",
+    "encode_job",
+    "encode_utilisation",
+    "feature_schema",
+    "gpu_relative_speed",
+]
+
 Float32 = NDArray[np.float32]
-
-# Harmony's one-hot x_n: the models that were measured. A model that is none of them takes the nearest of its family.
-MODEL_VOCABULARY = (
-    "resnet50",
-    "vgg16",
-    "resnext110",
-    "seq2seq",
-    "ctc",
-    "wlm",
-    "alexnet",
-    "googlenet",
-    "inceptionv3",
-    "resnet18",
-    "lstm",
-    "bert",
-    "gpt2",
-    "transformer",
-    "deepspeech2",
-    "neumf",
-    "recommendation",
-    "cyclegan",
-)
-# Speed relative to a V100: measured ResNet-50 seconds per sample (K80, T4, A100), else peak single-precision rates.
-GPU_RELATIVE_SPEED: Mapping[str, float] = {
-    "k80": 0.124,
-    "p4": 0.35,
-    "t4": 0.63,
-    "p100": 0.59,
-    "1080ti": 0.72,
-    "2080ti": 0.86,
-    "v100": 1.0,
-    "a100": 1.38,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One feature: encoded = value × scale, or log(1 + value) × scale where `is_log`."""
-
-    name: str
-    unit: str
-    scale: float = 1.0
-    is_log: bool = False
-
-
-NODE_COLUMNS = (
-    Column("cpu_capacity", "cores", 0.2, is_log=True),
-    Column("memory_capacity", "GiB", 0.1, is_log=True),
-    Column("network_capacity", "Gbit/s", 0.2, is_log=True),
-    Column("gpus", "GPUs", 0.125),
-    Column("free_cpu", "cores", 0.125),
-    Column("free_gpus", "GPUs", 0.5),
-    Column("free_cpu_share", "1"),
-    Column("free_memory_share", "1"),
-    Column("free_network_share", "1"),
-    Column("free_gpu_share", "1"),
-    Column("free_gpu_memory_share", "1"),
-    Column("load", "1", 0.25),
-    Column("tasks", "tasks", 0.125),
-    Column("gpu_speed", "V100 = 1"),
-    Column("is_usable", "flag"),
-    Column("has_temperature", "flag"),
-    Column("temperature_margin", "K", 0.02),
-    Column("has_utilisation", "flag"),
-    Column("cpu_util", "1"),
-    Column("gpu_util", "1"),
-    Column("tx_share", "1"),
-    Column("rx_share", "1"),
-)
-JOB_COLUMNS = (
-    *(Column(f"is_{name}", "flag") for name in MODEL_VOCABULARY),
-    Column("is_known_model", "flag"),
-    *(Column(f"is_{kind.value.lower()}", "flag") for kind in Architecture),
-    *(Column(f"is_{priority.value.lower()}", "flag") for priority in Priority),
-    Column("workers", "tasks", 0.25),
-    Column("worker_cpu", "cores", 0.25),
-    Column("worker_gpus", "GPUs", 1.0),
-    Column("worker_memory", "GiB", 0.05),
-    Column("worker_gpu_memory", "GiB", 0.05),
-    Column("servers", "tasks", 0.25),
-    Column("server_cpu", "cores", 0.25),
-    Column("server_memory", "GiB", 0.05),
-    Column("params", "millions", 0.2, is_log=True),
-    Column("batch", "samples", 0.1, is_log=True),
-    Column("epochs", "epochs", 0.2, is_log=True),
-    Column("allows_sharing", "flag"),
-    # from here on: what changes while the job is placed and runs
-    Column("is_new", "flag"),
-    Column("is_current", "flag"),
-    Column("placed_workers", "tasks", 0.25),
-    Column("placed_servers", "tasks", 0.25),
-    Column("nodes_used", "nodes", 0.25),
-    Column("epochs_left_share", "1"),
-)
-PLACEMENT_COLUMNS = (Column("workers_here", "tasks", 0.5), Column("servers_here", "tasks", 0.5))
-# LDWP's S_j and the task's identity (TID, TSize).
-UTILISATION_COLUMNS = (
-    Column("cpu_util", "1"),
-    Column("gpu_util", "1"),
-    Column("memory_util", "1"),
-    Column("gpu_memory_util", "1"),
-    Column("uplink", "share of the NIC"),
-    Column("downlink", "share of the NIC"),
-)
-# A part: a job's tasks on one node, as the reward model sees it (part_tokens.py), after what `encode_job` gives.
-PART_COLUMNS = (
-    Column("is_new", "flag"),
-    Column("placed_workers", "tasks", 0.25),
-    Column("placed_servers", "tasks", 0.25),
-    Column("nodes_used", "nodes", 0.25),
-    Column("has_step", "flag"),
-    Column("worker_step", "ms", 0.2, is_log=True),
-    Column("has_speed", "flag"),
-    Column("speed", "linear speed = 1"),
-    Column("workers_here", "tasks", 0.5),
-    Column("servers_here", "tasks", 0.5),
-    Column("traffic", "ms at line rate", 0.2, is_log=True),
-    Column("traffic_share", "of a step"),
-    Column("cpu_capacity", "cores", 0.2, is_log=True),
-    Column("network_capacity", "Gbit/s", 0.2, is_log=True),
-    Column("gpus", "GPUs", 0.125),
-    Column("gpu_speed", "mean of the cluster = 1"),
-    Column("jobs_on_node", "jobs", 0.25),
-    Column("tasks_on_node", "tasks", 0.125),
-    Column("cpu_held", "1"),
-    Column("gpus_held", "1"),
-    Column("traffic_of_others", "of their steps"),
-)
-COLUMNS: Mapping[str, tuple[Column, ...]] = {
-    "nodes": NODE_COLUMNS,
-    "jobs": JOB_COLUMNS,
-    "placement": PLACEMENT_COLUMNS,
-    "parts": PART_COLUMNS,
-    "utilisation": UTILISATION_COLUMNS,
-}
-NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS)
-_STATIC_JOB_FEATURES = [column.name for column in JOB_COLUMNS].index("is_new")
-PART_FEATURES = _STATIC_JOB_FEATURES + len(PART_COLUMNS)
-
-
-def feature_schema() -> dict[str, object]:
-    """The table as plain data with its hash: what a bundle was trained on must be what the service encodes."""
-    tables = {
-        name: [[column.name, column.unit, column.scale, column.is_log] for column in columns]
-        for name, columns in COLUMNS.items()
-    }
-    return {"tables": tables, "hash": hashlib.sha256(repr(sorted(tables.items())).encode()).hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,22 +176,22 @@ class Encoder:
         *,
         is_current: bool,
     ) -> None:
-        row[:_STATIC_JOB_FEATURES] = self._static_of(job)
+        row[:STATIC_JOB_FEATURES] = self._static_of(job)
         if not done:
-            row[_STATIC_JOB_FEATURES:] = (1.0, is_current, 0.0, 0.0, 0.0, 1.0)
+            row[STATIC_JOB_FEATURES:] = (1.0, is_current, 0.0, 0.0, 0.0, 1.0)
             return
         held = _held(done, view.index)
         where.write(held)
-        row[_STATIC_JOB_FEATURES:] = (1.0, is_current, *held.summary, 1.0)
+        row[STATIC_JOB_FEATURES:] = (1.0, is_current, *held.summary, 1.0)
 
     def _write_running(self, row: Float32, where: "_Cells", running: RunningJob, view: ClusterView) -> None:
-        row[:_STATIC_JOB_FEATURES] = self._static_of(running.job)
+        row[:STATIC_JOB_FEATURES] = self._static_of(running.job)
         held = self._held_by(running, view)
         where.write(held)
         left = 1.0
         if running.job.total_epochs > 0:
             left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
-        row[_STATIC_JOB_FEATURES:] = (0.0, 0.0, *held.summary, left)
+        row[STATIC_JOB_FEATURES:] = (0.0, 0.0, *held.summary, left)
 
     def _static_of(self, job: Job) -> Float32:
         found = self._static.get(job.id)
@@ -321,12 +215,12 @@ class Encoder:
 
 _REMEMBERED = 20_000
 _NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)
-_JOB_SCALES = np.asarray([c.scale for c in JOB_COLUMNS[:_STATIC_JOB_FEATURES]], dtype=np.float32)
-_IS_LOG = np.asarray([c.is_log for c in JOB_COLUMNS[:_STATIC_JOB_FEATURES]], dtype=np.bool_)
+_JOB_SCALES = np.asarray([c.scale for c in JOB_COLUMNS[:STATIC_JOB_FEATURES]], dtype=np.float32)
+_IS_LOG = np.asarray([c.is_log for c in JOB_COLUMNS[:STATIC_JOB_FEATURES]], dtype=np.bool_)
 
 
 def encode_job(job: Job) -> Float32:
-    """(_STATIC_JOB_FEATURES,) what is known of a job before it is placed."""
+    """(STATIC_JOB_FEATURES,) what is known of a job before it is placed."""
     name = nearest(job.model, MODEL_VOCABULARY) if job.model else None
     worker = next((g for g in job.groups if g.role is Role.WORKER), None)
     server = next((g for g in job.groups if g.role is Role.PARAMETER_SERVER), None)

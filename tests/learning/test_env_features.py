@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise_core import features
+from placewise_core import feature_tables, features
 from placewise_core.cluster import RunningJob, Telemetry
 from placewise_core.events import ClusterRecords
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder, encode_utilisation, feature_schema
@@ -109,12 +109,16 @@ def test_few_job_tokens_keep_the_batch() -> None:
     assert seen.jobs[:, is_new].tolist() == [1, 1, 1, 0]
 
 
-def test_the_schema_hash_notices_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = feature_schema()["hash"]
-    assert feature_schema()["hash"] == before
-    changed = (*features.NODE_COLUMNS[:-1], dataclasses.replace(features.NODE_COLUMNS[-1], scale=0.5))
-    monkeypatch.setattr(features, "COLUMNS", {**features.COLUMNS, "nodes": changed})
-    assert feature_schema()["hash"] != before
+def test_the_schema_hash_notices_a_change_of_what_the_net_reads_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {model: feature_schema(model)["hash"] for model in feature_tables.MODEL_TABLES}
+    assert {model: feature_schema(model)["hash"] for model in feature_tables.MODEL_TABLES} == before
+    assert feature_schema("reward", "policy") == feature_schema("policy", "reward")
+    for table, columns in feature_tables.COLUMNS.items():
+        changed = (*columns[:-1], dataclasses.replace(columns[-1], scale=0.123))
+        with monkeypatch.context() as patched:
+            patched.setattr(feature_tables, "COLUMNS", {**feature_tables.COLUMNS, table: changed})
+            for model, tables in feature_tables.MODEL_TABLES.items():
+                assert (feature_schema(model)["hash"] != before[model]) == (table in tables), (model, table)
 
 
 def test_column_names_are_unique() -> None:

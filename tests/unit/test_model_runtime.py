@@ -15,14 +15,14 @@ from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import Outcome
 from placewise_core.errors import InvalidRequestError
-from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_core.features import PART_FEATURES
 from placewise_core.job import JobId
 from placewise_core.part_tokens import PartTokens
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.model import runtime
-from placewise_service.model.bundle import BundleError, Manifest, load, write_manifest
+from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.model.registry import BundleRegistry, BundleState
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
@@ -50,7 +50,7 @@ def make_bundle(root: Path, name: str, seed: int = 0, *, has_net: bool = True) -
 
 
 def describe(directory: Path, files: list[str], schema: str = "") -> None:
-    schema = schema or str(feature_schema()["hash"])
+    schema = schema or schema_of(files)
     write_manifest(directory, Manifest(directory.name, "2026-01-01T00:00:00Z", dict.fromkeys(files, ""), schema))
 
 

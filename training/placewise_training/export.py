@@ -89,7 +89,7 @@ def write_onnx(net: RewardNet, path: Path) -> None:
             dynamo=False,
         )
     model = onnx.load(str(path))
-    onnx.helper.set_model_props(model, {"feature_schema": str(feature_schema()["hash"])})
+    onnx.helper.set_model_props(model, {"feature_schema": str(feature_schema("reward")["hash"])})
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 

@@ -110,7 +110,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     judged = _judge(net, args, held_back, training, device, show)
     report = {
         "schema": SCHEMA,
-        "feature_schema": feature_schema()["hash"],
+        "feature_schema": feature_schema("reward")["hash"],
         "seed": args.seed,
         "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
         "parameters": sum(p.numel() for p in net.parameters()),
@@ -130,7 +130,7 @@ def _copied(net: RewardNet) -> dict[str, torch.Tensor]:
 def load_net(checkpoint: Path) -> RewardNet:
     """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
     stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    if stored["feature_schema"] != feature_schema()["hash"]:
+    if stored["feature_schema"] != feature_schema("reward")["hash"]:
         raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
     shape = stored["shape"]
     net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"])
@@ -220,7 +220,7 @@ def _samples(
 ) -> list[Sample]:
     """Kept beside the checkpoint under the features and seeds they are of, so that a resumed run need not simulate."""
     stamp = path.with_suffix(".txt")
-    wanted = f"{feature_schema()['hash']} {seeds[0]}-{seeds[-1]}"
+    wanted = f"{feature_schema('reward')['hash']} {seeds[0]}-{seeds[-1]}"
     if path.is_file() and stamp.is_file() and stamp.read_text("utf-8") == wanted:
         return reward_samples.read(path)
     samples = list(reward_samples.records(make, seeds, lambda done: show(title, done, len(seeds))))
@@ -265,7 +265,7 @@ def _keep(
     """Whole or not at all: written beside and renamed."""
     torch.save(
         {
-            "feature_schema": feature_schema()["hash"],
+            "feature_schema": feature_schema("reward")["hash"],
             "shape": {"width": args.width, "heads": args.heads, "layers": args.layers},
             "step": step,
             "net": net.state_dict(),
@@ -288,7 +288,7 @@ def _restore(
 ) -> tuple[int, float, dict[str, torch.Tensor]]:
     stored = torch.load(path, weights_only=True)
     shape = {"width": args.width, "heads": args.heads, "layers": args.layers}
-    if stored["feature_schema"] != feature_schema()["hash"] or stored["shape"] != shape:
+    if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != shape:
         raise ValueError(f"{path}: a checkpoint of another net or of other features")
     net.load_state_dict(stored["net"])
     optimiser.load_state_dict(stored["optimiser"])

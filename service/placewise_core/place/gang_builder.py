@@ -30,7 +30,8 @@ class GangBuilder:
         self._left: dict[Role, list[tuple[TaskGroup, str]]] = {role: [] for role in _ROLES}
         for group, name in task_names(job):
             self._left[group.role].append((group, name))
-        self._usable: BoolArray = view.usable(context.now_s)[self.rows]
+        self._usable_everywhere: BoolArray = view.usable(context.now_s)
+        self._usable: BoolArray = self._usable_everywhere[self.rows]
         self._demands: dict[int, FloatArray | None] = {id(g): view.demand_vector(g.demand) for g in job.groups}
         self._masks: dict[int, BoolArray] = {}
 
@@ -41,6 +42,31 @@ class GangBuilder:
 
     def remaining_of(self, role: Role) -> int:
         return len(self._left[role])
+
+    def next_group(self, role: Role) -> TaskGroup:
+        """The group whose task an action of `role` would place. Raises IndexError if none is left."""
+        return self._left[role][0][0]
+
+    def next_name(self, role: Role) -> str:
+        """Name of the task an action of `role` would place. Raises IndexError if none is left."""
+        return self._left[role][0][1]
+
+    def groups_left(self) -> list[TaskGroup]:
+        """The group of every task still to place."""
+        return [group for left in self._left.values() for group, _ in left]
+
+    def demand_of(self, group: TaskGroup) -> FloatArray | None:
+        """(R,) demand of one task of the group; None where no node has such a resource."""
+        return self._demands[id(group)]
+
+    def count(self, group: TaskGroup, m: int) -> int:
+        """Tasks of the group that were placed on node m."""
+        return sum(g is group and n == m for g, n in self.placed)
+
+    def is_open(self, group: TaskGroup, rows: IntArray) -> BoolArray:
+        """(len(rows),) nodes of the view that are usable and carry the labels the group asks for."""
+        mask = self._usable_everywhere[rows]
+        return mask & self.view.selected(group)[rows] if group.node_selector else mask
 
     @property
     def is_complete(self) -> bool:
@@ -71,11 +97,8 @@ class GangBuilder:
         mask = self.view.feasible(demand, group, self.job.gpu_sharing, everywhere)[self.rows] & self._usable
         if group.max_per_node:
             for c in np.flatnonzero(mask).tolist():
-                mask[c] = self._count(group, int(self.rows[c])) < group.max_per_node
+                mask[c] = self.count(group, int(self.rows[c])) < group.max_per_node
         return np.asarray(mask)
-
-    def _count(self, group: TaskGroup, m: int) -> int:
-        return sum(g is group and n == m for g, n in self.placed)
 
     def apply(self, action: int) -> bool:
         """Claims what the action says. False, and the action is masked from then on, where the GPUs of the node turn
@@ -106,7 +129,7 @@ class GangBuilder:
             demand = self._demands[id(group)]
             if mask is not None and demand is not None and mask[c]:
                 fits = self.view.feasible_on(m, demand, group, self.job.gpu_sharing)
-                mask[c] = fits and not (group.max_per_node and self._count(group, m) >= group.max_per_node)
+                mask[c] = fits and not (group.max_per_node and self.count(group, m) >= group.max_per_node)
 
     def placement(self) -> tuple[Assignment, ...]:
         """The assignments in the order of the request. Raises ValueError before the gang is complete."""

@@ -10,7 +10,6 @@ import msgspec
 import typer
 
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
-from placewise_core.features import feature_schema
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -22,7 +21,7 @@ from placewise_service.commands.connection import (
 )
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
-from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load, write_manifest
+from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.model.runtime import REWARD_REPORT
 
 app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
@@ -116,12 +115,11 @@ def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
             report = msgspec.json.decode((directory / REWARD_REPORT).read_bytes(), type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise BadInputError(str(directory / REWARD_REPORT), str(error)) from None
-    has_nets = any(name.endswith(".onnx") for name in files)
     return Manifest(
         name=directory.resolve().name,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         files=dict.fromkeys(files, ""),
-        feature_schema=str(report.get("feature_schema", feature_schema()["hash"])) if has_nets else "",
+        feature_schema=schema_of(files),
         opset=int(report.get("opset", 0)),
         git_commit=commit,
         seed=int(report.get("seed", 0)),

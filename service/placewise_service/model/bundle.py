@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from placewise_service.model.runtime import REWARD_MODEL, REWARD_REPORT, ModelEr
 from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmError, StdmRuntime
 
 MANIFEST = "manifest.json"
+# Which model's tables each net reads (feature_tables.MODEL_TABLES).
+_READERS = {REWARD_MODEL: "reward"}
 
 
 class BundleError(ValueError):
@@ -64,11 +66,7 @@ def load(directory: Path) -> Bundle:
     documents = {
         file: _document(directory / file, content) for file, content in contents.items() if file.endswith(".json")
     }
-    # The completion of subtask metrics reads no tokens: it names its columns itself.
-    if (
-        any(file.endswith(".onnx") for file in contents if file != STDM_MODEL)
-        and manifest.feature_schema != feature_schema()["hash"]
-    ):
+    if manifest.feature_schema != schema_of(contents):
         raise BundleError(f"{directory.name}: its nets read other features than this version encodes")
     return Bundle(
         manifest,
@@ -77,6 +75,14 @@ def load(directory: Path) -> Bundle:
         _reward(directory.name, contents, documents),
         _stdm(directory.name, contents, documents),
     )
+
+
+def schema_of(files: Iterable[str]) -> str:
+    """Hash of the feature tables that the nets among these files read, as this version encodes them; "" for none.
+
+    The completion of subtask metrics reads no tokens: it names its columns itself."""
+    models = sorted({_READERS[file] for file in files if file in _READERS})
+    return str(feature_schema(*models)["hash"]) if models else ""
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

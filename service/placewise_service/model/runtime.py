@@ -52,7 +52,7 @@ class RewardRuntime:
 
     def _check_schema(self) -> None:
         trained_on = self.session.get_modelmeta().custom_metadata_map.get("feature_schema", "")
-        if trained_on != feature_schema()["hash"]:
+        if trained_on != feature_schema("reward")["hash"]:
             raise ModelError(f"{REWARD_MODEL} was trained on other features than this version encodes")
 
     def _check_sample(self, report: Mapping[str, Any]) -> None:

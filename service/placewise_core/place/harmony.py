@@ -1,0 +1,242 @@
+"""Harmony's policy net as a placement policy: encode once, then place task by task (Harmony, section V).
+
+A net reads nodes and jobs as tokens (features.py), once for up to `CHUNK` jobs of a request, and then scores, for each
+task, a worker or a parameter server on every candidate node (actions.py) from what is refreshed in between
+(step_tokens.py). The net is injected: this module knows no runtime and trains nothing. Whatever goes wrong, the
+heuristic answers, flagged.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.actions import decode_action
+from placewise_core.decision import Candidate
+from placewise_core.features import Encoder, Float32, Observation
+from placewise_core.job import Job, JobId
+from placewise_core.place.gang_builder import GangBuilder
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.shortlist import MOST_NODES, shortlist
+from placewise_core.step_tokens import StepTokens
+from placewise_core.view import BoolArray, ClusterView, IntArray
+
+CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and what comes later sees the earlier
+MOST_JOBS = 48  # job tokens, running ones included
+_LEAST_LEFT_S = 0.002
+_EXPLAINED_CANDIDATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What the encoder gives. nodes (C, D) · jobs (J, D), float32."""
+
+    nodes: Float32
+    jobs: Float32
+
+
+class PolicyNet(Protocol):
+    """Harmony's net in two halves. Any exception makes the heuristic answer."""
+
+    def encode(self, seen: Observation) -> PolicyState:
+        """States of all nodes and jobs of an observation."""
+        ...
+
+    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
+        """(2C,) logits in the order of actions.py for the next task of job `job`. `step` is (C, STEP_FEATURES)."""
+        ...
+
+
+class PolicyNetError(Exception):
+    """The net answered, but with something that is not a logit per action."""
+
+
+# Chooses an action: (logits, mask, task number) → (action, probability of that choice).
+Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """One encoding of a part of a request; `rows` (C,) are its nodes."""
+
+    context: PlaceContext
+    view: ClusterView
+    now_s: float
+    rows: IntArray
+    token: dict[JobId, int]
+    state: PolicyState
+
+    def serves(self, job: Job, view: ClusterView, context: PlaceContext) -> bool:
+        is_now = self.context is context and self.view is view and self.now_s == context.now_s
+        return is_now and job.id in self.token
+
+
+class Harmony:
+    """The most likely action each time. `fallback` answers where the net cannot."""
+
+    name = "harmony"
+
+    def __init__(
+        self,
+        net: PolicyNet,
+        fallback: PlacementPolicy,
+        most_nodes: int = MOST_NODES,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._net = net
+        self._fallback = fallback
+        self._most_nodes = most_nodes
+        self._monotonic_s = monotonic_s
+        self._encoder = Encoder(MOST_JOBS)
+        self._batch: Sequence[Job] = ()
+        self._encoded: _Encoded | None = None
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        self._batch, self._encoded = jobs, None
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
+            return self._fall_back("deadline", job, view, context)
+        try:
+            proposal = self.decode(job, view, context, _most_likely)
+        except Exception as error:  # whatever the runtime raises: a broken net never fails a call
+            return self._fall_back(type(error).__name__, job, view, context)
+        return proposal or self._fall_back("dead end", job, view, context)
+
+    def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
+        """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
+        encoded = self._encoded
+        if encoded is None or not encoded.serves(job, view, context):
+            encoded = self._encode(job, view, context)
+        proposal = _Decoding(self._net, encoded, job, choose).run()
+        if proposal is None and len(encoded.rows) < view.size:  # jobs placed since may have filled the shortlist
+            fresh = self._encode(job, view, context)
+            if not np.array_equal(fresh.rows, encoded.rows):
+                proposal = _Decoding(self._net, fresh, job, choose).run()
+        return proposal
+
+    def _encode(self, job: Job, view: ClusterView, context: PlaceContext) -> _Encoded:
+        batch = self._chunk(job)
+        rows = shortlist(batch, view, context, self._most_nodes)
+        everywhere = len(rows) == view.size
+        seen = self._encoder.encode(view, batch, context.now_s, rows=None if everywhere else rows)
+        token = {other.id: i for i, other in enumerate(batch)}
+        encoded = _Encoded(context, view, context.now_s, rows, token, self._net.encode(seen))
+        self._encoded = encoded if len(batch) > 1 else None
+        return encoded
+
+    def _chunk(self, job: Job) -> Sequence[Job]:
+        """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
+        ids = [other.id for other in self._batch]
+        first = ids.index(job.id) if job.id in ids else len(ids)
+        return [job, *(other for other in self._batch[first + 1 : first + CHUNK] if other.groups)]
+
+    def _fall_back(self, reason: str, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        proposal = self._fallback.propose(job, view, context)
+        if proposal is None:
+            return None
+        return replace(proposal, is_fallback=True, fallback_reason=f"{self.name}: {reason}")
+
+
+class HarmonySample:
+    """Another placement by the same net: drawn from its distribution with numbers that `seed` fixes.
+
+    Proposes to a search; shares the encoding of the policy it is made of. The role to place next is the likelier one
+    and only the node is drawn, so that a placement comes about in one way and the product of the nodes' probabilities
+    is its propensity. Proposes nothing where the net cannot, or where the draw leads into a dead end.
+    """
+
+    def __init__(self, harmony: Harmony, seed: int) -> None:
+        self.name = f"{harmony.name}-sample-{seed}"
+        self._harmony = harmony
+        self._uniform: list[float] = np.random.default_rng(seed).random(64).tolist()
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return self._harmony.order(jobs, view, context)
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        try:
+            return self._harmony.decode(job, view, context, self._draw)
+        except Exception:  # the greedy proposal, which comes before it, reports a broken net
+            return None
+
+    def _draw(self, logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
+        size = len(mask) // 2
+        first = size * (int(np.where(mask, logits, -np.inf).argmax()) // size)
+        half = slice(first, first + size)
+        odds = np.where(mask[half], np.exp(logits[half] - logits[half][mask[half]].max()), 0.0).astype(np.float64)
+        odds /= odds.sum()
+        drawn = np.searchsorted(np.cumsum(odds), self._uniform[task % len(self._uniform)], side="right")
+        c = min(int(drawn), int(np.flatnonzero(odds)[-1]))
+        return first + c, float(odds[c])
+
+
+def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
+    return int(np.where(mask, logits, -np.inf).argmax()), 1.0
+
+
+class _Decoding:
+    """One gang on one encoding. For one use; the view is as before when `run` returns."""
+
+    def __init__(self, net: PolicyNet, encoded: _Encoded, job: Job, choose: Choose) -> None:
+        self._net, self._encoded, self._job, self._choose = net, encoded, job, choose
+        self._builder = GangBuilder(job, encoded.view, encoded.context, encoded.rows)
+        self._candidates: list[Candidate] = []
+        self._propensity = 1.0
+
+    def run(self) -> Proposal | None:
+        builder = self._builder
+        if builder.is_stuck():
+            return None
+        token, steps = self._encoded.token[self._job.id], StepTokens(builder)
+        try:
+            while not builder.is_complete:
+                logits = self._net.decode(self._encoded.state, token, steps.features)
+                c = self._place(logits)
+                if c < 0:
+                    return None
+                if not builder.is_complete:
+                    steps.update(c)
+            return Proposal(builder.placement(), self._propensity, tuple(self._candidates))
+        finally:
+            builder.give_back()
+
+    def _place(self, logits: Float32) -> int:
+        """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out
+        too slow to share is masked, and the choice is made again."""
+        builder = self._builder
+        size = len(builder.rows)
+        if logits.shape != (2 * size,) or not np.isfinite(logits).all():
+            raise PolicyNetError(f"logits of shape {logits.shape} for {size} nodes")
+        while not builder.is_stuck():
+            mask = builder.mask()
+            action, probability = self._choose(logits, mask, len(builder.placed))
+            if self._encoded.context.is_explaining:
+                candidates = self._explained(logits, mask, action)
+            if builder.apply(action):
+                self._propensity *= probability
+                if self._encoded.context.is_explaining:
+                    self._candidates += candidates
+                return decode_action(action, size)[1]
+        return -1
+
+    def _explained(self, logits: Float32, mask: BoolArray, chosen: int) -> list[Candidate]:
+        """The likeliest actions with their logits."""
+        builder, size = self._builder, len(self._builder.rows)
+        role, _ = decode_action(chosen, size)
+        masked = np.where(mask, logits, -np.inf)
+        top = [int(a) for a in np.argsort(-masked, kind="stable")[:_EXPLAINED_CANDIDATES] if mask[a]]
+        name = builder.next_name(role)
+        return [
+            Candidate(
+                task=name,
+                node=builder.view.node_id(int(builder.rows[decode_action(action, size)[1]])),
+                score=float(logits[action]),
+                terms=((decode_action(action, size)[0].value.lower(), 1.0),),
+                is_chosen=action == chosen,
+            )
+            for action in (top if chosen in top else [*top, chosen])
+        ]

@@ -1,0 +1,70 @@
+"""The few nodes that a net looks at: found in a handful of passes over arrays, so that 10 000 nodes cost little.
+
+A shortlist holds what any good placement might want: the nodes that take most of a gang, the tightest that take a task,
+and the least loaded ones. Decides nothing else; ties go to the lowest node index.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.job import Job, TaskGroup
+from placewise_core.place.capacity import task_capacity
+from placewise_core.place.policy import PlaceContext
+from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
+
+MOST_NODES = 64  # more than the clusters a net is trained on have; beyond it, choice is not what limits a placement
+_MOST_DEMANDS = 8  # distinct ones of a batch that are looked at: each costs passes over all nodes
+
+
+def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, most: int = MOST_NODES) -> IntArray:
+    """(C,) ascending node indices, C ≤ `most`: every node where there are no more, else those worth a look for `jobs`,
+    the first of them above all."""
+    if view.size <= most:
+        return np.arange(view.size)
+    usable = view.usable(context.now_s)
+    rooms = _rooms(jobs, view, usable)
+    fits = np.flatnonzero(rooms > 0)
+    if len(fits) <= most:
+        return fits
+    free = view.free_gpus()[fits] + view.free[0, fits] * view.inverse_capacity[0, fits]
+    chosen: IntArray = np.zeros(0, dtype=np.int64)
+    # Each in turn fills its share with nodes that are not chosen yet: a third, a half of the rest, the rest.
+    for cost, count in ((free - 1e3 * rooms[fits], most // 3), (free, most // 3), (view.load()[fits], most)):
+        left = np.setdiff1d(_least(cost, min(len(fits), most)), chosen, assume_unique=True)
+        by_cost = left[np.argsort(cost[left], kind="stable")]
+        chosen = np.concatenate([chosen, by_cost[: min(count, most - len(chosen))]])
+    return np.sort(fits[chosen])
+
+
+def _rooms(jobs: Sequence[Job], view: ClusterView, usable: BoolArray) -> FloatArray:
+    """(M,) tasks of the first job's gang that each node takes, group by group; then a trace for those of the others."""
+    rooms = np.zeros(view.size)
+    seen: set[tuple[object, ...]] = set()
+    for i, job in enumerate(jobs):
+        for group in job.groups:
+            key = _kind(job, group)
+            demand = view.demand_vector(group.demand)
+            if demand is None or key in seen or len(seen) >= _MOST_DEMANDS:
+                continue
+            seen.add(key)
+            if i == 0:
+                rooms += task_capacity(view, demand, group, job.gpu_sharing, usable)
+            else:
+                rooms += 1e-3 * view.feasible(demand, group, job.gpu_sharing, usable)
+    return rooms
+
+
+def _kind(job: Job, group: TaskGroup) -> tuple[object, ...]:
+    """Equal for groups that fit the same nodes."""
+    demand = group.demand
+    return (
+        *(demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus),
+        *(tuple(sorted(demand.extended.items())), group.gpu_model, tuple(sorted(group.node_selector.items()))),
+        job.gpu_sharing.allowed,
+    )
+
+
+def _least(cost: FloatArray, count: int) -> IntArray:
+    """(count,) places of the smallest costs, in no order."""
+    return np.argpartition(cost, count - 1)[:count]
