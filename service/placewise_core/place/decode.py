@@ -24,12 +24,13 @@ Chooser = Callable[[TaskContext, FloatArray], tuple[int, float]]
 RESCUED = "best_fit_rescue"
 
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
+_LOWEST = np.array(-np.inf)  # as an array: a float would be converted at every task
 _EXPLAINED_CANDIDATES = 8  # per task: enough to see why, small enough to read
 
 
 def best(task: TaskContext, scores: FloatArray) -> tuple[int, float]:
     """The feasible node with the highest score; ties to the lowest index; -1 if no node is feasible."""
-    m = int(np.where(task.mask, scores, -np.inf).argmax()) if len(task.mask) else -1
+    m = int(np.where(task.mask, scores, _LOWEST).argmax()) if len(task.mask) else -1
     return (m if m >= 0 and task.mask[m] else -1), 1.0
 
 
@@ -94,9 +95,12 @@ class _Decoder:
         self._claimed = 0
 
     def decode(self) -> Proposal | None:
-        with self.claiming():
-            if not self.place_all():
-                return None
+        try:  # not `claiming`: a context manager is dear for what is done a million times
+            is_whole = self.place_all()
+        finally:
+            self._give_back()
+        if not is_whole:
+            return None
         if len(self.job.groups) > 1:
             order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
             self.assignments.sort(key=lambda a: order[a.task])
@@ -107,8 +111,11 @@ class _Decoder:
         try:
             yield
         finally:
-            for assignment in reversed(self.assignments[: self._claimed]):
-                self.view.unclaim(self.job, assignment)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for assignment in reversed(self.assignments[: self._claimed]):
+            self.view.unclaim(self.job, assignment)
 
     def place_all(self) -> bool:
         return all(self._place_group(group, names) for group, names in self._largest_first(_named_groups(self.job)))
