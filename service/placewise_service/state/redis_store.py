@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from redis.asyncio import RedisCluster
+
 from placewise_core.cluster import ClusterSettings, Node, QueueState
 from placewise_core.events import (
     ClusterRecords,
@@ -22,14 +24,15 @@ from placewise_core.events import (
 )
 from placewise_core.job import NodeId
 from placewise_service.state import codec
-from placewise_service.state.connection import RedisOptions, gate_for
+from placewise_service.state.connection import Gate, RedisOptions, gate_for
 from placewise_service.state.errors import no_such_cluster, redis_meant
 from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import BUNDLES, REGISTRY, ClusterKeys, keys_of
 from placewise_service.state.lifecycle import reserved
+from placewise_service.state.link import Link
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.records import records_from, search_bounds
-from placewise_service.state.scripts import Argument, script
+from placewise_service.state.scripts import Argument, Executor, script
 from placewise_service.state.store import (
     BundleChoice,
     Conflict,
@@ -53,6 +56,8 @@ class RedisStore:
 
     def __init__(self, redis: RedisOptions, options: StoreOptions | None = None) -> None:
         self._client = gate_for(redis)
+        self._link = _link_to(self._client, redis)
+        self._scripts: Executor = self._link or self._client
         self._options = options or StoreOptions()
         self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
         self._registered: set[str] = set()
@@ -71,7 +76,7 @@ class RedisStore:
         k = keys_of(cluster)
         keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles)
         with redis_meant(cluster):
-            reply = await script("load").run(self._client, keys, [])
+            reply = await script("load").run(self._scripts, keys, [])
             return records_from(cluster, reply) if reply is not None else None
 
     def tail(
@@ -147,7 +152,7 @@ class RedisStore:
         k = keys_of(cluster)
         args: list[Argument] = [request_id, answer, self._options.answer_ttl_s]
         with redis_meant(cluster):
-            _, standing, expire_s = await script("remember").run(self._client, (k.answers, k.answer_times), args)
+            _, standing, expire_s = await script("remember").run(self._scripts, (k.answers, k.answer_times), args)
         return Repeated(standing, float(expire_s))
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
@@ -200,7 +205,7 @@ class RedisStore:
         with redis_meant(cluster):
             args: list[Argument] = [self._options.ring_records, self._options.ring_bytes, *records]
             keys = (k.meta, k.decisions, k.exported, k.decision_bytes)
-            return int(await script("append_decisions").run(self._client, keys, args))
+            return int(await script("append_decisions").run(self._scripts, keys, args))
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
         with redis_meant(cluster):
@@ -225,7 +230,7 @@ class RedisStore:
     async def mark_exported(self, cluster: str, position: str) -> None:
         k = keys_of(cluster)
         with redis_meant(cluster):
-            await script("mark_exported").run(self._client, (k.meta, k.exported), [position])
+            await script("mark_exported").run(self._scripts, (k.meta, k.exported), [position])
 
     async def exported(self, cluster: str) -> str:
         with redis_meant(cluster):
@@ -243,16 +248,25 @@ class RedisStore:
     async def choose_bundles(self, choice: BundleChoice) -> bool:
         args: list[Argument] = [choice.seq, choice.active, choice.previous, choice.shadow]
         with redis_meant():
-            return bool(await script("choose_bundles").run(self._client, (BUNDLES,), args))
+            return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
 
     async def close(self) -> None:
         with redis_meant():
+            if self._link is not None:
+                await self._link.close()
             await self._client.close()
 
     async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
         """Runs a script that may append an event."""
         with redis_meant(cluster):
-            return await script(name).run(self._client, keys, [self._options.retain_events_s, *args])
+            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
+
+
+def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
+    """A link for the scripts; None on Redis Cluster, where each command finds its server."""
+    if isinstance(gate.unbounded, RedisCluster):
+        return None
+    return Link(gate.unbounded.connection_pool, options.timeout_s, options.connections)
 
 
 async def _packed_nodes(nodes: Sequence[Node]) -> tuple[list[bytes], list[Argument]]:

@@ -1,0 +1,151 @@
+"""One connection to one Redis server, for scripts: a command is one write and one future, answers come in order.
+
+Every decision runs a script. For each command redis-py's client takes a connection out of its pool, wraps it in timers
+and a retry, and reads through a stream: a tenth of the time a decision takes. Here the commands of all callers share
+one connection (Redis works on one at a time anyway), and what is not needed for that is left out.
+
+redis-py still makes the connection (addresses, TLS, credentials, the master that the Sentinels name); the link then
+takes over its transport. It connects at the first command and anew after a loss, and never repeats a command by itself.
+Redis Cluster, where a command may have to go elsewhere, stays with redis-py.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import hiredis
+from redis import exceptions as redis_errors
+from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import AbstractConnection
+
+from placewise_service.state.scripts import Argument
+
+# What the first word of an error reply means; the text itself is for errors.py.
+_ERRORS: dict[str, type[redis_errors.RedisError]] = {
+    "LOADING": redis_errors.BusyLoadingError,
+    "NOAUTH": redis_errors.AuthenticationError,
+    "NOPERM": redis_errors.NoPermissionError,
+    "NOSCRIPT": redis_errors.NoScriptError,
+    "OOM": redis_errors.OutOfMemoryError,
+    "READONLY": redis_errors.ReadOnlyError,
+}
+_INCOMPLETE = object()
+
+
+class Link:
+    """Commands to the server of a pool. At most `width` are under way: the others wait, outside their time limit."""
+
+    def __init__(self, pool: ConnectionPool, timeout_s: float, width: int) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._slots = asyncio.Semaphore(width)
+        self._opening = asyncio.Lock()
+        self._wire: _Wire | None = None
+
+    async def execute_command(self, *args: Argument) -> Any:
+        """The server's answer. Raises RedisError or OSError; the command may have been carried out all the same."""
+        async with self._slots:
+            wire = self._wire
+            if wire is None or wire.is_lost:
+                wire = await self._connected()
+            return await wire.send(args)
+
+    async def close(self) -> None:
+        """Ends the connection. Idempotent; a later command connects anew."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
+
+    async def _connected(self) -> "_Wire":
+        async with self._opening:
+            if self._wire is not None and not self._wire.is_lost:
+                return self._wire
+            await self.close()
+            connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+            try:
+                await connection.connect()  # type: ignore[no-untyped-call]
+            except asyncio.CancelledError:  # anything else redis-py cleans up after
+                await connection.disconnect(nowait=True)
+                raise
+            self._wire = _Wire(connection, self._timeout_s)
+            return self._wire
+
+
+class _Wire(asyncio.Protocol):
+    """One connection, from when it is let in until it is lost."""
+
+    def __init__(self, connection: AbstractConnection, timeout_s: float) -> None:
+        writer = connection._writer  # private: redis-py has no other way to its transport
+        assert writer is not None
+        self.is_lost = False
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(replyError=_error, notEnoughData=_INCOMPLETE)
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()  # in order; and since when, by the loop
+        self._watch: asyncio.TimerHandle | None = None
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
+
+    def send(self, args: tuple[Argument, ...]) -> asyncio.Future[Any]:
+        """Writes a command at once; the future has its answer."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.append((answer, self._loop.time()))
+        self._transport.write(hiredis.pack_command(args))  # type: ignore[arg-type]  # its stub knows one argument
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._timeout_s, self._check_time)
+        return answer
+
+    async def close(self) -> None:
+        """Ends the connection. Idempotent."""
+        self._lose(redis_errors.ConnectionError("closed"))
+        await self._connection.disconnect(nowait=True)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not _INCOMPLETE:
+                self._take(reply)
+        except (hiredis.HiredisError, IndexError):  # no Redis, or an answer that nobody asked for
+            self._lose(redis_errors.InvalidResponse("not an answer"))
+
+    def _take(self, reply: Any) -> None:
+        answer, _ = self._waiting.popleft()
+        if answer.done():  # its caller has gone
+            return
+        if isinstance(reply, Exception):
+            answer.set_exception(reply)
+        else:
+            answer.set_result(reply)
+        if isinstance(reply, redis_errors.ReadOnlyError):  # no master any more: who is, is asked when connecting
+            self._lose(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(redis_errors.ConnectionError("lost"))
+
+    def _check_time(self) -> None:
+        """One timer for all: it looks at whoever has waited longest, and again when that one's time is up."""
+        self._watch = None
+        if not self._waiting:
+            return
+        left_s = self._waiting[0][1] + self._timeout_s - self._loop.time()
+        if left_s > 0:
+            self._watch = self._loop.call_later(left_s, self._check_time)
+        else:
+            self._lose(redis_errors.TimeoutError("no answer"))
+
+    def _lose(self, reason: Exception) -> None:
+        """Ends the connection; whoever waits for an answer gets the reason."""
+        self.is_lost = True
+        self._transport.abort()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        while self._waiting:
+            answer, _ = self._waiting.popleft()
+            if not answer.done():
+                answer.set_exception(reason)
+
+
+def _error(text: str) -> redis_errors.RedisError:
+    return _ERRORS.get(text.partition(" ")[0], redis_errors.ResponseError)(text)
