@@ -17,10 +17,10 @@ from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise_core import validate
 from placewise_core.clock import Clock
 from placewise_core.cluster import ClusterSettings, QueueSettings
-from placewise_core.commands import JobEvent
+from placewise_core.commands import JobEvent, PlaceCommand
 from placewise_core.errors import InvalidRequestError, NotFoundError
 from placewise_core.validate import Limits
-from placewise_service.api import convert_cluster, convert_in, convert_out
+from placewise_service.api import admit_and_place, convert_cluster, convert_in, convert_out
 from placewise_service.api.auth import Principal, Scope
 from placewise_service.api.convert_out import Answer
 from placewise_service.api.ports import DecisionEngine
@@ -93,6 +93,10 @@ async def _place(
 ) -> decision_pb2.PlaceResponse:
     command = convert_in.place_command(request)
     validate.check_place(command, office.limits)
+    return await _placed(office, command, deadline_s)
+
+
+async def _placed(office: Office, command: PlaceCommand, deadline_s: float) -> decision_pb2.PlaceResponse:
     decision = await office.engine.place(command, deadline_s)
     office.note(command.cluster, "Place", decision, command.request_id)
     return convert_out.place_response(decision, command.request_id)
@@ -113,9 +117,18 @@ async def _admit_or_wait(
 ) -> decision_pb2.AdmitOrWaitResponse:
     command = convert_in.admit_command(request)
     validate.check_admit(command, office.limits)
+    placing = None
+    if request.HasField("place"):
+        placing = admit_and_place.place_command(request.place, command)
+        validate.check_place(placing, office.limits)
     decision = await office.engine.admit_or_wait(command, deadline_s)
     office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
-    return convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
+    response = convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
+    if placing is not None:
+        placing = admit_and_place.of_admitted(placing, decision.plan)
+        if placing.jobs:
+            response.placed.CopyFrom(await _placed(office, placing, deadline_s))
+    return response
 
 
 async def _report_nodes(

@@ -333,7 +333,7 @@ class PartitionResponse(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., units: _Optional[int] = ..., threshold_scale: _Optional[float] = ..., predicted_seconds: _Optional[float] = ..., excluded: _Optional[_Iterable[_Union[Excluded, _Mapping]]] = ..., meta: _Optional[_Union[DecisionMeta, _Mapping]] = ..., overhead_s: _Optional[float] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ...) -> None: ...
 
 class AdmitOrWaitRequest(_message.Message):
-    __slots__ = ("cluster", "queue", "jobs", "policy", "dry_run", "explain", "request_id", "seed")
+    __slots__ = ("cluster", "queue", "jobs", "policy", "dry_run", "explain", "request_id", "seed", "place")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
@@ -342,6 +342,7 @@ class AdmitOrWaitRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     queue: str
     jobs: _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]
@@ -350,7 +351,8 @@ class AdmitOrWaitRequest(_message.Message):
     explain: bool
     request_id: str
     seed: int
-    def __init__(self, cluster: _Optional[str] = ..., queue: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., seed: _Optional[int] = ...) -> None: ...
+    place: PlaceRequest
+    def __init__(self, cluster: _Optional[str] = ..., queue: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., seed: _Optional[int] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ...) -> None: ...
 
 class DriftPlusPenalty(_message.Message):
     __slots__ = ("gpus", "value", "cost_seconds")
@@ -399,11 +401,13 @@ class Admission(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., verdict: _Optional[_Union[Admission.Verdict, str]] = ..., gpus: _Optional[int] = ..., nodes: _Optional[int] = ..., gpus_per_node: _Optional[int] = ..., rank: _Optional[int] = ..., expected_finish_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., slack_seconds: _Optional[float] = ..., drift_plus_penalty: _Optional[_Iterable[_Union[DriftPlusPenalty, _Mapping]]] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., profile_model: _Optional[str] = ..., cer: _Optional[float] = ...) -> None: ...
 
 class AdmitOrWaitResponse(_message.Message):
-    __slots__ = ("admissions", "queue", "meta")
+    __slots__ = ("admissions", "queue", "meta", "placed")
     ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
     admissions: _containers.RepeatedCompositeFieldContainer[Admission]
     queue: _cluster_pb2.QueueState
     meta: DecisionMeta
-    def __init__(self, admissions: _Optional[_Iterable[_Union[Admission, _Mapping]]] = ..., queue: _Optional[_Union[_cluster_pb2.QueueState, _Mapping]] = ..., meta: _Optional[_Union[DecisionMeta, _Mapping]] = ...) -> None: ...
+    placed: PlaceResponse
+    def __init__(self, admissions: _Optional[_Iterable[_Union[Admission, _Mapping]]] = ..., queue: _Optional[_Union[_cluster_pb2.QueueState, _Mapping]] = ..., meta: _Optional[_Union[DecisionMeta, _Mapping]] = ..., placed: _Optional[_Union[PlaceResponse, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,36 @@
+"""AdmitOrWait that places at once whom it admits: what of the one question is asked of Place. Decides nothing."""
+
+from dataclasses import replace
+
+from placewise.v1 import decision_pb2
+from placewise_core.commands import AdmitCommand, PlaceCommand, Scope
+from placewise_core.decision import AdmitPlan, Verdict
+from placewise_core.errors import InvalidRequestError
+from placewise_core.job import Shape
+from placewise_service.api import convert_in
+
+
+def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> PlaceCommand:
+    """The question about all jobs of `admit`, to be narrowed by `of_admitted`.
+
+    Raises InvalidRequestError for what the outer question says already, and for a scope that admission knows nothing of.
+    """
+    command = convert_in.place_command(request)
+    if command.jobs:
+        raise InvalidRequestError("must be empty: the jobs are those of the question", "place.jobs")
+    if command.cluster not in ("", admit.cluster):
+        raise InvalidRequestError(f"must be empty or {admit.cluster!r}", "place.cluster")
+    if command.scope is Scope.NODE:
+        raise InvalidRequestError("admitted jobs are placed on the cluster", "place.scope")
+    return replace(command, cluster=admit.cluster, jobs=admit.jobs, is_dry_run=command.is_dry_run or admit.is_dry_run)
+
+
+def of_admitted(command: PlaceCommand, plan: AdmitPlan) -> PlaceCommand:
+    """`command` with the admitted jobs alone, elastic ones in the shape they were admitted with."""
+    jobs = []
+    for job, admission in zip(command.jobs, plan.admissions, strict=True):
+        if admission.verdict is not Verdict.ADMIT:
+            continue
+        is_shaped = not job.is_rigid and admission.nodes > 0
+        jobs.append(replace(job, shape=Shape(admission.nodes, admission.gpus_per_node)) if is_shaped else job)
+    return replace(command, jobs=tuple(jobs))
