@@ -102,6 +102,15 @@ JOB_COLUMNS = (
     Column("nodes_used", "nodes", 0.25),
     Column("epochs_left_share", "1"),
 )
+# What a job declares of its length and what its host reports of its speed (pace.py), after the columns above.
+PACE_COLUMNS = (
+    Column("has_length", "flag"),
+    Column("linear_minutes_left", "minutes", 0.2, is_log=True),
+    Column("has_step", "flag"),
+    Column("worker_step", "ms", 0.2, is_log=True),
+    Column("has_speed", "flag"),
+    Column("speed", "linear speed = 1"),
+)
 PLACEMENT_COLUMNS = (Column("workers_here", "tasks", 0.5), Column("servers_here", "tasks", 0.5))
 # LDWP's S_j and the task's identity (TID, TSize).
 UTILISATION_COLUMNS = (
@@ -160,6 +169,7 @@ STEP_COLUMNS = (
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "nodes": NODE_COLUMNS,
     "jobs": JOB_COLUMNS,
+    "pace": PACE_COLUMNS,
     "placement": PLACEMENT_COLUMNS,
     "parts": PART_COLUMNS,
     "step": STEP_COLUMNS,
@@ -168,10 +178,10 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
 # Which tables a net reads: a change of any other table leaves it valid.
 MODEL_TABLES: Mapping[str, tuple[str, ...]] = {
     "reward": ("jobs", "parts"),
-    "policy": ("nodes", "jobs", "placement", "step"),
+    "policy": ("nodes", "jobs", "pace", "placement", "step"),
     "ldwp": ("utilisation",),
 }
-NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS)
+NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS) + len(PACE_COLUMNS)
 STATIC_JOB_FEATURES = [column.name for column in JOB_COLUMNS].index("is_new")
 PART_FEATURES = STATIC_JOB_FEATURES + len(PART_COLUMNS)
 STEP_FEATURES = len(STEP_COLUMNS)

@@ -5,6 +5,7 @@ one net serves any size. The columns are those of feature_tables.py. Unknown val
 NaN.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from placewise_core.feature_tables import (
     MODEL_VOCABULARY,
     NODE_COLUMNS,
     NODE_FEATURES,
+    PACE_COLUMNS,
     PART_COLUMNS,
     PART_FEATURES,
     PLACEMENT_COLUMNS,
@@ -31,6 +33,7 @@ from placewise_core.feature_tables import (
     feature_schema,
 )
 from placewise_core.job import Architecture, Job, JobId, Priority, Role
+from placewise_core.pace import linear_minutes, reported_speed, worker_step_ms, workers_of
 from placewise_core.speed.model_names import canonical, nearest
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray, IntArray
 
@@ -42,6 +45,7 @@ __all__ = [
     "MODEL_VOCABULARY",
     "NODE_COLUMNS",
     "NODE_FEATURES",
+    "PACE_COLUMNS",
     "PART_COLUMNS",
     "PART_FEATURES",
     "PLACEMENT_COLUMNS",
@@ -81,7 +85,7 @@ class Encoder:
     def __init__(self, most_jobs: int = 0) -> None:
         """`most_jobs` > 0 keeps only so many job tokens: the batch first, then the running jobs that came last."""
         self._most_jobs = most_jobs
-        self._static: dict[JobId, tuple[Job, Float32]] = {}
+        self._static: dict[JobId, tuple[Job, Float32, _Pace]] = {}
         self._spots: dict[JobId, _Held] = {}
         self._inventory: tuple[object, Float32] | None = None
 
@@ -176,29 +180,31 @@ class Encoder:
         *,
         is_current: bool,
     ) -> None:
-        row[:STATIC_JOB_FEATURES] = self._static_of(job)
+        row[:STATIC_JOB_FEATURES], pace = self._static_of(job)
+        row[_PACE] = pace.columns(1.0, 0.0)
         if not done:
-            row[STATIC_JOB_FEATURES:] = (1.0, is_current, 0.0, 0.0, 0.0, 1.0)
+            row[_DYNAMIC] = (1.0, is_current, 0.0, 0.0, 0.0, 1.0)
             return
         held = _held(done, view.index)
         where.write(held)
-        row[STATIC_JOB_FEATURES:] = (1.0, is_current, *held.summary, 1.0)
+        row[_DYNAMIC] = (1.0, is_current, *held.summary, 1.0)
 
     def _write_running(self, row: Float32, where: "_Cells", running: RunningJob, view: ClusterView) -> None:
-        row[:STATIC_JOB_FEATURES] = self._static_of(running.job)
+        row[:STATIC_JOB_FEATURES], pace = self._static_of(running.job)
         held = self._held_by(running, view)
         where.write(held)
         left = 1.0
         if running.job.total_epochs > 0:
             left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
-        row[STATIC_JOB_FEATURES:] = (0.0, 0.0, *held.summary, left)
+        row[_DYNAMIC] = (0.0, 0.0, *held.summary, left)
+        row[_PACE] = pace.columns(left, reported_speed(running))
 
-    def _static_of(self, job: Job) -> Float32:
+    def _static_of(self, job: Job) -> tuple[Float32, "_Pace"]:
         found = self._static.get(job.id)
         if found is None or found[0] is not job:
             self._forget()
-            found = self._static[job.id] = (job, encode_job(job))
-        return found[1]
+            found = self._static[job.id] = (job, encode_job(job), _Pace.of(job))
+        return found[1], found[2]
 
     def _held_by(self, running: RunningJob, view: ClusterView) -> "_Held":
         found = self._spots.get(running.id)
@@ -213,7 +219,27 @@ class Encoder:
             self._spots.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """What a job declares of its length: minutes at its linear speed, and the step as it is encoded. 0: nothing."""
+
+    minutes: float
+    step: float
+
+    @classmethod
+    def of(cls, job: Job) -> "_Pace":
+        step_ms = worker_step_ms(job, workers_of(job))
+        return cls(linear_minutes(job), math.log1p(step_ms) * _STEP_SCALE)
+
+    def columns(self, left: float, speed: float) -> tuple[float, ...]:
+        """PACE_COLUMNS with `left` of the work to do and a reported speed (0: none)."""
+        minutes = math.log1p(self.minutes * left) * _MINUTES_SCALE
+        return (self.minutes > 0.0, minutes, self.step > 0.0, self.step, speed > 0.0, speed)
+
+
 _REMEMBERED = 20_000
+_DYNAMIC, _PACE = slice(STATIC_JOB_FEATURES, len(JOB_COLUMNS)), slice(len(JOB_COLUMNS), JOB_FEATURES)
+_MINUTES_SCALE, _STEP_SCALE = PACE_COLUMNS[1].scale, PACE_COLUMNS[3].scale
 _NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)
 _JOB_SCALES = np.asarray([c.scale for c in JOB_COLUMNS[:STATIC_JOB_FEATURES]], dtype=np.float32)
 _IS_LOG = np.asarray([c.is_log for c in JOB_COLUMNS[:STATIC_JOB_FEATURES]], dtype=np.bool_)

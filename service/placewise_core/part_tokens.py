@@ -5,7 +5,6 @@ carries in all (features.PART_COLUMNS). The jobs are the new one and all that sh
 under each candidate, so that sums over them compare. Changes nothing and decides nothing.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
 from placewise_core.job import Job, JobId, Role
+from placewise_core.pace import reported_speed, worker_step_ms
 from placewise_core.speed.params import params_millions
 from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray
 
@@ -87,7 +87,7 @@ class PartEncoder:
         touched = dict.fromkeys(m for spread in fresh for m in spread.nodes)
         running, spreads = self._around(touched, view)
         rows, owner, where = _stacked(spreads)
-        observed = np.array([_observed(held) for held in running])
+        observed = np.array([reported_speed(held) for held in running])
         if len(rows):
             rows[:, _HAS_SPEED] = observed[owner - 1] > 0
             rows[:, _SPEED] = observed[owner - 1]
@@ -183,21 +183,6 @@ def _gpu_speeds(view: ClusterView) -> list[float]:
     return speeds
 
 
-def linear_speed(job: Job, workers: float) -> float:
-    """Epochs per second if every worker were as fast as the job alone on one GPU; 0 where the job does not say."""
-    if job.single_gpu_s <= 0 or job.total_epochs <= 0:
-        return 0.0
-    return job.total_epochs / job.single_gpu_s * max(1.0, workers)
-
-
-def worker_step_ms(job: Job, workers: float) -> float:
-    """Milliseconds one GPU needs for one worker's share of a batch, as declared; 0 where the job does not say."""
-    iterations = job.total_iterations
-    if job.single_gpu_s <= 0 or iterations <= 0:
-        return 0.0
-    return 1000.0 * job.single_gpu_s / iterations / max(1.0, workers)
-
-
 def traffic_bytes(job: Job, counts: dict[int, tuple[float, float, float, float]], m: int) -> float:
     """Bytes per iteration through the NIC of node m, the busier direction: 2(n−1)/n of the gradients in a ring of n
     workers; to and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
@@ -227,13 +212,6 @@ def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tup
             gpus + len(task.gpu_indices),
         )
     return counts
-
-
-def _observed(held: RunningJob) -> float:
-    """Reported speed over linear speed; 0 where either is unknown."""
-    linear = linear_speed(held.job, sum(a.role is Role.WORKER for a in held.assignments))
-    speed = held.speed / linear if linear > 0 else 0.0
-    return min(4.0, speed) if math.isfinite(speed) and speed > 0 else 0.0
 
 
 def _capacity(m: int, view: ClusterView) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from placewise_core.features import PART_FEATURES
-from placewise_core.part_tokens import linear_speed
+from placewise_core.pace import linear_speed
 from placewise_core.place.load_balance import LoadBalance
 from placewise_training.data import reward_samples
 from placewise_training.data.reward_samples import (

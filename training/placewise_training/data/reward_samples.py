@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
-from placewise_core.part_tokens import PartEncoder, PartTokens, linear_speed
+from placewise_core.pace import linear_speed
+from placewise_core.part_tokens import PartEncoder, PartTokens
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import ClusterView

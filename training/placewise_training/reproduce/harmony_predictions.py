@@ -11,7 +11,8 @@ import numpy as np
 
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
-from placewise_core.part_tokens import PartEncoder, PartTokens, linear_speed
+from placewise_core.pace import linear_speed
+from placewise_core.part_tokens import PartEncoder, PartTokens
 from placewise_core.place.lif import LeastInterference
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies

@@ -1,0 +1,43 @@
+"""How fast a job would be if its workers never waited, from what it declares. Zero where it does not say.
+
+The unit of speeds that nets read and predict: 1 is the job's linear speed, every worker as fast as it is alone.
+"""
+
+import math
+
+from placewise_core.cluster import RunningJob
+from placewise_core.job import Job, Role
+
+_MOST_SPEED = 4.0  # of the linear speed: beyond it what was declared cannot be right
+
+
+def workers_of(job: Job) -> int:
+    """Worker tasks of the gang, at least 1."""
+    return max(1, sum(group.count for group in job.groups if group.role is Role.WORKER))
+
+
+def linear_speed(job: Job, workers: float) -> float:
+    """Epochs per second if every worker were as fast as the job alone on one GPU; 0 where the job does not say."""
+    if job.single_gpu_s <= 0 or job.total_epochs <= 0:
+        return 0.0
+    return job.total_epochs / job.single_gpu_s * max(1.0, workers)
+
+
+def linear_minutes(job: Job) -> float:
+    """Minutes the whole job takes at its linear speed; 0 where the job does not say."""
+    return max(0.0, job.single_gpu_s) / 60.0 / workers_of(job)
+
+
+def worker_step_ms(job: Job, workers: float) -> float:
+    """Milliseconds one GPU needs for one worker's share of a batch, as declared; 0 where the job does not say."""
+    iterations = job.total_iterations
+    if job.single_gpu_s <= 0 or iterations <= 0:
+        return 0.0
+    return 1000.0 * job.single_gpu_s / iterations / max(1.0, workers)
+
+
+def reported_speed(held: RunningJob) -> float:
+    """Reported speed over linear speed, at most 4; 0 where either is unknown."""
+    linear = linear_speed(held.job, sum(a.role is Role.WORKER for a in held.assignments))
+    speed = held.speed / linear if linear > 0 else 0.0
+    return min(_MOST_SPEED, speed) if math.isfinite(speed) and speed > 0 else 0.0
