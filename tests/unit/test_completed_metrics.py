@@ -15,7 +15,8 @@ from placewise_core.place.subtask_metrics import METRICS, SPEEDUP, KnownMetrics
 from placewise_core.place.subtask_scale import from_unit, to_unit
 from placewise_service.engine.build import PACKAGED_BUNDLES
 from placewise_service.model.bundle import BundleError, Manifest, load, write_manifest
-from placewise_service.model.stdm import StdmError, StdmRuntime
+from placewise_service.model.session import ModelError
+from placewise_service.model.stdm import StdmRuntime
 from placewise_training.export_stdm import sample_of, write_onnx
 from placewise_training.models.ncf import MetricCompletion
 
@@ -95,13 +96,13 @@ def test_a_net_that_fails_leaves_what_is_known(tmp_path: Path, monkeypatch: pyte
 
 
 def test_other_columns_and_wrong_answers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StdmError, match="other metrics"):
+    with pytest.raises(ModelError, match="other metrics"):
         StdmRuntime.load(*exported(tmp_path, METRICS[::-1]))
     content, report = exported(tmp_path)
     report["sample"]["completed"][0][0] += 0.1  # type: ignore[index]
-    with pytest.raises(StdmError, match="does not answer"):
+    with pytest.raises(ModelError, match="does not answer"):
         StdmRuntime.load(content, report)
-    with pytest.raises(StdmError, match="can load"):
+    with pytest.raises(ModelError, match="can load"):
         StdmRuntime.load(content[:100], report)
 
 

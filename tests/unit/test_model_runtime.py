@@ -21,9 +21,9 @@ from placewise_core.part_tokens import PartTokens
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
-from placewise_service.model import runtime
 from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.model.registry import BundleRegistry, BundleState
+from placewise_service.model.reward import RewardRuntime
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 from placewise_training.export import random_inputs, sample_of, write_onnx
@@ -202,7 +202,7 @@ async def test_a_net_that_breaks_while_serving_leaves_the_heuristic(
     def break_(self: object, tokens: PartTokens) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(runtime.RewardRuntime, "speeds", break_)
+    monkeypatch.setattr(RewardRuntime, "speeds", break_)
     decision = await engine.place(command("a"))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert decision.meta.is_fallback

@@ -22,7 +22,7 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
 from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
-from placewise_service.model.runtime import REWARD_REPORT
+from placewise_service.model.reward import REWARD_REPORT
 
 app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
 

@@ -2,20 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from placewise_core.features import feature_schema
-from placewise_service.model.runtime import REWARD_MODEL, REWARD_REPORT, ModelError, RewardRuntime
-from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmError, StdmRuntime
+from placewise_service.model.policy import POLICY_DECODER, POLICY_ENCODER, POLICY_REPORT, PolicyRuntime
+from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
+from placewise_service.model.session import ModelError
+from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
+
+Net = TypeVar("Net")
 
 MANIFEST = "manifest.json"
 # Which model's tables each net reads (feature_tables.MODEL_TABLES).
-_READERS = {REWARD_MODEL: "reward"}
+_READERS = {REWARD_MODEL: "reward", POLICY_ENCODER: "policy", POLICY_DECODER: "policy"}
 
 
 class BundleError(ValueError):
@@ -44,6 +48,7 @@ class Bundle:
     directory: Path
     documents: Mapping[str, Mapping[str, Any]]
     reward: RewardRuntime | None = None
+    policy: PolicyRuntime | None = None
     stdm: StdmRuntime | None = None
 
     @property
@@ -68,12 +73,14 @@ def load(directory: Path) -> Bundle:
     }
     if manifest.feature_schema != schema_of(contents):
         raise BundleError(f"{directory.name}: its nets read other features than this version encodes")
+    nets = _Nets(directory.name, contents, documents)
     return Bundle(
         manifest,
         directory,
         documents,
-        _reward(directory.name, contents, documents),
-        _stdm(directory.name, contents, documents),
+        reward=nets.load(RewardRuntime.load, REWARD_REPORT, REWARD_MODEL),
+        policy=nets.load(PolicyRuntime.load, POLICY_REPORT, POLICY_ENCODER, POLICY_DECODER),
+        stdm=nets.load(StdmRuntime.load, STDM_REPORT, STDM_MODEL),
     )
 
 
@@ -92,28 +99,27 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     (directory / MANIFEST).write_bytes(body + b"\n")
 
 
-def _reward(
-    name: str, contents: Mapping[str, bytes], documents: Mapping[str, Mapping[str, Any]]
-) -> RewardRuntime | None:
-    if REWARD_MODEL not in contents:
-        return None
-    if REWARD_REPORT not in documents:
-        raise BundleError(f"{name}: {REWARD_MODEL} has no {REWARD_REPORT} beside it")
-    try:
-        return RewardRuntime.load(contents[REWARD_MODEL], documents[REWARD_REPORT])
-    except ModelError as error:
-        raise BundleError(f"{name}: {error}") from error
+@dataclass(frozen=True, slots=True)
+class _Nets:
+    """The files of one bundle, from which its nets are made."""
 
+    bundle: str
+    contents: Mapping[str, bytes]
+    documents: Mapping[str, Mapping[str, Any]]
 
-def _stdm(name: str, contents: Mapping[str, bytes], documents: Mapping[str, Mapping[str, Any]]) -> StdmRuntime | None:
-    if STDM_MODEL not in contents:
-        return None
-    if STDM_REPORT not in documents:
-        raise BundleError(f"{name}: {STDM_MODEL} has no {STDM_REPORT} beside it")
-    try:
-        return StdmRuntime.load(contents[STDM_MODEL], documents[STDM_REPORT])
-    except StdmError as error:
-        raise BundleError(f"{name}: {error}") from error
+    def load(self, load: Callable[..., Net], report: str, *files: str) -> Net | None:
+        """`load(*bytes of files, report)`, or None where the bundle has none of the files. Raises BundleError where it
+        has some and not the others, or where the net is refused."""
+        found = [file for file in files if file in self.contents]
+        if not found:
+            return None
+        missing = [file for file in (*files, report) if file not in self.contents]
+        if missing:
+            raise BundleError(f"{self.bundle}: {found[0]} has no {missing[0]} beside it")
+        try:
+            return load(*(self.contents[file] for file in files), self.documents[report])
+        except ModelError as error:
+            raise BundleError(f"{self.bundle}: {error}") from error
 
 
 def _manifest(directory: Path) -> Manifest:

@@ -13,17 +13,13 @@ from numpy.typing import NDArray
 
 from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import from_unit, to_unit
+from placewise_service.model.session import ModelError, answers_alike, open_session
 
 STDM_MODEL, STDM_REPORT = "stdm.onnx", "stdm.json"
 _SCHEMA = "placewise.stdm/1"
-_TOLERANCE = 1e-4  # other processors round otherwise than the exporter's did
 _MOST_KEPT = 4096  # completed profiles; a cluster has far fewer kinds of subtasks
 
 log = structlog.get_logger(__name__)
-
-
-class StdmError(ValueError):
-    """A completion that cannot be used; the message says why."""
 
 
 class StdmRuntime:
@@ -36,14 +32,14 @@ class StdmRuntime:
 
     @classmethod
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
-        """From the model's bytes and its report. Raises StdmError for one that is torn, of other columns, or that does
+        """From the model's bytes and its report. Raises ModelError for one that is torn, of other columns, or that does
         not answer its sample as it should."""
         if report.get("schema") != _SCHEMA:
-            raise StdmError(f"{STDM_REPORT} is not a {_SCHEMA} document")
-        runtime = cls(_session(content))
+            raise ModelError(f"{STDM_REPORT} is not a {_SCHEMA} document")
+        runtime = cls(open_session(content, STDM_MODEL))
         columns = runtime._session.get_modelmeta().custom_metadata_map.get("columns", "")
         if columns != ",".join(METRICS):
-            raise StdmError(f"{STDM_MODEL} was trained on other metrics than this version knows")
+            raise ModelError(f"{STDM_MODEL} was trained on other metrics than this version knows")
         runtime._check_sample(report)
         return runtime
 
@@ -77,17 +73,6 @@ class StdmRuntime:
             sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
             given = self._session.run(["completed"], {"known": sample["known"], "mask": sample["mask"]})[0]
         except Exception as error:
-            raise StdmError(f"{STDM_MODEL} does not run on its own sample: {error}") from error
-        wanted = sample["completed"]
-        if given.shape != wanted.shape or not np.allclose(given, wanted, _TOLERANCE, _TOLERANCE):
-            raise StdmError(f"{STDM_MODEL} does not answer its sample as it did when it was exported")
-
-
-def _session(content: bytes) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # a refused file is reported by us
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise StdmError(f"{STDM_MODEL} is not a model ONNX Runtime can load: {type(error).__name__}") from error
+            raise ModelError(f"{STDM_MODEL} does not run on its own sample: {error}") from error
+        if not answers_alike(given, sample["completed"]):
+            raise ModelError(f"{STDM_MODEL} does not answer its sample as it did when it was exported")

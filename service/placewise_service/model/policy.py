@@ -1,0 +1,85 @@
+"""Harmony's policy net on ONNX Runtime, in two graphs: an encoder, once for many tasks, and a decoder, once per task.
+
+Trains nothing. Both prove at loading that they answer as when they were exported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import onnxruntime
+
+from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Float32, Observation
+from placewise_core.place.harmony import PolicyState
+from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
+
+POLICY_ENCODER, POLICY_DECODER, POLICY_REPORT = "policy_encoder.onnx", "policy_decoder.onnx", "policy.json"
+_BOTH = f"{POLICY_ENCODER} and {POLICY_DECODER}"
+_SCHEMA = "placewise.policy/1"
+_ENCODED = ("node_state", "job_state")
+_WARM_UP = ((1, 1), (30, 33), (64, 48))  # (nodes, jobs): the smallest, a usual one, the largest
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRuntime:
+    """The policy net, ready. Implements place.harmony.PolicyNet; may be called from any thread."""
+
+    encoder: onnxruntime.InferenceSession
+    decoder: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, encoder: bytes, decoder: bytes, report: Mapping[str, Any]) -> Self:
+        """From the bytes of both graphs and their report. Raises ModelError for one that is torn, of other features,
+        or that does not answer its parity sample as it should."""
+        if report.get("schema") != _SCHEMA:
+            raise ModelError(f"{POLICY_REPORT} is not a {_SCHEMA} document")
+        runtime = cls(open_session(encoder, POLICY_ENCODER), open_session(decoder, POLICY_DECODER))
+        check_features(runtime.encoder, POLICY_ENCODER, "policy")
+        check_features(runtime.decoder, POLICY_DECODER, "policy")
+        runtime._check_sample(report)
+        for nodes, jobs in _WARM_UP:
+            runtime.decode(runtime.encode(_blank(nodes, jobs)), 0, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
+        return runtime
+
+    def encode(self, seen: Observation) -> PolicyState:
+        """States of all nodes and jobs of one observation, which is a batch of one without padding."""
+        feeds = {
+            "nodes": seen.nodes[None],
+            "jobs": seen.jobs[None],
+            "placement": seen.placement[None],
+            "job_mask": np.ones((1, len(seen.jobs)), dtype=np.float32),
+            "node_mask": np.ones((1, len(seen.nodes)), dtype=np.float32),
+        }
+        nodes, jobs = self.encoder.run(_ENCODED, feeds)
+        return PolicyState(nodes[0], jobs[0])
+
+    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
+        """(2C,) logits of the next task of job `job`: a worker on each node, then a parameter server on each."""
+        feeds = {"node_state": state.nodes[None], "job_state": state.jobs[job : job + 1], "step": step[None]}
+        logits: Float32 = self.decoder.run(("logits",), feeds)[0][0]
+        return logits
+
+    def _check_sample(self, report: Mapping[str, Any]) -> None:
+        try:
+            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
+            job = int(sample["job"])
+            state = self.encode(Observation(sample["nodes"], sample["jobs"], sample["placement"], -1))
+            given = {"node_state": state.nodes, "job_state": state.jobs}
+            given["logits"] = self.decode(state, job, sample["step"])
+            is_alike = all(answers_alike(values, sample[name]) for name, values in given.items())
+        except Exception as error:
+            raise ModelError(
+                f"{POLICY_ENCODER} and {POLICY_DECODER} do not run on their own sample: {error}"
+            ) from error
+        if not is_alike:
+            raise ModelError(f"{_BOTH} do not answer their sample as when exported")
+
+
+def _blank(nodes: int, jobs: int) -> Observation:
+    return Observation(
+        nodes=np.zeros((nodes, NODE_FEATURES), dtype=np.float32),
+        jobs=np.zeros((jobs, JOB_FEATURES), dtype=np.float32),
+        placement=np.zeros((jobs, nodes, 2), dtype=np.float32),
+        current=-1,
+    )

@@ -1,0 +1,96 @@
+"""The reward model on ONNX Runtime: proves that it answers as when it was exported, then predicts speeds.
+
+Trains nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from placewise_core.features import PART_FEATURES, Float32
+from placewise_core.part_tokens import PartTokens
+from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
+
+REWARD_MODEL, REWARD_REPORT = "reward.onnx", "reward.json"
+_SCHEMA = "placewise.reward/1"
+_WARM_UP = ((8, 24), (8, 48))  # (placements, tokens): allocations happen before the first decision
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRuntime:
+    """The reward model, ready. Implements place.search.SpeedScorer; may be called from any thread.
+
+    `spread_limit`: the spread of log-speeds from which on the model's own report says it is out of its depth; infinite
+    for a model that gives no spread.
+    """
+
+    session: onnxruntime.InferenceSession
+    spread_limit: float = float("inf")
+
+    @classmethod
+    def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
+        """From the model's bytes and its report. Raises ModelError for one that is torn, of other features, or that
+        does not answer its parity sample as it should."""
+        if report.get("schema") != _SCHEMA:
+            raise ModelError(f"{REWARD_REPORT} is not a {_SCHEMA} document")
+        session = open_session(content, REWARD_MODEL)
+        check_features(session, REWARD_MODEL, "reward")
+        runtime = cls(session, _spread_limit(session, report))
+        runtime._check_sample(report)
+        for placements, tokens in _WARM_UP:
+            runtime.speeds(_blank(placements, tokens))
+        return runtime
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        """(K, P) predicted speed of each token's job over its linear speed."""
+        return self._run(("speed",), _feeds(tokens))[0]
+
+    def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
+        """As `speeds`, and (K, P) the spread of its logarithm: only where `spread_limit` is finite."""
+        speed, spread = self._run(("speed", "spread"), _feeds(tokens))
+        return speed, spread
+
+    def _run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Float32]:
+        found: list[Float32] = self.session.run(outputs, feeds)
+        return found
+
+    def _check_sample(self, report: Mapping[str, Any]) -> None:
+        try:
+            sample = report["sample"]
+            feeds: dict[str, NDArray[Any]] = {
+                "tokens": np.asarray(sample["tokens"], dtype=np.float32),
+                "job": np.asarray(sample["job"], dtype=np.int64),
+                "node": np.asarray(sample["node"], dtype=np.int64),
+            }
+            names = ("speed",) if np.isinf(self.spread_limit) else ("speed", "spread")
+            given = dict(zip(names, self._run(names, feeds), strict=True))
+            wanted = {name: np.asarray(sample[name], dtype=np.float32) for name in given}
+        except Exception as error:
+            raise ModelError(f"{REWARD_MODEL} does not run on its own sample: {error}") from error
+        is_token = feeds["job"] >= 0
+        for name, values in given.items():
+            if values.shape != is_token.shape or not answers_alike(values[is_token], wanted[name][is_token]):
+                raise ModelError(f"{REWARD_MODEL} does not answer its sample as it did when it was exported")
+
+
+def _spread_limit(session: onnxruntime.InferenceSession, report: Mapping[str, Any]) -> float:
+    if "spread" not in {output.name for output in session.get_outputs()}:
+        return float("inf")
+    limit = report.get("spread_limit")
+    if not isinstance(limit, int | float) or not 0 < limit < float("inf"):
+        raise ModelError(f"{REWARD_REPORT} has no spread_limit for the spread that {REWARD_MODEL} gives")
+    return float(limit)
+
+
+def _feeds(tokens: PartTokens) -> dict[str, NDArray[Any]]:
+    return {"tokens": tokens.parts, "job": tokens.job, "node": tokens.node}
+
+
+def _blank(placements: int, tokens: int) -> PartTokens:
+    shape = (placements, tokens)
+    zeros = np.zeros(shape, dtype=np.int64)
+    return PartTokens(np.zeros((*shape, PART_FEATURES), dtype=np.float32), zeros, zeros, ())
