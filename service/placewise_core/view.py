@@ -224,6 +224,10 @@ class ClusterView(NodeArrays):
         for assignment in running.assignments:
             self.claim(running.job, assignment)
 
+    def hold(self, running: RunningJob) -> None:
+        """As add_job, for a new job whose assignments are claimed on this view already."""
+        self.jobs[running.id] = running
+
     def remove_job(self, job_id: JobId) -> RunningJob | None:
         """Gives back what a job holds; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)

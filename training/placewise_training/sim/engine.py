@@ -73,6 +73,7 @@ class Simulation:
         self._dirty: dict[str, None] = {}
         self._failed: set[tuple[object, ...]] = set()
         self._fits: dict[tuple[object, ...], bool] = {}
+        self._emptied: ClusterView | None = None  # what could ever fit is asked of; until nodes come or go
         self._impossible: list[str] = []
         self._tick_pushed = False
         self._idle_ticks = 0
@@ -190,7 +191,9 @@ class Simulation:
     def _could_ever_fit(self, job: SimJob) -> bool:
         found = self._fits.get(job.signature)
         if found is None:
-            emptied = self.view.emptied()
+            if self._emptied is None:
+                self._emptied = self.view.emptied()
+            emptied = self._emptied
             if job.job.elastic is not None:
                 found = float(emptied.gpu_exists.sum()) >= job.job.elastic.min_gpus
             else:
@@ -263,8 +266,9 @@ class Simulation:
         self.start(job, proposal.assignments)
         return True
 
-    def start(self, job: SimJob, assignments: tuple[Assignment, ...]) -> LiveJob:
-        """Starts a waiting job where `assignments` say. Raises KeyError if it does not wait."""
+    def start(self, job: SimJob, assignments: tuple[Assignment, ...], *, is_claimed: bool = False) -> LiveJob:
+        """Starts a waiting job where `assignments` say, which the view may hold for it already. Raises KeyError if it
+        does not wait."""
         del self.waiting[job.id]
         spots = spots_of(assignments)
         places = tuple(spot.node for spot in spots)
@@ -283,7 +287,11 @@ class Simulation:
         for part in footprint.parts:
             self.nodes[part.node].add(job.id, part)
             self._dirty[part.node] = None
-        self.view.add_job(RunningJob(job.job, assignments, start_time_s=self.now_s))
+        running = RunningJob(job.job, assignments, start_time_s=self.now_s)
+        if is_claimed:
+            self.view.hold(running)
+        else:
+            self.view.add_job(running)
         self.hash.add(self.now_s, "start", job.number, places)
         self._tell("start", job, places)
         return live
@@ -360,6 +368,7 @@ class Simulation:
             self._set_state(fault)
         self._failed.clear()
         self._fits.clear()
+        self._emptied = None
         self.metrics.cluster_changed(self.now_s, self.view)
 
     def _set_state(self, fault: Fault) -> None:

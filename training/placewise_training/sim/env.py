@@ -111,8 +111,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._builder is None:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset()")
-        mask = self._builder.mask()
-        if not mask[int(action)]:
+        if not self._seen["action_mask"][int(action)]:
             return self._observe(), -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
         self._builder.apply(int(action))
         if self._builder.is_complete:
@@ -141,9 +140,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def _start_current(self) -> None:
         assert self._builder is not None
-        placement = self._builder.placement()
-        self._builder.give_back()
-        self._simulation.start(self._batch[self._next], placement)
+        self._simulation.start(self._batch[self._next], self._builder.placement(), is_claimed=True)
         self._builder = None
         self._next += 1
 

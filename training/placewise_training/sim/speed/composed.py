@@ -4,6 +4,7 @@ rate = noise · sharing · samples_per_step / overlapped(max input, max GPU + ma
 every iteration waits for its slowest member.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -84,11 +85,16 @@ class ComposedSpeed:
 
     def _packed_rate(self, job: SimJob, workers: int, servers: int, gpu_model: str, gpus_per_node: int) -> float:
         per_node = max(1, gpus_per_node)
-        count = -(-workers // per_node)
-        nodes = {s.id: NodeLoad(spec=s) for s in uniform_cluster(count, per_node, gpu_model)}
+        nodes = _empty_nodes(-(-workers // per_node), per_node, gpu_model)
         spots = []
         for i, name in enumerate(nodes):
             here = min(per_node, workers - i * per_node)
             spots.append(Spot(name, here, servers if i == 0 else 0, tuple(range(here))))
         made = alone(replace(job, dataset_gib=0.0), self.catalogue[job.job.model], spots, nodes, self.overlap)
         return made.samples_per_step / made.alone_step_s
+
+
+@functools.lru_cache(maxsize=256)
+def _empty_nodes(count: int, gpus_per_node: int, gpu_model: str) -> Mapping[str, NodeLoad]:
+    """Nodes with nobody on them. Shared: not to be written."""
+    return {spec.id: NodeLoad(spec=spec) for spec in uniform_cluster(count, gpus_per_node, gpu_model)}
