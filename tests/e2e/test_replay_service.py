@@ -2,14 +2,21 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from placewise_service.background import ended
 from placewise_service.bench.processes import service_process
 from placewise_service.cli import invoke
+from placewise_service.declog.export import export
+from placewise_service.state.connection import RedisOptions
+from placewise_service.state.embedded import embedded_url
+from placewise_service.state.redis_store import RedisStore
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +36,8 @@ async def test_a_replayed_trace_is_whole_in_the_log(
     async with service_process({"PLACEWISE_STATE_DIR": str(state)}) as service:
         options = ("--nodes", 2, "--gpus-per-node", 8, "--plot", tmp_path / "p.png", "--target", service.target)
         policies = ("--policy", "consolidate", "--policy", "load-balance")
-        assert await call("replay", "--trace", trace, *policies, *options, "--keep", "--json") == 0
+        async with exports(state, tmp_path / "log"):
+            assert await call("replay", "--trace", trace, *policies, *options, "--keep", "--json") == 0
         answer = json.loads(capsys.readouterr().out)
         consolidate, balance = answer["policies"]
         assert (consolidate["jobs_started"], consolidate["never_fits"]) == (9, 1)
@@ -38,7 +46,6 @@ async def test_a_replayed_trace_is_whole_in_the_log(
         assert balance["avg_queue_s"] > 0  # the large job waits for a node of its own
         assert (tmp_path / "p.png").stat().st_size > 10_000
         monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
-        await asyncio.sleep(2.0)  # many flush intervals: an export in between would see open rows
         async with asyncio.timeout(60):  # the log is written behind the answers: the last events may not be there yet
             placed = await exported(tmp_path / "log")
             while len(placed) < 18 or any(row["status"] == "OPEN" for row in placed):
@@ -54,6 +61,27 @@ async def test_a_malformed_trace_reaches_no_service(tmp_path: Path, capsys: pyte
     trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,ten,1\n")
     assert await call("replay", "--trace", trace, "--target", "127.0.0.1:1") == 6
     assert "t.csv:2:5: duration_s" in capsys.readouterr().err
+
+
+@asynccontextmanager
+async def exports(state: Path, folder: Path) -> AsyncIterator[None]:
+    """Export after export while the block runs, so that they fall between decisions and what becomes of them."""
+    store = RedisStore(RedisOptions(embedded_url(state), timeout_s=30.0))
+    done = 0
+
+    async def again_and_again() -> None:
+        nonlocal done
+        while True:
+            await export(store, folder)
+            done += 1
+            await asyncio.sleep(0.01)
+
+    task = asyncio.create_task(again_and_again())
+    yield
+    assert not task.done(), "an export failed"
+    await ended([task])
+    await store.close()
+    assert done > 1, "the replay was over before it could be looked at in between"
 
 
 async def exported(folder: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,10 @@
 """The export: every entry of the ring once in the files, outcomes beside decisions, whatever breaks in between."""
 
+import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -168,6 +171,103 @@ async def test_a_disk_that_refuses_acknowledges_nothing(tmp_path: Path, monkeypa
 async def test_two_exports_at_once_are_refused(tmp_path: Path) -> None:
     with Dataset(tmp_path).locked(), pytest.raises(DatasetBusyError):
         await run(FakeRing(decision(1)), tmp_path)
+
+
+def life(n: int) -> list[Entry]:
+    """A decision and everything its host says of it."""
+    return [
+        decision(n),
+        outcome(n, JobEventKind.STARTED, NOON_S + 1, placement=(task_on("n1", 0),)),
+        outcome(n, JobEventKind.PROGRESS, NOON_S + 2, speed=1.0, epochs_done=1.0),
+        outcome(n, JobEventKind.FINISHED, NOON_S + 3, epochs_done=2.0),
+    ]
+
+
+def joined_row(directory: Path) -> tuple[object, ...]:
+    (row,) = rows(directory, "joined")
+    return row["status"], row["start_time_s"], row["mean_speed"], row["end_time_s"], row["epochs_done"]
+
+
+WHOLE = ("OBSERVED", NOON_S + 1, 1.0, NOON_S + 3, 2.0)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (2,), (3,), (1, 2), (1, 2, 3), (0, 1, 3)])
+async def test_exports_between_a_decision_and_its_outcomes_join_them_in_the_end(
+    tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    ring = FakeRing()
+    for n, entry in enumerate(life(1)):
+        if n in cuts:
+            await run(ring, tmp_path)
+        ring.add(entry)
+    await run(ring, tmp_path)
+    assert joined_row(tmp_path) == WHOLE
+
+
+@pytest.mark.parametrize("seen", [1, 2, 3])
+@pytest.mark.parametrize("calls", range(4))
+async def test_an_export_killed_between_a_decision_and_its_outcomes_joins_them_the_next_time(
+    tmp_path: Path, seen: int, calls: int
+) -> None:
+    entries = life(1)
+    ring = FakeRing(*entries[:seen])
+    ring.calls_left = calls  # of one read and one mark for each of `seen` batches
+    with suppress(ConnectionError):
+        await run(ring, tmp_path, batch=1)
+    ring.calls_left = -1
+    ring.add(*entries[seen:])
+    await run(ring, tmp_path, batch=3)
+    assert joined_row(tmp_path) == WHOLE
+
+
+async def test_a_join_that_was_cut_off_is_made_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(dataset: Dataset, **options: float) -> None:
+        raise OSError("killed")
+
+    ring = FakeRing(*life(1)[:2])
+    await run(ring, tmp_path)
+    ring.add(*life(1)[2:])
+    with monkeypatch.context() as patch:
+        patch.setattr(Dataset, "join_all", cut)
+        with pytest.raises(OSError, match="killed"):
+            await run(ring, tmp_path)
+    assert joined_row(tmp_path)[0] == "OPEN"
+    assert (await run(ring, tmp_path)).written.total() == 0
+    assert joined_row(tmp_path) == WHOLE
+
+
+async def test_exports_to_two_directories_take_nothing_from_each_other(tmp_path: Path) -> None:
+    entries = life(1)
+    ring = FakeRing(entries[0])
+    await run(ring, tmp_path / "a")
+    ring.add(entries[1])
+    await run(ring, tmp_path / "b")
+    ring.add(*entries[2:])
+    await asyncio.gather(run(ring, tmp_path / "a", batch=1), run(ring, tmp_path / "b", batch=1))
+    assert joined_row(tmp_path / "a") == joined_row(tmp_path / "b") == WHOLE
+
+
+async def test_a_store_that_lost_its_past_is_exported_from_its_new_beginning(tmp_path: Path) -> None:
+    await run(FakeRing(decision(1), decision(2), decision(3)), tmp_path)
+    await run(FakeRing(*life(4)), tmp_path)
+    assert len(rows(tmp_path, "decisions")) == 4
+
+
+async def test_a_directory_that_knows_no_position_recognises_what_it_holds(tmp_path: Path) -> None:
+    ring = FakeRing(*life(1))
+    await run(ring, tmp_path)
+    (tmp_path / "positions.json").unlink()
+    report = await run(ring, tmp_path)
+    assert (report.written["repeated"], report.written.total()) == (4, 4)
+
+
+async def test_a_decision_made_around_midnight_meets_its_outcomes(tmp_path: Path) -> None:
+    midnight_s = NOON_S + DAY_S / 2
+    before = decision(1, time_s=midnight_s - 0.001)
+    noted_after = replace(before, time_s=midnight_s + 0.001)
+    end = outcome(1, JobEventKind.FINISHED, midnight_s + 5, decided_s=midnight_s - 0.001)
+    await run(FakeRing(noted_after, end), tmp_path)
+    assert joined_row(tmp_path)[0] == "OBSERVED"
 
 
 async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> None:

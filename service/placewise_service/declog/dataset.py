@@ -4,6 +4,7 @@
     DIR/outcomes/date=2026-01-31/…                                   what hosts reported, under the decision's day
     DIR/unreadable/date=2026-01-31/…                                 entries this version cannot decode, as they were
     DIR/joined/date=2026-01-31/joined.parquet                        one row per job, derived from the first two
+    DIR/positions.json                                               up to where each cluster's log is in here
 
 A file is written beside its place, flushed to the disk, and renamed: a reader, or a crash, sees all of it or nothing.
 One process writes at a time (a lock on DIR).
@@ -12,6 +13,7 @@ One process writes at a time (a lock on DIR).
 import datetime
 import fcntl
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -29,7 +31,9 @@ from placewise_service.declog.outcomes import Fates, Row, Status, count_statuses
 from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord, decode_entry
 from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, row_of
 
+START: Final = "0"  # the position before the first entry of any ring
 _JOINED = "joined"
+_POSITIONS = "positions.json"
 _INPUTS_KEY = b"placewise.inputs"
 _OPEN_KEY = b"placewise.open"
 _ROWS_AT_ONCE = 4096
@@ -76,6 +80,26 @@ class Dataset:
                 write_durably(self._partition(table, day) / name, [rows_table], SCHEMAS[table])
                 self._seen[self._partition(table, day)].update(row["id"] for row in fresh)
         return counts
+
+    def position(self, cluster: str) -> str:
+        """Up to where the cluster's log is in this directory; START where nobody knows."""
+        return self._positions().get(cluster, START)
+
+    def advance(self, cluster: str, position: str) -> None:
+        """Notes durably that everything up to `position` was written."""
+        path = self.directory / _POSITIONS
+        temporary = path.with_name(f".{_POSITIONS}.tmp")
+        with temporary.open("w") as file:
+            json.dump({**self._positions(), cluster: position}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(self.directory)
+
+    def _positions(self) -> dict[str, str]:
+        """Empty for a directory of an earlier version: its log is read again, and what is in here is recognised."""
+        path = self.directory / _POSITIONS
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def join_all(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the joined table of every day that changed or has open rows; rows by status over those days."""

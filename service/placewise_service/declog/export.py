@@ -2,6 +2,9 @@
 
 Order is everything: a batch is on the disk before the ring is told that it was exported, so a process killed at any
 moment has lost nothing it acknowledged; what it wrote without acknowledging is recognised by id the next time.
+
+Each directory knows itself how far it has come. One that others overtook, or a new one, begins where it stopped and not
+where the ring's mark is: else decisions would lie in one directory and their outcomes in another, never to be joined.
 """
 
 from collections import Counter
@@ -81,10 +84,18 @@ async def _export_cluster(
     report: ExportReport,
     on_progress: Callable[[int], None],
 ) -> None:
-    position = await ring.exported(cluster)
+    # The ring's mark is the earlier one where the store lost its past, or an export was killed before it told the ring.
+    position = min(await ring.exported(cluster), dataset.position(cluster), key=_ordinal)
     while entries := await ring.read_decisions(cluster, position, batch):
         report.written += dataset.write(cluster, entries)
         position = entries[-1][0]
+        dataset.advance(cluster, position)
         await ring.mark_exported(cluster, position)
         on_progress(len(entries))
     report.positions[cluster] = position
+
+
+def _ordinal(position: str) -> tuple[int, int]:
+    """Positions in their order: "milliseconds-number"."""
+    milliseconds, _, number = position.partition("-")
+    return int(milliseconds), int(number or 0)

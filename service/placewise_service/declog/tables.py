@@ -74,17 +74,19 @@ JOINED_SCHEMA: Final = pa.schema([(field.name, _ARROW_TYPES[field.type]) for fie
 
 
 def row_of(cluster: str, position: str, data: bytes) -> tuple[str, datetime.date, dict[str, Any]]:
-    """(table, day, row) of one entry of the ring. An outcome belongs to the day of its decision, so that a join needs
-    one day alone; an entry that cannot be read is kept as it is, under the day it entered the ring."""
+    """(table, day, row) of one entry of the ring. A decision belongs to the day its id was made, and so do its
+    outcomes, which know no more of it than the id: a join needs one day alone, also around midnight. An entry that
+    cannot be read is kept as it is, under the day it entered the ring."""
     common = {"cluster": cluster, "position": position, "record": data}
     try:
         entry = decode_entry(data)
     except CorruptEntryError:
         return UNREADABLE, day_of(_ring_time_s(position)), {"id": f"{cluster}/{position}", **common}
     if isinstance(entry, DecisionRecord):
-        return DECISIONS, day_of(entry.time_s), {**common, **_decision_columns(entry)}
-    time_s = decision_time_s(entry.decision_id) or entry.receive_time_s
-    return OUTCOMES, day_of(time_s), {**common, **_outcome_columns(entry)}
+        day = day_of(decision_time_s(entry.decision_id) or entry.time_s)
+        return DECISIONS, day, {**common, **_decision_columns(entry)}
+    day = day_of(decision_time_s(entry.decision_id) or entry.receive_time_s)
+    return OUTCOMES, day, {**common, **_outcome_columns(entry)}
 
 
 def day_of(time_s: float) -> datetime.date:
