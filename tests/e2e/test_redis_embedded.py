@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -49,6 +50,23 @@ async def soon(attempt: Callable[[], Awaitable[T]], within_s: float = 2.0) -> T:
             if time.monotonic() > end_s:
                 raise
             await asyncio.sleep(0.01)
+
+
+def command(*words: bytes) -> bytes:
+    """A command as Redis reads it, from a client or from its file."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+def ask(embedded: EmbeddedRedis, *words: bytes) -> bytes:
+    """A plain answer of the server."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(embedded.url.removeprefix("unix://"))
+        connection.sendall(command(*words))
+        answer = connection.recv(2**16)
+        while answer.startswith(b"$") and len(answer) < int(answer[1 : answer.index(b"\r")]):
+            answer += connection.recv(2**16)
+        return answer
 
 
 def start_owner(state_dir: Path) -> tuple["subprocess.Popen[str]", int]:
@@ -181,6 +199,29 @@ async def test_a_torn_end_of_the_file_loses_only_what_is_torn(tmp_path: Path) ->
         store = RedisStore(RedisOptions(second.url))
         assert same(await records(store), before)
         await store.close()
+
+
+def test_a_file_that_grew_long_is_written_anew_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "redis" / "appendonly.aof"
+    file.parent.mkdir(mode=0o700)
+    value = b"v" * 100_000
+    file.write_bytes(b"".join(command(b"SET", b"k%d" % (n % 3), value + b"%d" % n) for n in range(300)))
+    assert file.stat().st_size > 28 * 2**20
+    with EmbeddedRedis(tmp_path):
+        wait_until(lambda: file.stat().st_size < 2**20, 20)
+    with EmbeddedRedis(tmp_path) as again:
+        assert ask(again, b"GET", b"k2").endswith(b"299\r\n")
+
+
+def test_the_file_stays_short_however_much_is_written(embedded: EmbeddedRedis, tmp_path: Path) -> None:
+    file = tmp_path / "redis" / "appendonly.aof"
+    for n in range(72):
+        assert ask(embedded, b"SET", b"k", b"v" * 2**20 + b"%d" % n) == b"+OK\r\n"
+        if n % 24 == 23:
+            wait_until(lambda: file.stat().st_size < 16 * 2**20, 20)
+    embedded.stop(signal.SIGKILL)
+    embedded.start()
+    assert ask(embedded, b"GET", b"k").endswith(b"v71\r\n")
 
 
 def test_a_damaged_file_is_reported_and_kept(tmp_path: Path) -> None:

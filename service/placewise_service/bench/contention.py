@@ -7,6 +7,7 @@ some they leave to expire. A ledger (ledger.py) watches that nothing is held twi
 import asyncio
 import contextlib
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
-from redis.asyncio import Redis as RedisClient
-from redis.exceptions import RedisError
 
 from placewise.v1.cluster_pb2 import (
     GetClusterRequest,
@@ -28,8 +27,8 @@ from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
 from placewise_service.bench.ledger import Ledger
-from placewise_service.bench.processes import Redis
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
+from placewise_service.state.embedded import EmbeddedRedis
 
 _TTL_S = 3.0
 _LEFT_TO_EXPIRE = 0.02  # share of the placements that nobody gives back
@@ -61,7 +60,8 @@ class ContentionPlan:
 @dataclass(slots=True)
 class Tally:
     """What happened. `recoveries_s`: from Redis answering again to the first answer that is not stale and that Redis
-    has taken (each has a request_id, so a WAIT is written too); `outages_s`: the same from the kill; `placements_s`:
+    has taken (each has a request_id, so a WAIT is written too); `outages_s`: the same from the kill; `readings_s`: from
+    the start of Redis until it answers, which is the time it takes to read its file; `placements_s`:
     from Redis answering to the first placement. That waits for room: what clients could not give back while Redis was
     away stays held until it expires."""
 
@@ -72,6 +72,7 @@ class Tally:
     stale_answers: int = 0
     recoveries_s: list[float] = field(default_factory=list)
     outages_s: list[float] = field(default_factory=list)
+    readings_s: list[float] = field(default_factory=list)
     placements_s: list[float] = field(default_factory=list)
     leaked: int = 0
     wall_s: float = 0.0
@@ -80,7 +81,7 @@ class Tally:
 class Contention:
     """One run. Use once, inside one event loop."""
 
-    def __init__(self, plan: ContentionPlan, targets: list[str], redis: Redis) -> None:
+    def __init__(self, plan: ContentionPlan, targets: list[str], redis: EmbeddedRedis) -> None:
         self._plan = plan
         self._redis = redis
         self._workload = Workload(plan.cluster, plan.nodes, 0, 1)
@@ -194,26 +195,17 @@ class Contention:
         for _ in range(self._plan.kills):
             await asyncio.sleep(_CALM_S + self._rng.random())
             killed_s = time.monotonic()
-            await asyncio.to_thread(self._redis.kill)
+            await asyncio.to_thread(self._redis.stop, signal.SIGKILL)
             await asyncio.sleep(0.2 + self._rng.random() / 2)
-            self._redis.start()
-            back_s = await self._redis_is_back()
+            began_s = time.monotonic()
+            await asyncio.to_thread(self._redis.start)  # returns when it answers, having read its file
+            back_s = time.monotonic()
             answered_s = await self._first_after(back_s, lambda: self._last_answered_s)
             held_s = await self._first_after(back_s, lambda: self._last_held_s)
+            self.tally.readings_s.append(back_s - began_s)
             self.tally.recoveries_s.append(answered_s - back_s)
             self.tally.outages_s.append(answered_s - killed_s)
             self.tally.placements_s.append(held_s - back_s)
-
-    async def _redis_is_back(self) -> float:
-        """When Redis answered again, having read its file."""
-        deadline_s = time.monotonic() + _RECOVERY_TIMEOUT_S
-        async with RedisClient.from_url(self._redis.url) as redis:
-            while time.monotonic() < deadline_s:
-                with contextlib.suppress(RedisError, OSError):
-                    await redis.ping()
-                    break
-                await asyncio.sleep(_RECOVERY_POLL_S)
-        return time.monotonic()
 
     async def _first_after(self, since_s: float, last_s: Callable[[], float]) -> float:
         """When `last_s` was first seen to be later than `since_s`, or when there is no hope left."""
@@ -249,6 +241,7 @@ class Contention:
             "kills": self._plan.kills,
             "recovery_max_s": max(tally.recoveries_s, default=0.0),
             "outage_max_s": max(tally.outages_s, default=0.0),
+            "reading_max_s": max(tally.readings_s, default=0.0),
             "first_placement_max_s": max(tally.placements_s, default=0.0),
             "wall_s": tally.wall_s,
         }

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -11,14 +10,14 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
 from placewise_service.commands.exits import CommandError, Exit
-from placewise_service.state.embedded import server_binary
+from placewise_service.state.embedded import EmbeddedRedis
 
 _READY_TIMEOUT_S = 30.0
 _POLL_S = 0.02
@@ -43,46 +42,11 @@ class Service:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
 
 
-@dataclass(slots=True)
-class Redis:
-    """A redis-server on a unix socket that can be killed and started again on the same files."""
-
-    directory: Path
-    process: subprocess.Popen[bytes] | None = field(default=None)
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.directory / 'redis.sock'}"
-
-    def start(self) -> None:
-        """Starts it; it is not awaited.
-
-        Flushes every write: with `everysec` Redis holds writes back, already acknowledged, while a flush is under way,
-        and a SIGKILL then loses them; runs of `bench chaos` showed GPUs handed out twice that way.
-        """
-        command = [str(server_binary()), "--port", "0", "--unixsocket", str(self.directory / "redis.sock")]
-        command += ["--dir", str(self.directory), "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
-        with (self.directory / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own words
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            self.process = None
-
-
 @contextmanager
-def redis_process() -> Iterator[Redis]:
-    """A private Redis in a directory of its own."""
-    with tempfile.TemporaryDirectory(prefix="placewise-bench-") as directory:
-        redis = Redis(Path(directory))
-        redis.start()
-        try:
-            yield redis
-        finally:
-            redis.kill()
+def redis_process() -> Iterator[EmbeddedRedis]:
+    """A private Redis in a directory of its own, just as a service would run it."""
+    with tempfile.TemporaryDirectory(prefix="placewise-bench-") as directory, EmbeddedRedis(Path(directory)) as redis:
+        yield redis
 
 
 @asynccontextmanager

@@ -16,11 +16,12 @@ from placewise_client.aio import AsyncClient
 from placewise_service.bench.contention import Contention, ContentionPlan
 from placewise_service.bench.figures import figures
 from placewise_service.bench.load import Plan, Result
-from placewise_service.bench.processes import Redis, Service, echo_process, redis_process, service_process
+from placewise_service.bench.processes import Service, echo_process, redis_process, service_process
 from placewise_service.bench.workload import Workload
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.state.embedded import EmbeddedRedis
 
 app = typer.Typer(
     help="Measure the service against a bare gRPC echo, or hunt for broken promises.", no_args_is_help=True
@@ -132,7 +133,7 @@ async def _measure(rpc: str, workload: Workload, rounds: int, concurrency: int, 
 
 
 async def _measure_on(
-    redis: Redis | None, rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int
+    redis: EmbeddedRedis | None, rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int
 ) -> dict[str, Any]:
     async with _services(replicas, redis) as services:
         sample = await _set_up(services[0].target, rpc, workload)
@@ -173,7 +174,7 @@ async def _set_up(target: str, rpc: str, workload: Workload) -> bytes:
 
 
 @asynccontextmanager
-async def _services(replicas: int, redis: Redis | None) -> AsyncIterator[list[Service]]:
+async def _services(replicas: int, redis: EmbeddedRedis | None) -> AsyncIterator[list[Service]]:
     """Replicas on one Redis; without one, a service on its embedded Redis."""
     environment = {"PLACEWISE_REDIS_URL": redis.url} if redis is not None else {}
     async with contextlib.AsyncExitStack() as stack:

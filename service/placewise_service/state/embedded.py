@@ -12,6 +12,9 @@ every second: a power failure may lose the last one (flushing at every change co
 The owner flushes, not the server (appendfsync no). With appendfsync everysec the server acknowledges writes without
 having written them while its own flush is under way, and forgets them if it is killed then: `placewise bench chaos` saw
 GPUs handed out twice that way.
+
+Reading the file back takes time by its length, and it grows with every write while the state hardly does. So it is
+written anew, as the state it amounts to, whenever it has grown by half, and after a start that had much to read.
 Never touches a server that it cannot tell to be its own.
 """
 
@@ -44,6 +47,9 @@ _FIRST_PAUSE_S = 0.05  # before a server that died is started again; doubles whi
 _LONGEST_PAUSE_S = 1.0  # so that a killed server is back within two seconds
 _STABLE_AFTER_S = 5.0
 _FLUSH_PERIOD_S = 1.0
+# 16 MiB are read in about 0.2 s. By half, where Redis would double: commands are read more slowly than state.
+_REWRITE_BYTES = 16 * 2**20
+_REWRITE_PERCENTAGE = 50
 
 
 class EmbeddedRedisError(RuntimeError):
@@ -118,11 +124,11 @@ class EmbeddedRedis:
         self._flusher.start()
         return self
 
-    def stop(self) -> None:
-        """Ends the server after it has written everything. Idempotent."""
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Ends the server after it has written everything; with SIGKILL at once, as a crash would. Idempotent."""
         self._stopping.set()
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+            self._process.send_signal(how)
             try:
                 self._process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -178,8 +184,8 @@ class EmbeddedRedis:
 
     def _answering_server(self) -> list[int]:
         """As _own_servers where there is no /proc: whoever answers on our socket."""
-        _, _, rest = self._ask(b"INFO server\r\n").partition(b"process_id:")
-        return [int(rest.split(b"\r\n")[0])] if rest else []
+        pid = self._info("server", "process_id")
+        return [pid] if pid else []
 
     # -- the server ---------------------------------------------------------------------------------------------
 
@@ -197,6 +203,7 @@ class EmbeddedRedis:
             except OSError as error:
                 raise EmbeddedRedisError(f"cannot run redis-server: {error.strerror}") from error
         self._await_ready(self._process)
+        self._shorten()
 
     def _arguments(self) -> list[str]:
         return [
@@ -205,6 +212,8 @@ class EmbeddedRedis:
             *("--unixsocket", str(self._socket), "--unixsocketperm", "700"),
             *("--dir", str(self._directory)),
             *("--appendonly", "yes", "--appendfsync", "no"),  # flushed by _flush
+            *("--auto-aof-rewrite-min-size", str(_REWRITE_BYTES)),
+            *("--auto-aof-rewrite-percentage", str(_REWRITE_PERCENTAGE)),
             *("--save", ""),  # no second copy of everything beside the append-only file
             *("--maxmemory-policy", "noeviction"),  # state is no cache
             *("--loglevel", "warning"),
@@ -221,8 +230,19 @@ class EmbeddedRedis:
                 raise EmbeddedRedisError(f"redis-server did not answer: {self._last_words()}")
             time.sleep(_POLL_S)
 
+    def _shorten(self) -> None:
+        """Has a long file written anew, in the background. Redis counts growth from the length at its own start: one
+        that is killed again and again would never come to do it."""
+        if self._info("persistence", "aof_current_size") > _REWRITE_BYTES:
+            self._ask(b"BGREWRITEAOF\r\n")
+
     def _answers(self) -> bool:
         return self._ask(b"PING\r\n").startswith(b"+PONG")
+
+    def _info(self, section: str, field: str) -> int:
+        """A number the server tells of itself; 0 where nobody answers."""
+        _, _, rest = self._ask(f"INFO {section}\r\n".encode()).partition(f"{field}:".encode())
+        return int(rest.split(b"\r\n")[0]) if rest else 0
 
     def _ask(self, command: bytes) -> bytes:
         """The (first part of the) answer to an inline command; nothing where nobody answers."""
