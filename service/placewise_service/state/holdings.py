@@ -9,7 +9,8 @@ from placewise_core.job import Job, NodeId, quantise
 
 
 class Hold(NamedTuple):
-    """One task's share of a node, in the order that shared/holdings.lua reads. Amounts are quantised."""
+    """What one task, or several alike, take of a node, in the order that shared/holdings.lua reads. Amounts are
+    quantised."""
 
     node: NodeId
     cpu_cores: float
@@ -66,8 +67,44 @@ def hold_of(job: Job, assignment: Assignment) -> Hold:
 
 
 def holds_of(running: RunningJob) -> tuple[Hold, ...]:
-    """What a job takes, task by task."""
-    return tuple(hold_of(running.job, assignment) for assignment in running.assignments)
+    """What a job takes. Equal tasks on one node are one hold: the scripts' work grows with the holds.
+
+    Only tasks that share no GPU are put together, so that a GPU named by two of them still conflicts.
+    """
+    parts: dict[object, list[Assignment]] = {}
+    for i, assignment in enumerate(running.assignments):
+        key = _alike(assignment)
+        others = parts.get(key)
+        if key is None or others is None:
+            parts[i if key is None else key] = [assignment]
+        elif any(not set(assignment.gpu_indices).isdisjoint(other.gpu_indices) for other in others):
+            parts[i] = [assignment]
+        else:
+            others.append(assignment)
+    return tuple([_together(running.job, tasks) for tasks in parts.values()])
+
+
+def _alike(assignment: Assignment) -> object:
+    """Equal for tasks whose amounts may be added up; None for a task that stands alone."""
+    demand = assignment.demand
+    if demand.extended or demand.is_gpu_fraction:
+        return None
+    gpus = len(assignment.gpu_indices)
+    return (assignment.node, gpus, demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps)
+
+
+def _together(job: Job, tasks: Sequence[Assignment]) -> Hold:
+    """Sums are exact: amounts are multiples of 2⁻²⁰."""
+    one, count = hold_of(job, tasks[0]), len(tasks)
+    if count == 1:
+        return one
+    return one._replace(
+        cpu_cores=count * one.cpu_cores,
+        memory_gib=count * one.memory_gib,
+        gpu_memory_gib=count * one.gpu_memory_gib,
+        network_gbps=count * one.network_gbps,
+        gpus=tuple([g for task in tasks for g in task.gpu_indices]),
+    )
 
 
 def check_reservable(jobs: Sequence[RunningJob]) -> None:

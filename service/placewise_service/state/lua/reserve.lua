@@ -58,10 +58,23 @@ local function is_as_expected(node, gpu, tenants)
   return true
 end
 
+-- Nobody is there and nobody was expected: all that most GPUs are asked.
+local function is_empty(gpu, tenants)
+  for i = 1, #tenants, 5 do
+    if tenants[i] == gpu then
+      return false
+    end
+  end
+  return next(expected) == nil
+end
+
 local function gpu_conflict(hold, gpu, capacity, tenants)
   local memory = capacity[8][gpu]
   if not memory then
     return 'GPU_UNKNOWN'
+  end
+  if is_empty(gpu, tenants) then
+    return memory < hold[9] and 'INSUFFICIENT_GPU_MEMORY' or nil
   end
   local count, fraction, is_exclusive, taken = 0, 0, false, 0
   for i = 1, #tenants, 5 do
@@ -116,13 +129,14 @@ local function conflict(hold)
 end
 
 -- A job that is only reserved may be decided anew: what it held counts as free.
-local running = {}
+local running, before = {}, {}
 for i = 7, #ARGV, 4 do
   local job = ARGV[i]
   own[job] = true
   local held = redis.call('HGET', KEYS[6], job)
   if held and redis.call('ZSCORE', KEYS[7], job) then
-    give_back_all(cmsgpack.unpack(held)[2], job)
+    before[job] = cmsgpack.unpack(held)
+    give_back_all(before[job][2], job)
   elseif held then
     running[#running + 1] = redis.call('HGET', KEYS[5], job)
     running[#running + 1] = redis.call('HGET', KEYS[9], job)
@@ -145,18 +159,16 @@ end
 local records, lives = {}, {}
 for i = 7, #ARGV, 4 do
   local job, reservation, record, holds = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local old = redis.call('HGET', KEYS[6], job)
-  if old then
-    leave_reservation(KEYS[8], cmsgpack.unpack(old)[1], job)
+  if before[job] then
+    leave_reservation(KEYS[8], before[job][1], job)
     redis.call('HDEL', KEYS[9], job)
   end
   redis.call('ZREM', KEYS[10], job)
   redis.call('HSET', KEYS[5], job, record)
   redis.call('HSET', KEYS[6], job, cmsgpack.pack({reservation, holds}))
   redis.call('ZADD', KEYS[7], expire_s, job)
-  if reservation ~= '' then
-    local packed = redis.call('HGET', KEYS[8], reservation)
-    local members = packed and cmsgpack.unpack(packed) or {}
+  if reservation ~= '' and redis.call('HSETNX', KEYS[8], reservation, cmsgpack.pack({job})) == 0 then
+    local members = cmsgpack.unpack(redis.call('HGET', KEYS[8], reservation))
     members[#members + 1] = job
     redis.call('HSET', KEYS[8], reservation, cmsgpack.pack(members))
   end
