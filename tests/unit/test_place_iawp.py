@@ -1,4 +1,6 @@
-"""Node scope: Algorithm 2 step by step."""
+"""Node scope: Algorithm 2 step by step as written, and what our own rules do otherwise."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,6 +40,13 @@ def pipeline(*subtasks: Subtask, name: str = "job") -> Job:
 
 
 def assign(view: ClusterView, *jobs: Job, **settings: float) -> list[JobDecision]:
+    """Algorithm 2 as written."""
+    written = IawpSettings(is_as_written=True, **settings)  # type: ignore[arg-type]
+    return assign_subtasks(jobs, "n", view, KnownMetrics.from_view(view), written)
+
+
+def shared(view: ClusterView, *jobs: Job, **settings: float) -> list[JobDecision]:
+    """By contention, as the service does."""
     return assign_subtasks(jobs, "n", view, KnownMetrics.from_view(view), IawpSettings(**settings))  # type: ignore[arg-type]
 
 
@@ -213,3 +222,57 @@ def test_the_queue_compares_normalised_metrics() -> None:
     view = view_of([host(cores=0, util=0.3, memory_util=0.1)])
     (decision,) = assign(view, pipeline(on_gpu, alike, unlike), max_per_gpu=2)
     assert units(decision) == {"unlike": "gpu0"}
+
+
+# -- by contention ----------------------------------------------------------------------------------------------------
+
+
+def test_a_core_leaves_to_the_gpu_what_is_done_there_sooner() -> None:
+    """As written the core takes the lesser of two; a moment later the GPU would have done it ten times as fast."""
+    job = pipeline(subtask("less", 10.0, sm=1.0), subtask("more", 20.0, sm=1.0))
+    view = view_of([host(cores=1)])
+    (written,), (ours,) = assign(view, job), shared(view, job)
+    assert units(written) == {"less": "cpu0", "more": "gpu0"}
+    assert units(ours) == {"more": "gpu0"}
+    assert blocked(ours) == [(Reason.UTILISATION_LIMIT, 1)]
+
+
+def test_a_core_helps_where_the_gpus_would_come_to_it_later() -> None:
+    job = pipeline(*(subtask(f"s{i}", 2.0 + i / 10, sm=1.0) for i in range(5)))
+    (ours,) = shared(view_of([host(cores=1)]), job)
+    assert units(ours) == {"s4": "gpu0", "s0": "cpu0"}
+
+
+def test_cores_serve_first_what_only_they_can_do() -> None:
+    job = pipeline(subtask("only", None), subtask("slower", 0.5), subtask("fast", 9.0))
+    (ours,) = shared(view_of([host(cores=1)]), job)
+    assert units(ours) == {"only": "cpu0", "fast": "gpu0"}
+
+
+def test_a_gpu_takes_company_that_wants_other_resources() -> None:
+    now = subtask("now", 9.0, sm=0.9, dram=0.1, l1=0, l2=0, texture=0, load_throughput=0, store_throughput=0)
+    running = replace(now, unit="gpu0", state=SubtaskState.RUNNING)
+    rest = dict.fromkeys(("l1", "l2", "texture", "load_throughput", "store_throughput"), 0.0)
+    alike, other = subtask("alike", 9.0, sm=0.9, dram=0.1, **rest), subtask("other", 2.0, sm=0.1, dram=0.8, **rest)
+    (ours,) = shared(view_of([host(cores=0)]), pipeline(running, alike, other))
+    assert units(ours) == {"other": "gpu0"}  # the third would halve the others and bring nothing
+
+
+def test_what_is_unknown_counts_as_half_a_gpu() -> None:
+    job = pipeline(*(subtask(f"s{i}", 9.0) for i in range(4)))
+    (ours,) = shared(view_of([host(cores=0)]), job)
+    assert len(units(ours)) == 2
+
+
+def test_the_larger_gain_comes_first_and_empty_gpus_fill_evenly() -> None:
+    job = pipeline(subtask("a", 9.0, sm=0.2), subtask("b", 8.0, sm=0.2))
+    (ours,) = shared(view_of([host(cores=0, gpus=2)]), job)
+    assert sorted(units(ours).values()) == ["gpu0", "gpu1"]
+
+
+def test_starts_are_the_assignments() -> None:
+    job = pipeline(subtask("only", None), subtask("fast", 9.0))
+    view, scheduler = view_of([host(cores=1)]), SubtaskScheduler()
+    (decision,) = scheduler.assign([job], "n", view, 0.0)
+    assert scheduler.starts([job], "n", view, 0.0) == [("job", a.subtask, a.cpu_unit) for a in decision.assignments]
+    assert scheduler.starts([job], "n", view_of([host(state=NodeState.DOWN)]), 0.0) == []

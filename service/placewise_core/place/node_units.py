@@ -11,17 +11,22 @@ from placewise_core.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.place.subtask_metrics import SubtaskMetrics, gpu_vector
 from placewise_core.view import CPU, ClusterView, FloatArray
 
-_SM, _DRAM = 0, 4  # rows of gpu_vector
+SM, DRAM = 0, 4  # rows of gpu_vector
 
 
 @dataclass(slots=True)
 class GpuUnit:
-    """One GPU: utilisation and memory as shares, metric vectors of the subtasks on it, the jobs they are of."""
+    """One GPU: utilisation and memory as shares, metric vectors of the subtasks on it, the jobs they are of.
+
+    `measured` (utilisation, memory) as telemetry had them, 0 where it is silent; `util` and `memory_util` also count
+    what was put there since.
+    """
 
     index: int
     util: float
     memory_util: float
     max_jobs: int
+    measured: tuple[float, float] = (0.0, 0.0)
     running: list[FloatArray] = field(default_factory=list)
     jobs: set[JobId] = field(default_factory=set)
 
@@ -37,8 +42,8 @@ class GpuUnit:
         are unknown an even part of the GPU."""
         self.running.append(vector)
         self.jobs.add(job_id)
-        self.util += default_util if math.isnan(vector[_SM]) else float(vector[_SM])
-        self.memory_util += 0.0 if math.isnan(vector[_DRAM]) else float(vector[_DRAM])
+        self.util += default_util if math.isnan(vector[SM]) else float(vector[SM])
+        self.memory_util += 0.0 if math.isnan(vector[DRAM]) else float(vector[DRAM])
 
 
 @dataclass(slots=True)
@@ -70,7 +75,7 @@ def _unit(view: ClusterView, m: int, g: int) -> GpuUnit:
     gpu = next(gpu for gpu in node.gpus if gpu.index == g)
     util = float(np.fmax(gpu.util, 0.0))
     memory = float(np.fmax(gpu.memory_util, 0.0))
-    unit = GpuUnit(g, util, memory, max(1, node.max_jobs_per_gpu))
+    unit = GpuUnit(g, util, memory, max(1, node.max_jobs_per_gpu), (util, memory))
     unit.jobs.update(t.job_id for t in view.tenants(m, g))
     return unit
 

@@ -1,5 +1,6 @@
 """The order within a pipeline: which subtasks are ready. Raises InvalidRequestError for what is no DAG."""
 
+import functools
 from collections.abc import Sequence
 
 from placewise_core.errors import InvalidRequestError
@@ -8,18 +9,26 @@ from placewise_core.job import Job, Subtask, SubtaskState
 
 def check_pipeline(job: Job, field: str) -> None:
     """Every id once, every predecessor known, no cycle. `field` is the path of the subtasks in the request."""
+    fault = _fault(tuple((s.id, s.after) for s in job.subtasks))
+    if fault is not None:
+        message, where = fault
+        raise InvalidRequestError(message, field + where)
+
+
+@functools.lru_cache(maxsize=4096)  # a node sees the pipelines of a few applications again and again
+def _fault(edges: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[str, str] | None:
+    """What is wrong with a pipeline and where in it; None if it is a DAG."""
     after: dict[str, set[str]] = {}
-    for i, subtask in enumerate(job.subtasks):
-        if subtask.id in after:
-            raise InvalidRequestError(f"subtask {subtask.id!r} is there twice", f"{field}[{i}].id")
-        after[subtask.id] = set(subtask.after)
-    for i, subtask in enumerate(job.subtasks):
-        unknown = sorted(after[subtask.id] - after.keys())
+    for i, (subtask, before) in enumerate(edges):
+        if subtask in after:
+            return f"subtask {subtask!r} is there twice", f"[{i}].id"
+        after[subtask] = set(before)
+    for i, (subtask, _) in enumerate(edges):
+        unknown = sorted(after[subtask] - after.keys())
         if unknown:
-            raise InvalidRequestError(f"no subtask {unknown[0]!r} in this job", f"{field}[{i}].after")
+            return f"no subtask {unknown[0]!r} in this job", f"[{i}].after"
     cyclic = _left_in_cycles(after)
-    if cyclic:
-        raise InvalidRequestError(f"subtasks wait for each other: {', '.join(sorted(cyclic)[:8])}", field)
+    return (f"subtasks wait for each other: {', '.join(sorted(cyclic)[:8])}", "") if cyclic else None
 
 
 def _left_in_cycles(after: dict[str, set[str]]) -> set[str]:
@@ -42,11 +51,15 @@ def _left_in_cycles(after: dict[str, set[str]]) -> set[str]:
 
 def split(subtasks: Sequence[Subtask]) -> tuple[list[Subtask], list[tuple[Subtask, int]]]:
     """(ready, pending with the number of predecessors not done), in the order given; neither if running or done."""
-    done = {s.id for s in subtasks if s.state is SubtaskState.DONE}
-    ready, pending = [], []
+    done: set[str] = set()
+    waiting: list[Subtask] = []
     for subtask in subtasks:
-        if subtask.state is not SubtaskState.PENDING:
-            continue
+        if subtask.state is SubtaskState.PENDING:
+            waiting.append(subtask)
+        elif subtask.state is SubtaskState.DONE:
+            done.add(subtask.id)
+    ready, pending = [], []
+    for subtask in waiting:
         missing = len(set(subtask.after) - done)
         if missing:
             pending.append((subtask, missing))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from placewise_core.job import Architecture, Resources, Role, SubtaskState, TaskGroup
+from placewise_core.job import Architecture, Job, Resources, Role, SubtaskState, TaskGroup
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_training.sim.pipelines import PipelineTask, subtask_truths
@@ -35,16 +35,15 @@ class PolicyChooser:
         self._rng = np.random.default_rng((seed, 7))
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
-        job = replace(
-            task.job,
-            architecture=Architecture.SINGLE,
-            subtasks=(),
-            groups=(TaskGroup(Role.WORKER, 1, Resources()),),
-        )
-        proposal = self._policy.propose(job, view, PlaceContext(now_s, self._rng))
+        proposal = self._policy.propose(asked(task), view, PlaceContext(now_s, self._rng))
         if proposal is None:
             raise RuntimeError(f"{self.name} found no node for a task that needs nothing")
         return proposal.assignments[0].node
+
+
+def asked(task: PipelineTask) -> Job:
+    """The task as a scheduler would ask for a node: one worker that holds nothing, and the pipeline."""
+    return replace(task.job, architecture=Architecture.SINGLE, groups=(TaskGroup(Role.WORKER, 1, Resources()),))
 
 
 class LoadedPats:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from placewise_core.clock import ManualClock
-from placewise_core.cluster import Node, Telemetry
-from placewise_core.events import ClusterRecords, NodesReported
-from placewise_core.job import Job, NodeId, SubtaskState
+from placewise_core.cluster import Assignment, Node, RunningJob, Telemetry
+from placewise_core.events import ClusterRecords, JobsChanged, JobsEnded, NodesReported
+from placewise_core.job import Job, NodeId, Resources, Role, SubtaskState
 from placewise_core.view import ClusterView
 from placewise_training.sim.choosers import NodeChooser
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
@@ -233,6 +233,7 @@ class PipelineSimulation:
     def put(self, task: PipelineTask, node: str) -> None:
         """The task joins the queue of a node. Raises KeyError for one that is not there."""
         self.nodes[node].tasks[task.job.id] = (task, task.job)
+        self._tell(task, node, done=0)
         self.hash.add(self.now_s, "put", task.number, (node,))
         self._assign(node)
 
@@ -297,12 +298,25 @@ class PipelineSimulation:
         job = _with_state(job, key[1], SubtaskState.DONE, "")
         queue.tasks[key[0]] = (task, job)
         self.work_done += 1.0 / len(job.subtasks)
-        if all(s.state is SubtaskState.DONE for s in job.subtasks):
+        done = sum(s.state is SubtaskState.DONE for s in job.subtasks)
+        if done == len(job.subtasks):
             self._finish_task(queue, task)
+        else:
+            self._tell(task, name, done)
         self._retime(queue, ended.unit)
         self._assign(name)
 
+    def _tell(self, task: PipelineTask, node: str, done: int) -> None:
+        """The view learns where a task is and how far, as a host reports progress: in shares of its subtasks."""
+        share = done / len(task.job.subtasks)
+        held = self.view.jobs.get(task.job.id)
+        if held is None:
+            there = Assignment("worker-0", Role.WORKER, NodeId(node), demand=Resources())
+            held = RunningJob(replace(task.job, total_epochs=1.0), (there,), start_time_s=self.now_s)
+        self.view.apply_change(JobsChanged((replace(held, epochs_done=share),)))
+
     def _finish_task(self, queue: NodeQueue, task: PipelineTask) -> None:
+        self.view.apply_change(JobsEnded((task.job.id,)))
         del queue.tasks[task.job.id]
         queue.finished += 1
         self.node_finished[queue.spec.id] += 1
@@ -323,6 +337,7 @@ class PipelineSimulation:
             self.view.apply_change(NodesReported((fault.spec.node,)))
         elif fault.kind in (FaultKind.REMOVE, FaultKind.DOWN):
             lost = self.nodes.pop(fault.node)
+            self.view.apply_change(JobsEnded(tuple(task.job.id for task, _ in lost.tasks.values())))
             self.view.apply_change(NodesReported((), (NodeId(fault.node),)))
             for task, _ in lost.tasks.values():  # they start again elsewhere
                 self._arrive(task)

@@ -98,11 +98,15 @@ class SubtaskTruth:
 
 
 _SEEDS = {"train": 11, "judge": 29}
+_DRAWN = 613  # seeds of drawn truths are (this, number): never those of the named ones
 
 
 @functools.cache
 def subtask_truths(truth: str) -> Mapping[str, SubtaskTruth]:
-    """Every kind under that truth. Raises KeyError for another name."""
+    """Every kind under that truth; "draw7" is one of any number of training truths. Raises KeyError for another
+    name."""
+    if truth.startswith("draw") and truth[4:].isdigit():
+        return draw_truths(np.random.default_rng((_DRAWN, int(truth[4:]))))
     return draw_truths(np.random.default_rng(_SEEDS[truth]))
 
 
@@ -123,9 +127,9 @@ def _draw(spec: KindSpec, rng: np.random.Generator) -> SubtaskTruth:
 def gpu_relative_speed(mine: SubtaskTruth, others: Sequence[SubtaskTruth], truth: str) -> float:
     """Speed of a subtask on a GPU beside others, over its speed alone.
 
-    train: each resource stretches by its total demand beyond 1, weighted by how much of its work is there. judge: the
-    scarcest resource alone decides, and every neighbour costs 3 % for switching. Two equal subtasks that fill one
-    resource run at half speed under both, as Gavel's pairs of equal jobs do.
+    train and drawn ones: each resource stretches by its total demand beyond 1, weighted by how much of its work is
+    there. judge: the scarcest resource alone decides, and every neighbour costs 3 % for switching. Two equal subtasks
+    that fill one resource run at half speed under both, as Gavel's pairs of equal jobs do.
     """
     if not others:
         return 1.0

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from placewise_core.decision import JobDecision
 from placewise_core.job import Job, Subtask
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.subtask_graph import split
@@ -52,8 +51,7 @@ class IawpUnits:
     def assign(
         self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
     ) -> list[tuple[str, str, str]]:
-        decisions: list[JobDecision] = self._scheduler.assign(jobs, node, view, now_s, self._metrics)
-        return [(d.job_id, a.subtask, a.cpu_unit) for d in decisions for a in d.assignments]
+        return self._scheduler.starts(jobs, node, view, now_s, self._metrics)
 
 
 class _OneByOne:
