@@ -4,6 +4,9 @@ The unit of speeds that nets read and predict: 1 is the job's linear speed, ever
 """
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from placewise_core.cluster import RunningJob
 from placewise_core.job import Job, Role
@@ -26,6 +29,15 @@ def linear_speed(job: Job, workers: float) -> float:
 def linear_minutes(job: Job) -> float:
     """Minutes the whole job takes at its linear speed; 0 where the job does not say."""
     return max(0.0, job.single_gpu_s) / 60.0 / workers_of(job)
+
+
+def shortest_first(jobs: Sequence[Job], minutes: Sequence[float]) -> list[Job]:
+    """By minutes × √GPUs, so that what holds many GPUs for long comes last; a job of unknown length (0) counts as one
+    of middling length. Equal ones stay in their order."""
+    known = [each for each in minutes if each > 0]
+    middling = float(np.median(known)) if known else 1.0
+    keys = [(each or middling) * math.sqrt(max(1.0, job.gpus)) for job, each in zip(jobs, minutes, strict=True)]
+    return [jobs[i] for i in sorted(range(len(jobs)), key=keys.__getitem__)]
 
 
 def worker_step_ms(job: Job, workers: float) -> float:

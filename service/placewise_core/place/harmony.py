@@ -17,6 +17,7 @@ from placewise_core.actions import decode_action
 from placewise_core.decision import Candidate
 from placewise_core.features import Encoder, Float32, Observation
 from placewise_core.job import Job, JobId
+from placewise_core.pace import linear_minutes, shortest_first
 from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
@@ -31,10 +32,11 @@ _EXPLAINED_CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What the encoder gives. nodes (C, D) · jobs (J, D), float32."""
+    """What the encoder gives. nodes (C, D) · jobs (J, D) · minutes (J,) each job is guessed to run; float32."""
 
     nodes: Float32
     jobs: Float32
+    minutes: Float32 | None = None
 
 
 class PolicyNet(Protocol):
@@ -91,11 +93,29 @@ class Harmony:
         self._monotonic_s = monotonic_s
         self._encoder = Encoder(MOST_JOBS)
         self._batch: Sequence[Job] = ()
+        self._batch_of: tuple[PlaceContext, float] | None = None
         self._encoded: _Encoded | None = None
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        self._batch, self._encoded = jobs, None
-        return jobs
+        """Shortest first, by the net's guess of how long each runs and by how many GPUs it keeps from the others."""
+        self._batch, self._batch_of, self._encoded = jobs, (context, context.now_s), None
+        if len(jobs) > 1:
+            try:
+                minutes = self._minutes(jobs, view, context)
+            except Exception:  # a broken net never fails a call: what jobs declare orders them as well
+                minutes = [linear_minutes(job) for job in jobs]
+            self._batch = shortest_first(jobs, minutes)
+        return self._batch
+
+    def _minutes(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> list[float]:
+        """How long each job is guessed to run; what it declares where the net does not guess."""
+        found: dict[JobId, float] = {}
+        for first in range(0, len(jobs), CHUNK):
+            batch = [job for job in jobs[first : first + CHUNK] if job.groups]
+            minutes = self._encode_batch(batch, view, context).state.minutes if batch else None
+            if minutes is not None:
+                found |= {job.id: float(minutes[i]) for i, job in enumerate(batch)}
+        return [found[job.id] if job.id in found else linear_minutes(job) for job in jobs]
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
@@ -119,7 +139,9 @@ class Harmony:
         return proposal
 
     def _encode(self, job: Job, view: ClusterView, context: PlaceContext) -> _Encoded:
-        batch = self._chunk(job)
+        return self._encode_batch(self._chunk(job, context), view, context)
+
+    def _encode_batch(self, batch: Sequence[Job], view: ClusterView, context: PlaceContext) -> _Encoded:
         rows = shortlist(batch, view, context, self._most_nodes)
         everywhere = len(rows) == view.size
         seen = self._encoder.encode(view, batch, context.now_s, rows=None if everywhere else rows)
@@ -128,11 +150,12 @@ class Harmony:
         self._encoded = encoded if len(batch) > 1 else None
         return encoded
 
-    def _chunk(self, job: Job) -> Sequence[Job]:
+    def _chunk(self, job: Job, context: PlaceContext) -> Sequence[Job]:
         """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
-        ids = [other.id for other in self._batch]
+        ordered = self._batch if self._batch_of == (context, context.now_s) else ()
+        ids = [other.id for other in ordered]
         first = ids.index(job.id) if job.id in ids else len(ids)
-        return [job, *(other for other in self._batch[first + 1 : first + CHUNK] if other.groups)]
+        return [job, *(other for other in ordered[first + 1 : first + CHUNK] if other.groups)]
 
     def _fall_back(self, reason: str, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         proposal = self._fallback.propose(job, view, context)
