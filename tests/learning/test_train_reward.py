@@ -18,11 +18,12 @@ from placewise_training.data.reward_samples import (
     record,
     training_situation,
 )
-from placewise_training.export import OnnxScorer, export_reward, parity, random_inputs, write_onnx
+from placewise_training.export import export_reward, parity, random_inputs, write_onnx
 from placewise_training.model_card import card
 from placewise_training.models.reward import RewardNet, relative_error
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.jobs import workers_of
+from placewise_training.sim.nets import OnnxScorer
 from placewise_training.train_reward import Args, constant_error, load_net, train
 
 TINY = {

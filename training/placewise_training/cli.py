@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from placewise_core.cluster import QueueSettings
+from placewise_training.sim.bundles import NeedsBundleError, opened
 from placewise_training.sim.discipline import Discipline, Order
 from placewise_training.sim.engine import SimResult
 from placewise_training.sim.hardware import NodeSpec, uniform_cluster
@@ -66,6 +68,9 @@ def simulate_command(
     gpu_model: Annotated[str, typer.Option(help="GPU model of every node.")] = "V100",
     policy: Annotated[list[str] | None, typer.Option(help="Placement policy; repeat to compare.")] = None,
     admit: Annotated[str, typer.Option(help="Admission policy, or none.")] = "none",
+    bundle: Annotated[
+        Path | None, typer.Option(help="Bundle of learned policies; else the shipped one.")
+    ] = None,
     interval_s: Annotated[float, typer.Option(min=0, help="Decide at multiples of this; 0: at every event.")] = 0.0,
     order: Annotated[str, typer.Option(help="Queue order: policy, fifo or srtf.")] = "policy",
     backfill: Annotated[bool, typer.Option(help="May jobs pass one that does not fit?")] = True,
@@ -84,10 +89,11 @@ def simulate_command(
         raise UsageError(f"--gpu-model is one of {', '.join(GPU_SPEED)}, not {gpu_model!r}")
     queues = QueueSettings(slot_s=discipline.every_s or 10.0)
     setting = Setting(cluster, made, truth, discipline, queues)
-    contenders = [Contender(name, admit) for name in policy or ["load-balance"]]
     try:
+        numbers = opened(bundle)
+        contenders = [Contender(name, admit, numbers) for name in policy or ["load-balance"]]
         summaries = _run_all(setting, contenders, range(seeds), total, is_quiet=as_json)
-    except ValueError as error:
+    except (ValueError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
     _print(summaries, cluster, as_json=as_json)
     if any(s.is_partial for s in summaries):

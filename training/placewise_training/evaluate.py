@@ -24,11 +24,11 @@ from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import PROPOSERS, placement_policies, search_policy
 from placewise_core.place.search import BestOfK, SpeedScorer
 from placewise_training.data.reward_samples import true_speeds
-from placewise_training.export import OnnxScorer
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.metrics import Metrics
+from placewise_training.sim.nets import OnnxScorer
 from placewise_training.sim.statistics import estimate
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload

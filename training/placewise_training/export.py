@@ -7,19 +7,17 @@ bundle. The manifest, with the checksums, is written by `placewise bundle build`
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 
-from placewise_core.features import PART_FEATURES, Float32, feature_schema
-from placewise_core.part_tokens import PartTokens
+from placewise_core.features import PART_FEATURES, feature_schema
 from placewise_training.models.reward import RewardNet
+from placewise_training.sim.nets import OnnxScorer
 from placewise_training.train_reward import CHECKPOINT, REPORT, load_net
 
 OPSET = 18
@@ -35,23 +33,6 @@ Inputs = Mapping[str, NDArray[Any]]
 
 class ParityError(RuntimeError):
     """ONNX Runtime and torch disagree: the export is wrong, nothing was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxScorer:
-    """The exported net as a SpeedScorer, for simulations."""
-
-    session: onnxruntime.InferenceSession
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        return cls(onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
-
-    def speeds(self, tokens: PartTokens) -> Float32:
-        feeds = {"tokens": tokens.parts, "job": tokens.job, "node": tokens.node}
-        return np.asarray(self.session.run(["speed"], feeds)[0], dtype=np.float32)
 
 
 def export_reward(run: Path, into: Path) -> Path:

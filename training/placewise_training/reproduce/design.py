@@ -4,15 +4,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from placewise_training.sim.bundles import NeedsBundleError
+
 if TYPE_CHECKING:
     from placewise_training.reproduce.claims import Claim
 
+__all__ = [
+    "Curve",
+    "Experiment",
+    "InterruptedRunError",
+    "Metric",
+    "NeedsBundleError",
+    "Outcome",
+    "Paper",
+    "Plot",
+    "Trial",
+]
+
 Curve = tuple[Sequence[float], Sequence[float]]  # x, y
 Plot = Literal["bars", "lines", "curves", "none"]
-
-
-class NeedsBundleError(Exception):
-    """The method is a learned policy, and no trained bundle holds it yet."""
 
 
 class InterruptedRunError(Exception):

@@ -81,7 +81,7 @@ def shipped_reward_model() -> SpeedScorer | None:
     found = resources.files("placewise_service").joinpath("bundles", "default", "reward.onnx")
     if not found.is_file():
         return None
-    from placewise_training.export import OnnxScorer  # noqa: PLC0415 (torch takes seconds to import)
+    from placewise_training.sim.nets import OnnxScorer  # noqa: PLC0415
 
     return OnnxScorer.load(Path(str(found)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise_core.cluster import QueueSettings
+from placewise_training.sim.bundles import LEARNED, Bundle, shipped
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
 from placewise_training.sim.faults import Fault
@@ -36,10 +37,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """What is compared: a placement policy and, if any, an admission policy before it."""
+    """What is compared: a placement policy and, if any, an admission policy before it, on the numbers of a bundle."""
 
     place: str
     admit: str = "none"
+    bundle: Bundle = field(default_factory=shipped)
 
     @property
     def label(self) -> str:
@@ -54,7 +56,7 @@ def simulate(
     observers: Sequence[Observer] = (),
     progress: Callable[[int, float], None] | None = None,
 ) -> SimResult:
-    """One run. Raises ValueError for unknown names."""
+    """One run. Raises ValueError for unknown names, NeedsBundleError for a learned policy without a model."""
     truth = make_truth(setting.truth, seed)
     belief = make_truth("train", seed).sharing  # what a policy thinks of shared GPUs is never the judge's table
     options = SimOptions(
@@ -63,14 +65,15 @@ def simulate(
         belief=belief,
         faults=setting.faults,
         telemetry_every_s=setting.telemetry_every_s,
+        reports_progress=contender.place in LEARNED,  # the heuristics read none of it
         observers=observers,
     )
     simulation = Simulation(
         setting.nodes,
         setting.workload(truth, seed),
         truth,
-        placement_policy(contender.place),
-        admission=admission_policy(contender.admit),
+        placement_policy(contender.place, contender.bundle),
+        admission=admission_policy(contender.admit, contender.bundle),
         options=options,
         seed=seed,
     )

@@ -1,0 +1,73 @@
+"""Exported nets on ONNX Runtime, one thread each, as the core's policies want them. No torch, no service, no training.
+
+The service has loaders of its own, which distrust what they load; these are told by the feature schema alone whether a
+net reads what this code writes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import onnxruntime
+
+from placewise_core.features import Float32, Observation, feature_schema
+from placewise_core.part_tokens import PartTokens
+from placewise_core.place.harmony import PolicyState
+
+_ENCODED = ("node_state", "job_state")
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxScorer:
+    """The reward model as a place.search.SpeedScorer."""
+
+    session: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises ValueError for a net of other features."""
+        return cls(_session(path, "reward"))
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        feeds = {"tokens": tokens.parts, "job": tokens.job, "node": tokens.node}
+        return np.asarray(self.session.run(["speed"], feeds)[0], dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxPolicy:
+    """Harmony's two graphs as a place.harmony.PolicyNet."""
+
+    encoder: onnxruntime.InferenceSession
+    decoder: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, encoder: Path, decoder: Path) -> Self:
+        """Raises ValueError for a net of other features."""
+        return cls(_session(encoder, "policy"), _session(decoder, "policy"))
+
+    def encode(self, seen: Observation) -> PolicyState:
+        feeds = {
+            "nodes": seen.nodes[None],
+            "jobs": seen.jobs[None],
+            "placement": seen.placement[None],
+            "job_mask": np.ones((1, len(seen.jobs)), dtype=np.float32),
+            "node_mask": np.ones((1, len(seen.nodes)), dtype=np.float32),
+        }
+        nodes, jobs = self.encoder.run(_ENCODED, feeds)
+        return PolicyState(nodes[0], jobs[0])
+
+    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
+        feeds = {"node_state": state.nodes[None], "job_state": state.jobs[job : job + 1], "step": step[None]}
+        return np.asarray(self.decoder.run(("logits",), feeds)[0][0], dtype=np.float32)
+
+
+def _session(path: Path, reader: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    made_for = session.get_modelmeta().custom_metadata_map.get("feature_schema")
+    wanted = str(feature_schema(reader)["hash"])
+    if made_for != wanted:
+        raise ValueError(f"{path}: made for features {made_for}, not {wanted}: train or export it again")
+    return session
