@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -222,6 +223,22 @@ def test_the_file_stays_short_however_much_is_written(embedded: EmbeddedRedis, t
     embedded.stop(signal.SIGKILL)
     embedded.start()
     assert ask(embedded, b"GET", b"k").endswith(b"v71\r\n")
+
+
+def test_a_server_killed_while_its_file_is_written_anew_starts_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "redis" / "appendonly.aof"
+    file.parent.mkdir(mode=0o700)
+    rng = random.Random(0)
+    file.write_bytes(b"".join(command(b"SET", b"k%d" % n, rng.randbytes(2**20)) for n in range(60)))
+    embedded = EmbeddedRedis(tmp_path).start()
+    wait_until(lambda: list(file.parent.glob("temp-*.aof")) != [])
+    os.kill(embedded.pid, signal.SIGKILL)  # its owner starts it again, its child waits for it
+    began_s = time.monotonic()
+    wait_until(lambda: embedded.restarts == 1)
+    assert time.monotonic() - began_s < 4  # the child alone would have waited five seconds for its server
+    wait_until(lambda: file.stat().st_size < 62 * 2**20 and not list(file.parent.glob("temp-*.aof")), 20)
+    assert len(embedded._own_servers()) == 1
+    embedded.stop()
 
 
 def test_a_damaged_file_is_reported_and_kept(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -112,7 +113,6 @@ class EmbeddedRedis:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_lock()
         try:
-            self._replace_orphan()
             self._launch()
         except BaseException:
             self._release_lock()
@@ -165,14 +165,19 @@ class EmbeddedRedis:
             self._lock.close()
             self._lock = None
 
-    def _replace_orphan(self) -> None:
-        """Ends the server that a killed owner left behind: two servers must never write one file."""
+    def _clear_away(self) -> None:
+        """Ends what a killed owner or a killed server left behind: two servers must never write one file."""
         for pid in self._own_servers():
-            log.info("ending the embedded redis of a service that was killed", pid=pid)
-            _end(pid)
+            log.info("ending what is left of an embedded redis that was killed", pid=pid)
+            with contextlib.suppress(ProcessLookupError):
+                # A server leads its process group. A child of one was writing the file anew, and heeds no SIGTERM.
+                is_server = os.getpgid(pid) == pid
+                _end(pid, (signal.SIGTERM, signal.SIGKILL) if is_server else (signal.SIGKILL,))
+        for unfinished in self._directory.glob("temp-*.aof"):
+            unfinished.unlink()
 
     def _own_servers(self) -> list[int]:
-        """Process ids of redis-servers on our socket. The socket is in the command line that each was started with."""
+        """Process ids of redis-servers on our socket, and of their children: the socket is in their command lines."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -190,6 +195,7 @@ class EmbeddedRedis:
     # -- the server ---------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
+        self._clear_away()
         self._socket.unlink(missing_ok=True)
         with (self._directory / "redis.log").open("ab") as output:
             try:
@@ -296,9 +302,9 @@ class EmbeddedRedis:
         return True
 
 
-def _end(pid: int) -> None:
-    """Asks a process to end, then makes it. Returns when it is gone."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
+def _end(pid: int, signals: Sequence[signal.Signals]) -> None:
+    """Sends one signal after the other until the process is gone."""
+    for how in signals:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, how)
         end_s = time.monotonic() + _STOP_TIMEOUT_S
