@@ -5,6 +5,7 @@ One thread owns a view. Policies claim on it task by task and give everything ba
 copied; the engine then *assumes* an accepted gang at once, and gives it back if the store refuses it.
 """
 
+import bisect
 import copy
 from collections.abc import Iterable, Iterator
 
@@ -63,6 +64,7 @@ __all__ = [
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
+_NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
 _KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
 
 
@@ -79,6 +81,7 @@ class ClusterView(NodeArrays):
         self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
         self.subtask_profiles: dict[str, dict[str, float]] = {k: dict(v) for k, v in records.subtask_profiles.items()}
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
+        self._last_tenant: tuple[Job | None, Resources | None, int, GpuTenant] = (None, None, 0, _NOBODY)
         super().__init__()
         self._rebuild(records.nodes)
 
@@ -166,13 +169,7 @@ class ClusterView(NodeArrays):
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
-        free: list[int] = []
-        for g, tenants in enumerate(self._blocked_gpus[m].tolist()):
-            if len(free) == count:
-                break
-            if tenants == 0:
-                free.append(g)
-        return tuple(free)
+        return tuple(self._idle_gpus[m][:count])
 
     def wants_plain_gpus(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
         """True for whole exclusive GPUs where every GPU there is has the model and the memory: the common case,
@@ -242,12 +239,15 @@ class ClusterView(NodeArrays):
         if m is None:
             return
         demand = self.demand_vector(assignment.demand)
+        free = self.free[:, m]
         if demand is not None:
-            self.free[:, m] -= demand
-        self._touch(m)
-        for g in assignment.gpu_indices:
-            if g < self.gpu_exists.shape[1]:
-                self._set_tenants(m, g, (*self.tenants(m, g), _tenant(job, assignment)))
+            free -= demand
+        self._touch(m, free)
+        if assignment.gpu_indices:
+            tenant = self._tenant(job, assignment)
+            for g in assignment.gpu_indices:
+                if g < self.gpu_exists.shape[1]:
+                    self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
         self._jobs_on[m].setdefault(job.id, []).append((job.model, assignment.demand))
         self.task_count[m] += 1
 
@@ -257,9 +257,10 @@ class ClusterView(NodeArrays):
         if m is None or job.id not in self._jobs_on[m]:
             return
         demand = self.demand_vector(assignment.demand)
+        free = self.free[:, m]
         if demand is not None:
-            self.free[:, m] += demand
-        self._touch(m)
+            free += demand
+        self._touch(m, free)
         for g in assignment.gpu_indices:
             self._drop_tenant(m, g, job.id)
         tasks = self._jobs_on[m][job.id]
@@ -268,34 +269,51 @@ class ClusterView(NodeArrays):
             del self._jobs_on[m][job.id]
         self.task_count[m] -= 1
 
+    def _tenant(self, job: Job, assignment: Assignment) -> GpuTenant:
+        """What the job is on each GPU of the assignment. The tasks of a gang come one after the other and are alike:
+        the last answer mostly serves again."""
+        for_job, for_demand, for_gpus, tenant = self._last_tenant
+        if for_job is job and for_demand is assignment.demand and for_gpus == len(assignment.gpu_indices):
+            return tenant
+        tenant = _tenant(job, assignment)
+        self._last_tenant = (job, assignment.demand, len(assignment.gpu_indices), tenant)
+        return tenant
+
     def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
-        held = list(self.tenants(m, g))
+        held = self._tenants[m].get(g, ())
         for i, tenant in enumerate(held):
             if tenant.job_id == job_id:
-                del held[i]
-                self._set_tenants(m, g, tuple(held))
+                self._set_tenants(m, g, (*held[:i], *held[i + 1 :]))
                 return
 
     def _set_tenants(self, m: int, g: int, tenants: tuple[GpuTenant, ...]) -> None:
-        was_free = g not in self._tenants[m]
+        by_gpu = self._tenants[m]
+        was_free = g not in by_gpu
         if tenants:
-            self._tenants[m][g] = tenants
+            by_gpu[g] = tenants
         else:
-            self._tenants[m].pop(g, None)
+            by_gpu.pop(g, None)
         fraction = memory = 0.0
         is_exclusive = False
         for tenant in tenants:
             fraction += tenant.fraction
             memory += tenant.memory_gib
             is_exclusive = is_exclusive or not tenant.is_sharing
-        self.gpu_tenant_count[m, g] = len(tenants)
-        self.gpu_is_exclusive[m, g] = is_exclusive
-        self.gpu_fraction_free[m, g] = 1.0 - fraction
-        self.gpu_memory_free[m, g] = self.gpu_memory[m, g] - memory
-        self.gpu_company[m, g] = 0 if is_exclusive or not tenants else self._company(tenants)
-        if self.gpu_exists[m, g]:
-            self._blocked_gpus[m, g] = len(tenants)
-            self._free_gpus[m] += (not tenants) - was_free
+        at = (m, g)
+        self.gpu_tenant_count[at] = len(tenants)
+        self.gpu_is_exclusive[at] = is_exclusive
+        self.gpu_fraction_free[at] = 1.0 - fraction
+        self.gpu_memory_free[at] = self.gpu_memory[at] - memory
+        self.gpu_company[at] = 0 if is_exclusive or not tenants else self._company(tenants)
+        if was_free == bool(tenants) and self.gpu_exists[at]:
+            self._set_idle(m, g, not tenants)
+
+    def _set_idle(self, m: int, g: int, is_idle: bool) -> None:
+        if is_idle:
+            bisect.insort(self._idle_gpus[m], g)
+        else:
+            self._idle_gpus[m].remove(g)
+        self._free_gpus[m] = len(self._idle_gpus[m])
 
     def _company(self, tenants: Iterable[GpuTenant]) -> int:
         """The number in `gpu_company` of GPUs shared by such tenants; 0 stands for no company."""
@@ -317,9 +335,9 @@ class ClusterView(NodeArrays):
         """Combinations of tenants by their number in `gpu_company`."""
         return tuple(self._companies)
 
-    def _touch(self, m: int) -> None:
-        """Renews what is derived from the free amounts of node m, and its stamp."""
-        free = self.free[:5, m].tolist()
+    def _touch(self, m: int, column: FloatArray) -> None:
+        """Renews what is derived from the free amounts (R,) of node m, and its stamp."""
+        free: list[float] = column.tolist()
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
         self._load[m] = self._load_base[m] - used

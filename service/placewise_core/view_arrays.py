@@ -178,7 +178,7 @@ class NodeArrays:
         self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self._companies: dict[Company, int] = {(): 0}
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
-        self._blocked_gpus: IntArray = np.where(self.gpu_exists, 0, 1)  # tenants; 1 where there is no GPU
+        self._idle_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
         self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
         self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [{} for _ in range(self.size)]
 

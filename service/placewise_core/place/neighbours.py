@@ -4,7 +4,7 @@ A gang runs at the pace of its slowest task: the least relative speed over its G
 GPUs are listed with equal speeds: what they do to each other over CPU, memory and network nobody has measured.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment
@@ -17,7 +17,10 @@ from placewise_core.view import ClusterView
 # Speed of a job with all its GPUs to itself, in epochs per second; 0 where nothing is known.
 SoloSpeed = Callable[[Job, Sequence[Assignment]], float]
 
+Unit = tuple[int, int]  # node index, GPU index
+
 _UNCHANGED = 1.0
+_NONE: frozenset[Unit] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +47,19 @@ def predict(
     solo_speed: SoloSpeed = declared_speed,
 ) -> Prediction:
     """For a placement that is not yet on the view."""
-    nodes = {view.index[a.node] for a in assignments if a.node in view.index}
-    taken = {(view.index[a.node], g) for a in assignments if a.node in view.index for g in a.gpu_indices}
-    shared = {unit for unit in taken if view.tenants(*unit)}
+    units = _units(assignments, view)
+    nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
+    shared = {unit for unit in units if view.tenants(*unit)}
+    slowed = {tenant.job_id for unit in shared for tenant in view.tenants(*unit)}
     own = min((_relative(job, unit, (), view, interference) for unit in shared), default=_UNCHANGED)
-    others = dict.fromkeys(other for m in sorted(nodes) for other in view.jobs_on(m) if other != job.id)
-    slowed = {t.job_id for unit in shared for t in view.tenants(*unit)}
+    others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])
     return Prediction(
         speed=own * solo_speed(job, assignments),
         neighbours=tuple(
-            _neighbour(other, job, shared if other in slowed else set(), view, interference, solo_speed)
-            for other in others
+            [
+                _neighbour(other, job, shared if other in slowed else _NONE, view, interference, solo_speed)
+                for other in others
+            ]
         ),
     )
 
@@ -62,7 +67,7 @@ def predict(
 def _neighbour(
     other: JobId,
     job: Job,
-    shared: set[tuple[int, int]],
+    shared: Set[Unit],
     view: ClusterView,
     interference: GpuInterference,
     solo_speed: SoloSpeed,
@@ -72,9 +77,11 @@ def _neighbour(
         return Neighbour(other, 0.0, 0.0)
     if running.speed > 0 and not shared:
         return Neighbour(other, running.speed, running.speed)
-    units = [(view.index[a.node], g) for a in running.assignments if a.node in view.index for g in a.gpu_indices]
-    beside = [unit for unit in units if len(view.tenants(*unit)) > 1]
-    before = min((_relative(running.job, unit, (), view, interference) for unit in beside), default=_UNCHANGED)
+    units = _units(running.assignments, view)
+    before = _UNCHANGED
+    for unit in units:
+        if len(view.tenants(*unit)) > 1:
+            before = min(before, _relative(running.job, unit, (), view, interference))
     speed = running.speed if running.speed > 0 else (solo_speed(running.job, running.assignments) or 1.0) * before
     if not shared:
         return Neighbour(other, speed, speed)
@@ -83,9 +90,13 @@ def _neighbour(
     return Neighbour(other, speed, speed * after / before if before > 0 else 0.0)
 
 
-def _relative(
-    job: Job, unit: tuple[int, int], joining: Sequence[str], view: ClusterView, interference: GpuInterference
-) -> float:
+def _units(assignments: Sequence[Assignment], view: ClusterView) -> list[Unit]:
+    """The GPUs of a placement; nodes that the view does not know are passed over."""
+    index = view.index
+    return [(index[a.node], g) for a in assignments if a.node in index for g in a.gpu_indices]
+
+
+def _relative(job: Job, unit: Unit, joining: Sequence[str], view: ClusterView, interference: GpuInterference) -> float:
     """Relative speed of a job on one GPU beside its other tenants and the models `joining`."""
     others = [*(t.model for t in view.tenants(*unit) if t.job_id != job.id), *joining]
     return interference.relative_speed(job.model, others, gpu_model_of(view, *unit)) if others else _UNCHANGED

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from placewise_core.cluster import Assignment
-from placewise_core.job import Job
+from placewise_core.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
 
 _REMEMBERED = 4096
@@ -20,8 +20,19 @@ class ThroughputSpeed:
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
         self._known: dict[tuple[object, ...], float] = {}
+        self._placed: dict[JobId, tuple[Job, Sequence[Assignment], float]] = {}
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
+        last = self._placed.get(job.id)  # running jobs are asked about again and again, as neighbours of new ones
+        if last is not None and last[0] is job and last[1] is assignments:
+            return last[2]
+        if len(self._placed) > _REMEMBERED:
+            self._placed.clear()
+        speed = self._of(job, assignments)
+        self._placed[job.id] = (job, assignments, speed)
+        return speed
+
+    def _of(self, job: Job, assignments: Sequence[Assignment]) -> float:
         gpus = sum(a.demand.gpus for a in assignments)
         if gpus <= 0:
             return 0.0
