@@ -6,6 +6,7 @@ task, a worker or a parameter server on every candidate node (actions.py) from w
 heuristic answers, flagged.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,15 @@ class _Encoded:
         return is_now and job.id in self.token
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The jobs of one request in the order they are placed."""
+
+    jobs: Sequence[Job]
+    context: PlaceContext
+    now_s: float
+
+
 class Harmony:
     """The most likely action each time. `fallback` answers where the net cannot."""
 
@@ -92,27 +102,28 @@ class Harmony:
         self._most_nodes = most_nodes
         self._monotonic_s = monotonic_s
         self._encoder = Encoder(MOST_JOBS)
-        self._batch: Sequence[Job] = ()
-        self._batch_of: tuple[PlaceContext, float] | None = None
+        self._batch: _Batch | None = None
         self._encoded: _Encoded | None = None
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         """Shortest first, by the net's guess of how long each runs and by how many GPUs it keeps from the others."""
-        self._batch, self._batch_of, self._encoded = jobs, (context, context.now_s), None
+        self._encoded = None
         if len(jobs) > 1:
             try:
                 minutes = self._minutes(jobs, view, context)
             except Exception:  # a broken net never fails a call: what jobs declare orders them as well
                 minutes = [linear_minutes(job) for job in jobs]
-            self._batch = shortest_first(jobs, minutes)
-        return self._batch
+            jobs = shortest_first(jobs, minutes)
+        self._batch = _Batch(jobs, context, context.now_s)
+        return jobs
 
     def _minutes(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> list[float]:
         """How long each job is guessed to run; what it declares where the net does not guess."""
         found: dict[JobId, float] = {}
         for first in range(0, len(jobs), CHUNK):
             batch = [job for job in jobs[first : first + CHUNK] if job.groups]
-            minutes = self._encode_batch(batch, view, context).state.minutes if batch else None
+            rows = shortlist(batch, view, context, self._most_nodes)
+            minutes = self._encode(batch, rows, view, context).state.minutes if len(rows) and batch else None
             if minutes is not None:
                 found |= {job.id: float(minutes[i]) for i, job in enumerate(batch)}
         return [found[job.id] if job.id in found else linear_minutes(job) for job in jobs]
@@ -129,33 +140,33 @@ class Harmony:
     def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
         """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
         encoded = self._encoded
-        if encoded is None or not encoded.serves(job, view, context):
-            encoded = self._encode(job, view, context)
-        proposal = _Decoding(self._net, encoded, job, choose).run()
-        if proposal is None and len(encoded.rows) < view.size:  # jobs placed since may have filled the shortlist
-            fresh = self._encode(job, view, context)
-            if not np.array_equal(fresh.rows, encoded.rows):
-                proposal = _Decoding(self._net, fresh, job, choose).run()
-        return proposal
-
-    def _encode(self, job: Job, view: ClusterView, context: PlaceContext) -> _Encoded:
-        return self._encode_batch(self._chunk(job, context), view, context)
-
-    def _encode_batch(self, batch: Sequence[Job], view: ClusterView, context: PlaceContext) -> _Encoded:
+        if encoded is not None and encoded.serves(job, view, context):
+            builder = GangBuilder(job, view, context, encoded.rows)
+            proposal = _Decoding(self._net, encoded, builder, choose).run()
+            if proposal is not None or len(encoded.rows) == view.size:
+                return proposal  # else jobs placed since may have filled the shortlist
+        batch = self._chunk(job, context)
         rows = shortlist(batch, view, context, self._most_nodes)
+        builder = GangBuilder(job, view, context, rows)
+        if builder.is_stuck():
+            return None
+        return _Decoding(self._net, self._encode(batch, rows, view, context), builder, choose).run()
+
+    def _encode(self, batch: Sequence[Job], rows: IntArray, view: ClusterView, context: PlaceContext) -> _Encoded:
         everywhere = len(rows) == view.size
         seen = self._encoder.encode(view, batch, context.now_s, rows=None if everywhere else rows)
         token = {other.id: i for i, other in enumerate(batch)}
-        encoded = _Encoded(context, view, context.now_s, rows, token, self._net.encode(seen))
-        self._encoded = encoded if len(batch) > 1 else None
-        return encoded
+        self._encoded = _Encoded(context, view, context.now_s, rows, token, self._net.encode(seen))
+        return self._encoded
 
     def _chunk(self, job: Job, context: PlaceContext) -> Sequence[Job]:
         """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
-        ordered = self._batch if self._batch_of == (context, context.now_s) else ()
-        ids = [other.id for other in ordered]
-        first = ids.index(job.id) if job.id in ids else len(ids)
-        return [job, *(other for other in ordered[first + 1 : first + CHUNK] if other.groups)]
+        batch = self._batch
+        if batch is None or batch.context is not context or batch.now_s != context.now_s:
+            return [job]
+        after = itertools.dropwhile(lambda other: other.id != job.id, batch.jobs)
+        next(after, None)
+        return [job, *(other for other in itertools.islice(after, CHUNK - 1) if other.groups)]
 
     def _fall_back(self, reason: str, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         proposal = self._fallback.propose(job, view, context)
@@ -178,7 +189,7 @@ class HarmonySample:
         self._uniform: list[float] = np.random.default_rng(seed).random(64).tolist()
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return self._harmony.order(jobs, view, context)
+        return jobs  # what it knows of the request is what the policy was told
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         try:
@@ -204,26 +215,24 @@ def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, floa
 class _Decoding:
     """One gang on one encoding. For one use; the view is as before when `run` returns."""
 
-    def __init__(self, net: PolicyNet, encoded: _Encoded, job: Job, choose: Choose) -> None:
-        self._net, self._encoded, self._job, self._choose = net, encoded, job, choose
-        self._builder = GangBuilder(job, encoded.view, encoded.context, encoded.rows)
+    def __init__(self, net: PolicyNet, encoded: _Encoded, builder: GangBuilder, choose: Choose) -> None:
+        self._net, self._encoded, self._builder, self._choose = net, encoded, builder, choose
         self._candidates: list[Candidate] = []
         self._propensity = 1.0
 
     def run(self) -> Proposal | None:
-        builder = self._builder
+        builder, state = self._builder, self._encoded.state
         if builder.is_stuck():
             return None
-        token, steps = self._encoded.token[self._job.id], StepTokens(builder)
+        token, steps = self._encoded.token[builder.job.id], StepTokens(builder)
         try:
-            while not builder.is_complete:
-                logits = self._net.decode(self._encoded.state, token, steps.features)
-                c = self._place(logits)
+            while True:
+                c = self._place(self._net.decode(state, token, steps.features))
                 if c < 0:
                     return None
-                if not builder.is_complete:
-                    steps.update(c)
-            return Proposal(builder.placement(), self._propensity, tuple(self._candidates))
+                if builder.is_complete:
+                    return Proposal(builder.placement(), self._propensity, tuple(self._candidates))
+                steps.update(c)
         finally:
             builder.give_back()
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from placewise_core.place.bin_packing import BinPacking
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.ect import ExpectedCompletionTime
+from placewise_core.place.harmony import Harmony, HarmonySample, PolicyNet
 from placewise_core.place.lif import LeastInterference
 from placewise_core.place.load_balance import LoadBalance
 from placewise_core.place.pats import RelativePerformance
@@ -17,10 +18,11 @@ from placewise_core.place.tiresias import Tiresias
 
 DEFAULT_POLICY = "load-balance"
 SEARCH_POLICY = BestOfK.name
-# Who proposes to the search, in order of trust: deterministic ones only, so that a choice has propensity 1.
+HARMONY_POLICY = Harmony.name
+# Who proposes to the search, in order of trust: the first one answers where the scorer cannot. Tiresias is not among
+# them: its placement is always that of consolidate or of load-balance.
 PROPOSERS = (
     "consolidate",
-    "tiresias",
     "tetris",
     "load-balance",
     "lif-quadratic",
@@ -29,6 +31,7 @@ PROPOSERS = (
     "bin-packing",
     "ect",
 )
+_SAMPLES = 2  # further placements of Harmony's net among the proposals
 
 
 def placement_policies(tables: PlacementTables | None = None) -> dict[str, PlacementPolicy]:
@@ -49,6 +52,21 @@ def placement_policies(tables: PlacementTables | None = None) -> dict[str, Place
     return {policy.name: policy for policy in policies}
 
 
-def search_policy(scorer: SpeedScorer, policies: Mapping[str, PlacementPolicy], most: int = 8) -> BestOfK:
-    """Best of `most` placements of the heuristics in `policies`, judged by `scorer`."""
-    return BestOfK([policies[name] for name in PROPOSERS], scorer, most)
+def harmony_policy(net: PolicyNet, policies: Mapping[str, PlacementPolicy]) -> Harmony:
+    """Harmony's net as a policy; the heuristic that is trusted most answers where the net cannot."""
+    return Harmony(net, policies[PROPOSERS[0]])
+
+
+def search_policy(
+    scorer: SpeedScorer,
+    policies: Mapping[str, PlacementPolicy],
+    most: int = 8,
+    harmony: Harmony | None = None,
+) -> BestOfK:
+    """Best of `most` placements of the heuristics in `policies`, and of Harmony's net where there is one, judged by
+    `scorer`; jobs of a request are placed in Harmony's order."""
+    first, *others = (policies[name] for name in PROPOSERS)
+    learned: list[PlacementPolicy] = []
+    if harmony is not None:
+        learned = [harmony, *(HarmonySample(harmony, seed) for seed in range(1, _SAMPLES + 1))]
+    return BestOfK([first, *learned, *others], scorer, most, arranger=harmony)

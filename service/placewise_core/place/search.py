@@ -1,14 +1,16 @@
-"""Best of K: the heuristics propose, the reward model judges the new job *and its neighbours*, the best one is taken.
+"""Best of K: policies propose, the reward model judges the new job *and its neighbours*, the best one is taken.
 
 Harmony's reward (1), Σ c_n/e_n over the jobs concerned, for K whole placements in one batched call. The net is
-injected: this module knows no runtime. K shrinks with the deadline, and whatever goes wrong the first heuristic's
-placement answers, flagged. Proposers draw nothing, so that the propensity of the choice is 1.
+injected: this module knows no runtime. K shrinks with the deadline. Whatever goes wrong, and where the model itself
+says that it is out of its depth, the first heuristic's placement answers, flagged. Proposers draw nothing that their
+seed does not fix, so that the propensity of the choice is 1.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,12 +33,34 @@ class SpeedScorer(Protocol):
         ...
 
 
+@runtime_checkable
+class UncertainScorer(SpeedScorer, Protocol):
+    """A scorer that knows how sure it is: the spread of the logarithm of its speeds, over the nets of an ensemble."""
+
+    @property
+    def spread_limit(self) -> float:
+        """Spread of the new job from which on nothing should rest on its score; infinite where there is no spread."""
+        ...
+
+    def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
+        """(K, P) each: as `speeds`, and the spread. Only where `spread_limit` is finite."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of K placements: (K,) Σ c_n/e_n per second, and (K,) the spread of the new job's log-speed; 0 if unknown."""
+
+    progress: FloatArray
+    spread: FloatArray
+
+
 class ScoreError(Exception):
     """The scorer answered, but with something that is not a speed."""
 
 
 class BestOfK:
-    """`proposers` in order of trust: the first one answers where nothing can be scored."""
+    """`proposers` in order of trust: the first one, a heuristic, answers where nothing can be scored."""
 
     name = "search"
 
@@ -46,58 +70,91 @@ class BestOfK:
         scorer: SpeedScorer,
         most: int = 8,
         monotonic_s: Callable[[], float] = time.monotonic,
+        arranger: PlacementPolicy | None = None,
     ) -> None:
+        """`arranger` says in which order the jobs of a request are placed; without one they stay in theirs."""
         if not proposers:
             raise ValueError("a search needs a policy that proposes")
         self._proposers = tuple(proposers)
         self._scorer = scorer
+        self._spread_limit = scorer.spread_limit if isinstance(scorer, UncertainScorer) else math.inf
         self._most = most
+        self._arranger = arranger
         self._monotonic_s = monotonic_s
         self._encoder = PartEncoder()
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
+        return jobs if self._arranger is None else self._arranger.order(jobs, view, context)
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        proposals, is_late = self._proposals(job, view, context)
+        found = self._proposals(job, view, context)
+        proposals = list(found.by_placement.values())
         if not proposals:
             return None
-        if is_late:
-            return _fallback(proposals[0][1], "deadline")
+        first = proposals[0][1]
+        if found.is_late:
+            return _fallback(first, "deadline")
         if len(proposals) == 1:
-            return replace(proposals[0][1], info={"k": 1.0})
+            return found.taken(first, {"k": 1.0})
         try:
             scores = self._scores(job, [proposal for _, proposal in proposals], view)
         except Exception as error:  # whatever the runtime raises: a broken model never fails a call
-            return _fallback(proposals[0][1], type(error).__name__)
-        named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores, strict=True)}
-        return replace(proposals[int(scores.argmax())][1], info={"k": float(len(proposals)), **named})
+            return _fallback(first, type(error).__name__)
+        k = int(scores.progress.argmax())
+        if scores.spread[k] > self._spread_limit:
+            return _fallback(first, "uncertain")
+        named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
+        info = {"k": float(len(proposals)), **named}
+        return found.taken(proposals[k][1], info)
 
-    def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> tuple[list[tuple[str, Proposal]], bool]:
-        """Distinct placements with who proposed them; True if there is no time left to score any."""
+    def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
+        """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
         began_s = self._monotonic_s()
         stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
-        found: dict[tuple[tuple[str, str], ...], tuple[str, Proposal]] = {}
+        found = _Found()
         for policy in self._proposers:
-            if found and (len(found) == self._most or self._monotonic_s() >= stop_s):
+            if found.by_placement and (len(found.by_placement) == self._most or self._monotonic_s() >= stop_s):
                 break
             proposal = policy.propose(job, view, context)
-            if proposal is not None:
-                found.setdefault(_key(proposal), (policy.name, proposal))
-        is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
-        return list(found.values()), is_late
+            if proposal is None:
+                continue
+            if proposal.is_fallback and found.by_placement:
+                found.failure = found.failure or proposal.fallback_reason
+                continue
+            found.by_placement.setdefault(_key(proposal), (policy.name, proposal))
+        found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
+        return found
 
-    def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView) -> FloatArray:
-        """(K,) Σ c_n/e_n per second."""
+    def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view)
-        speeds = np.asarray(self._speeds(job, proposals, tokens), dtype=np.float64)
+        spread: FloatArray = np.zeros(len(proposals))
+        if isinstance(self._scorer, UncertainScorer) and math.isfinite(self._spread_limit):
+            predicted, spreads = self._scorer.speeds_and_spread(tokens)
+            spread = np.where(tokens.job == 0, spreads, 0.0).max(axis=1)
+        else:
+            predicted = self._speeds(job, proposals, tokens)
+        speeds = np.asarray(predicted, dtype=np.float64)
         if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
             raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")
-        return progress(speeds, job, tokens)
+        return Scores(progress(speeds, job, tokens), spread)
 
     def _speeds(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens) -> Float32:
         """(K, P) as SpeedScorer.speeds: where a subclass may know better than any model."""
         return self._scorer.speeds(tokens)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the proposers gave. `failure`: what kept one of them from proposing, "" if nothing did."""
+
+    by_placement: dict[tuple[tuple[str, str], ...], tuple[str, Proposal]] = field(default_factory=dict)
+    failure: str = ""
+    is_late: bool = False
+
+    def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
+        """The search's own answer: its proposers' draws are fixed, so it is certain to be this one."""
+        reason = self.failure or proposal.fallback_reason
+        return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
@@ -125,4 +182,4 @@ def _key(proposal: Proposal) -> tuple[tuple[str, str], ...]:
 
 
 def _fallback(proposal: Proposal, reason: str) -> Proposal:
-    return replace(proposal, is_fallback=True, fallback_reason=f"search: {reason}")
+    return replace(proposal, propensity=1.0, is_fallback=True, fallback_reason=f"search: {reason}")

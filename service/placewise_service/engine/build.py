@@ -13,7 +13,13 @@ from placewise_core.partition.registry import partition_policy
 from placewise_core.place.completed_metrics import metrics_source
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import SEARCH_POLICY, placement_policies, search_policy
+from placewise_core.place.registry import (
+    HARMONY_POLICY,
+    SEARCH_POLICY,
+    harmony_policy,
+    placement_policies,
+    search_policy,
+)
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
@@ -82,10 +88,17 @@ class _Served:
         self.admission.update(admission_policies(throughput))
         self.partition[partition.name] = partition
         self.subtasks.metrics_of = metrics_source(bundle.stdm)
+        self._use_nets(bundle)
+
+    def _use_nets(self, bundle: Bundle) -> None:
+        """The learned policies that the bundle has nets for, and no others."""
+        for name in (HARMONY_POLICY, SEARCH_POLICY):
+            self.placement.pop(name, None)
+        harmony = None
+        if bundle.policy is not None:
+            harmony = self.placement[HARMONY_POLICY] = harmony_policy(bundle.policy, self.placement)
         if bundle.reward is not None:
-            self.placement[SEARCH_POLICY] = search_policy(bundle.reward, self.placement)
-        else:
-            self.placement.pop(SEARCH_POLICY, None)
+            self.placement[SEARCH_POLICY] = search_policy(bundle.reward, self.placement, harmony=harmony)
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""
