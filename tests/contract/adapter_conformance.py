@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from tests.fakes.oracle import Oracle, OracleServer
@@ -90,6 +90,10 @@ class World:
         await self.server.start()
         await self.loop.client.get_cluster(GetClusterRequest(cluster="conformance"), retry=_RECONNECT)
 
+    def asked(self, name: str) -> list[Any]:
+        """Requests of one kind so far, in order; a Place inside AdmitOrWait counts as one, too."""
+        return [request for called, request in self.oracle.calls if called == name]
+
     def decided_nodes(self, key: str) -> list[str]:
         return sorted(assignment.node for assignment in self.oracle.decided[key][-1])
 
@@ -161,6 +165,21 @@ class AdapterConformance:
         await world.host.end(first, End.FINISHED)
         await world.step()
         assert await world.host.where(second) == ["n1", "n2", "n3", "n4"]
+
+    async def test_admission_and_place_are_one_question_and_an_admission_is_kept(self, world: World) -> None:
+        first = await world.host.submit(4, 8)
+        await world.step()
+        (both,) = world.asked("admit_or_wait")
+        assert [job.id for job in both.jobs] == [first]
+        assert both.HasField("place")
+        second = await world.host.submit(4, 8)
+        for _ in range(3):
+            world.clock.advance(2)
+            await world.step()
+        assert await world.host.stage(second) is Stage.WAITING
+        # Admitted once, with the first place it was asked for; since then only its place is asked for.
+        assert [[job.id for job in request.jobs] for request in world.asked("admit_or_wait")] == [[first], [second]]
+        assert len(world.asked("place")) >= 4
 
     async def test_what_can_never_fit_is_left_to_the_host(self, world: World) -> None:
         key = await world.host.submit(5, 8)

@@ -34,6 +34,28 @@ class SlurmConformance(AdapterConformance):
         assert host.changes == [("apply", key)]
         assert [path for _, path, _ in host.requests if path.endswith(("/jobs", "/nodes"))] == []
 
+    async def test_a_new_job_is_found_behind_jobs_of_others_by_one_request(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        for _ in range(3):
+            await host.submit(1, 2, is_managed=False)
+        await host.run_scheduler()  # the others start, and become known by number one after the other
+        await world.loop.run_pass(full=False)
+        for round_number in range(2):
+            host.requests.clear()
+            for _ in range(2):
+                await host.submit(1, 2, is_managed=False)
+            key = await host.submit(1, 2)
+            await world.loop.run_pass(full=False)
+            assert [method for method, _, _ in host.requests] == ["GET", "POST"], round_number
+            assert host.changes[-1] == ("apply", key)
+
+    async def test_a_new_job_is_found_where_the_count_of_others_is_wrong(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        host.refuse_submission()
+        first, second = await host.submit(1, 2), await host.submit(1, 2)
+        await world.loop.run_pass(full=False)
+        assert sorted(host.changes) == [("apply", first), ("apply", second)]
+
     async def test_an_elastic_job_gets_its_size_from_admission(self, world: World, host: FakeSlurm) -> None:
         world.oracle.chosen_gpus = lambda job: (3, 4) if job.elastic.max_gpus == 8 else (1, 1)
         key = await host.submit(1, 2, max_nodes=4)

@@ -10,8 +10,15 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from tests.fakes.oracle import PINGS
 
-from placewise.v1.decision_pb2 import PLACED, PlaceRequest, PlaceResponse
+from placewise.v1.decision_pb2 import (
+    PLACED,
+    AdmitOrWaitRequest,
+    AdmitOrWaitResponse,
+    PlaceRequest,
+    PlaceResponse,
+)
 
 # gRPC would wait for seconds before it tries a service that was away again.
 QUICK_RECONNECT = [
@@ -21,6 +28,7 @@ QUICK_RECONNECT = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 PLACE = "/placewise.v1.DecisionService/Place"
+ADMIT_OR_WAIT = "/placewise.v1.DecisionService/AdmitOrWait"
 
 
 class Recorder(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -28,7 +36,7 @@ class Recorder(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.aio.insecure_channel(target, QUICK_RECONNECT)
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=PINGS)
         self._server.add_generic_rpc_handlers((self,))
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self.decided: dict[str, Counter[str]] = {}
@@ -58,15 +66,15 @@ class Recorder(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             except grpc.aio.AioRpcError as error:
                 trailer: Any = tuple(error.trailing_metadata())
                 await context.abort(error.code(), error.details() or "", trailer)
-            if method == PLACE:
-                self._note(PlaceRequest.FromString(request), PlaceResponse.FromString(payload))
+            if method == PLACE and not PlaceRequest.FromString(request).dry_run:
+                self._note(PlaceResponse.FromString(payload))
+            if method == ADMIT_OR_WAIT and not AdmitOrWaitRequest.FromString(request).dry_run:
+                self._note(AdmitOrWaitResponse.FromString(payload).placed)
             return payload
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
-    def _note(self, request: PlaceRequest, response: PlaceResponse) -> None:
-        if request.dry_run:
-            return
+    def _note(self, response: PlaceResponse) -> None:
         for decision in response.decisions:
             self.answers[decision.job_id] += decision.outcome == PLACED
             if decision.outcome == PLACED:

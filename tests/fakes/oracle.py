@@ -139,7 +139,21 @@ class Oracle:
             if not job.groups:
                 nodes, gpus = self.chosen_gpus(job) if self.chosen_gpus else (1, max(1, job.elastic.min_gpus))
                 admission.nodes, admission.gpus_per_node, admission.gpus = nodes, gpus, nodes * gpus
+        if request.HasField("place"):
+            self._place_admitted(request, response)
         return response
+
+    def _place_admitted(
+        self, request: decision_pb2.AdmitOrWaitRequest, response: decision_pb2.AdmitOrWaitResponse
+    ) -> None:
+        placing = decision_pb2.PlaceRequest()
+        placing.CopyFrom(request.place)
+        placing.cluster, placing.dry_run = request.cluster, request.dry_run
+        admitted = {a.job_id for a in response.admissions if a.verdict == Admission.ADMIT}
+        placing.jobs.extend(job for job in request.jobs if job.id in admitted)
+        if placing.jobs:
+            self.calls.append(("place", placing))
+            response.placed.CopyFrom(self.place(placing))
 
     def partition(self, request: decision_pb2.PartitionRequest) -> decision_pb2.PartitionResponse:
         response = decision_pb2.PartitionResponse(outcome=decision_pb2.PLACED)
@@ -268,6 +282,10 @@ def _overlap(left: list[Assignment], right: list[Assignment]) -> bool:
     return any((a.node, index) in taken for a in right for index in a.gpu_indices)
 
 
+# As the real server: clients ping idle connections.
+PINGS = [("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)]
+
+
 class OracleServer:
     """The oracle behind a real gRPC server on a free loopback port. `stop` and `start` keep the port."""
 
@@ -282,7 +300,7 @@ class OracleServer:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> OracleServer:
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=PINGS)
         self._server.add_generic_rpc_handlers((_Handler(self.oracle),))
         address = f"127.0.0.1:{self.port}"
         if self._credentials is None:
@@ -325,7 +343,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if error is not None:
                 await _abort(context, error)
             response = getattr(oracle, name)(request)
-            if oracle.lose_answers and name == "place":
+            if oracle.lose_answers and (name == "place" or request_places(request)):
                 oracle.lose_answers -= 1
                 await _abort(context, StateUnavailableError("the answer was lost"))
             return response
@@ -346,6 +364,11 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 yield decision_pb2.PlaceResponse(request_id=request.request_id, error=error)
             else:
                 yield self._oracle.place(request)
+
+
+def request_places(request: Any) -> bool:
+    """Whether this is an AdmitOrWait that places, too."""
+    return isinstance(request, decision_pb2.AdmitOrWaitRequest) and request.HasField("place")
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: PlacewiseError) -> None:

@@ -107,9 +107,12 @@ class FakeSlurm:
         # What the submit hook does where GPUs are typed.
         job.gres, job.aside = ("", f" gres={request}") if self.types else (request, "")
         self.jobs[job.id] = job
-        if is_managed:
-            self.pokes.datagram_received(b"submit", ("127.0.0.1", 1))
+        self.pokes.datagram_received(b"submit" if is_managed else b"other", ("127.0.0.1", 1))
         return str(job.id)
+
+    def refuse_submission(self) -> None:
+        """A job that Slurm refuses after the submit hook has seen it: it gets no number."""
+        self.pokes.datagram_received(b"other", ("127.0.0.1", 1))
 
     async def run_scheduler(self) -> None:
         """Starts every pending job that is not held and whose nodes are free."""

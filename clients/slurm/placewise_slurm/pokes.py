@@ -1,4 +1,4 @@
-"""The bridge's ear: datagrams from job_submit.lua ("submit"), the prolog ("start ID") and jobcomp ("end ID …").
+"""The bridge's ear: datagrams of job_submit.lua ("submit", "other"), the prolog ("start ID"), jobcomp ("end ID …").
 
 A datagram is only a hint where to look; it may be lost, repeated or forged, and nothing is believed because of it.
 """
@@ -14,14 +14,19 @@ _MOST_HINTS = 64
 
 @dataclass(slots=True)
 class Hints:
-    """What the datagrams since the last look said."""
+    """What the datagrams since the last look said.
 
-    submitted: int = 0
+    `passed_by` has one entry for each job of ours that was submitted: how many others were submitted before it, since
+    the one before. `others` counts those since the last of ours.
+    """
+
+    passed_by: list[int] = field(default_factory=list)
+    others: int = 0
     job_ids: set[int] = field(default_factory=set)
 
     @property
     def is_flood(self) -> bool:
-        return self.submitted + len(self.job_ids) > _MOST_HINTS
+        return len(self.passed_by) + len(self.job_ids) > _MOST_HINTS
 
 
 class PokeListener(asyncio.DatagramProtocol):
@@ -45,7 +50,11 @@ class PokeListener(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: tuple[str | int, ...]) -> None:
         match data[:200].decode("ascii", "replace").split():
             case ["submit", *_]:
-                self._hints.submitted += 1
+                self._hints.passed_by.append(self._hints.others)
+                self._hints.others = 0
+            case ["other", *_]:
+                self._hints.others += 1
+                return  # counted for the sake of the next one of ours; nothing to look at
             case ["start" | "end", job_id, *_] if job_id.isdigit():
                 self._hints.job_ids.add(int(job_id))
             case _:
@@ -53,10 +62,14 @@ class PokeListener(asyncio.DatagramProtocol):
         self._is_poked.set()
 
     def take(self) -> Hints:
-        """The hints so far; the next ones are collected anew."""
-        hints, self._hints = self._hints, Hints()
+        """The hints so far; the next ones are collected anew, and go on counting the others."""
+        hints, self._hints = self._hints, Hints(others=self._hints.others)
         self._is_poked.clear()
         return hints
+
+    def discount(self, others: int) -> None:
+        """So many of the others counted so far are known by number."""
+        self._hints.others = max(0, self._hints.others - others)
 
     async def wait(self, timeout_s: float) -> bool:
         try:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _EARLY_WAITS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
 # A record read so recently need not be read again before a change: reading takes a good part of this time itself.
 _FRESH_S = 0.01
+# Jobs that are read side by side: slurmrestd serves each connection by a thread of its own.
+_READ_AT_ONCE = 4
 # How soon a job that is still leaving its nodes is looked at again.
 _COMPLETING_WAIT_S = 0.05
 
@@ -93,7 +95,6 @@ class SlurmScheduler:
 
     async def _look_at_all(self, is_complete: bool) -> HostState:
         jobs = await self.rest.jobs()
-        self._last_id = max([self._last_id, *(job.id for job in jobs)])
         if not is_complete:
             return self._state(jobs)
         nodes = await self.rest.nodes()
@@ -107,22 +108,38 @@ class SlurmScheduler:
 
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
         """The jobs the hints are about. False where some could not be found this way."""
+        gate = asyncio.Semaphore(_READ_AT_ONCE)
+        known = [self._named_job(job_id, gate) for job_id in sorted(hints.job_ids | self._completing)]
+        *named, (new, is_certain) = await asyncio.gather(*known, self._new_jobs(hints.passed_by))
+        found = [job for job in named if job is not None]
+        return [*found, *new], is_certain and len(found) == len(known)
+
+    async def _named_job(self, job_id: int, gate: asyncio.Semaphore) -> SlurmJob | None:
+        async with gate:
+            return await self.rest.job(job_id)
+
+    async def _new_jobs(self, passed_by: Sequence[int]) -> tuple[list[SlurmJob], bool]:
+        """Jobs of ours that were submitted since the last look. False where some could not be found by number."""
         found: list[SlurmJob] = []
-        for job_id in sorted(hints.job_ids | self._completing):
-            job = await self.rest.job(job_id)
-            if job is None:
-                return found, False
-            found.append(job)
-        missing = hints.submitted
-        while missing:
-            job = await self._next_job()
+        for others in passed_by:
+            job = await self._next_of_ours(others)
             if job is None:
                 # Refused after the hook ran, or numbered out of order: the whole list knows.
                 return found, False
             found.append(job)
-            # Jobs that the hook leaves alone are numbered in between.
-            missing -= job.is_marked or job.is_watched
         return found, True
+
+    async def _next_of_ours(self, others: int) -> SlurmJob | None:
+        """The next job that the hook has marked, most likely right behind `others` that it has let pass."""
+        if others:
+            likely = await self.rest.job(self._last_id + others + 1)
+            if likely is not None and _is_ours(likely):
+                self._last_id = likely.id
+                return likely
+        while True:
+            job = await self._next_job()
+            if job is None or _is_ours(job):
+                return job
 
     async def _next_job(self) -> SlurmJob | None:
         for wait_s in _EARLY_WAITS_S:
@@ -136,7 +153,9 @@ class SlurmScheduler:
     def _state(self, jobs: list[SlurmJob]) -> HostState:
         now_s = time.monotonic()
         self._read = {job.id: (now_s, job) for job in jobs if job.is_pending}
-        self._last_id = max([self._last_id, *(job.id for job in jobs)])
+        highest = max([self._last_id, *(job.id for job in jobs)])
+        self.pokes.discount(highest - self._last_id)
+        self._last_id = highest
         for job in jobs:
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
         ordered = sorted((job for job in jobs if job.id not in self._let_go), key=lambda job: job.id)
@@ -222,6 +241,10 @@ class SlurmScheduler:
         """Slurm refuses to turn an untyped request into a typed one; without a request, or with a typed one, it may."""
         asked = {entry.type for entry in gres.gpu_entries(job.tres_per_node)}
         return bool(self._types) and asked <= set(self._types)
+
+
+def _is_ours(job: SlurmJob) -> bool:
+    return job.is_marked or job.is_watched
 
 
 def _indices(placement: Placement, node: str) -> tuple[int, ...]:

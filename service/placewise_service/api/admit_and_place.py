@@ -13,7 +13,7 @@ from placewise_service.api import convert_in
 def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> PlaceCommand:
     """The question about all jobs of `admit`, to be narrowed by `of_admitted`.
 
-    Raises InvalidRequestError for what the outer question says already, and for a scope that admission knows nothing of.
+    Raises InvalidRequestError for what the outer question says already, and for a scope that admission does not know.
     """
     command = convert_in.place_command(request)
     if command.jobs:

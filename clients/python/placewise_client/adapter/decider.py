@@ -1,4 +1,7 @@
-"""Asks the service about waiting gangs: AdmitOrWait, then Place, once per gang, within a budget, and never raises.
+"""Asks the service about waiting gangs: AdmitOrWait and Place, once per gang, within a budget, and never raises.
+
+Both are one call where nothing stands between them; an elastic gang, whose shape the host must agree to, and gangs that
+were admitted earlier and still wait for room take two.
 
 A verdict is kept until it is used, so that a host that asks again (they all do) hears the same. What it never does:
 touch the host, or hold a job back longer than `release_after_s` because the service is away.
@@ -69,7 +72,7 @@ class Decider:
     now: Callable[[], float] = time.time
     _gangs: dict[str, _Gang] = field(default_factory=dict)
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _unanswered: pb.PlaceRequest | None = None
+    _unanswered: pb.PlaceRequest | pb.AdmitOrWaitRequest | None = None
     _nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _attempt: int = 0
 
@@ -128,8 +131,11 @@ class Decider:
             await self._settle_unanswered(deadline_s)
             asked = gangs[: self.settings.depth]
             open_gangs = [gang for gang in asked if not isinstance(gang.verdict, Placed) or self._is_expired(gang)]
-            admitted = await self._admit(queue, open_gangs, deadline_s)
-            await self._place_in_batches(admitted, deadline_s)
+            if self._is_one_question(open_gangs):
+                await self._ask_both(queue, open_gangs, deadline_s)
+            else:
+                admitted = await self._admit(queue, open_gangs, deadline_s)
+                await self._place_in_batches(admitted, deadline_s)
         except PlacewiseError as error:
             log.warning("no decision for queue %r: %s", queue, error)
             self.breaker.fail(error.reason)
@@ -151,6 +157,27 @@ class Decider:
             gang.verdict = Undecided(reason, is_due)
             self.metrics.undecided.inc()
 
+    def _is_one_question(self, gangs: list[_Gang]) -> bool:
+        """Whether those that are admitted may be placed unseen: as they are, and none ahead of one that waits."""
+        are_as_asked = all(gang.job.job.groups and not gang.is_admitted for gang in gangs)
+        return self.settings.ask_admission and 0 < len(gangs) <= self.settings.batch and are_as_asked
+
+    async def _ask_both(self, queue: str, gangs: list[_Gang], deadline_s: float) -> None:
+        """AdmitOrWait and Place in one call; where the service refuses it, each by itself says which job it refuses."""
+        request = self._admission(queue, gangs)
+        request.place.CopyFrom(self._placing())
+        self._unanswered = request
+        try:
+            response = await self._in_time(self.client.admit_or_wait, request, deadline_s)
+        except InvalidRequestError:
+            self._unanswered = None
+            deadline_s = self.clock() + self.settings.decide_budget_s
+            await self._place_in_batches(await self._admit(queue, gangs, deadline_s), deadline_s)
+            return
+        self._unanswered = None
+        self._read_admissions(gangs, response)
+        self._read_decisions(response.placed)
+
     async def _admit(self, queue: str, gangs: list[_Gang], deadline_s: float) -> list[_Gang]:
         """The gangs that may start now, in the order the policy gave. An admission is asked for once and kept."""
         if not self.settings.ask_admission:
@@ -162,13 +189,7 @@ class Decider:
 
     async def _ask_admissions(self, queue: str, gangs: list[_Gang], deadline_s: float) -> None:
         """One question for all; where the service refuses it, halves of it, until the job it refuses is found."""
-        request = pb.AdmitOrWaitRequest(
-            cluster=self.settings.cluster,
-            queue=queue,
-            jobs=[gang.job.job for gang in gangs],
-            policy=self.settings.admit_policy,
-            dry_run=self.settings.is_dry_run,
-        )
+        request = self._admission(queue, gangs)
         try:
             response = await self._in_time(self.client.admit_or_wait, request, deadline_s)
         except InvalidRequestError as error:
@@ -180,6 +201,15 @@ class Decider:
                 await self._ask_admissions(queue, half, self.clock() + self.settings.decide_budget_s)
         else:
             self._read_admissions(gangs, response)
+
+    def _admission(self, queue: str, gangs: list[_Gang]) -> pb.AdmitOrWaitRequest:
+        return pb.AdmitOrWaitRequest(
+            cluster=self.settings.cluster,
+            queue=queue,
+            jobs=[gang.job.job for gang in gangs],
+            policy=self.settings.admit_policy,
+            dry_run=self.settings.is_dry_run,
+        )
 
     def _read_admissions(self, gangs: list[_Gang], response: pb.AdmitOrWaitResponse) -> None:
         by_job = {admission.job_id: admission for admission in response.admissions}
@@ -207,15 +237,10 @@ class Decider:
 
     async def _place(self, batch: list[_Gang], deadline_s: float) -> int:
         """Places one batch; returns how many were placed. Where the service refuses it, job by job."""
-        self._attempt += 1
-        request = pb.PlaceRequest(
-            cluster=self.settings.cluster,
-            request_id=f"{self._nonce}-{self._attempt}",
-            jobs=[_shaped(gang) for gang in batch],
-            policy=self.settings.place_policy,
-            dry_run=self.settings.is_dry_run,
-            reserve_ttl=Duration(seconds=int(self.settings.reserve_ttl_s)),
-        )
+        request = self._placing()
+        request.cluster = self.settings.cluster
+        request.dry_run = self.settings.is_dry_run
+        request.jobs.extend(_shaped(gang) for gang in batch)
         self._unanswered = request
         try:
             response = await self._in_time(self.client.place, request, deadline_s)
@@ -229,13 +254,26 @@ class Decider:
         self._unanswered = None
         return self._read_decisions(response)
 
+    def _placing(self) -> pb.PlaceRequest:
+        """How to place, whatever is placed; each with an id of its own, so that it can be sent again."""
+        self._attempt += 1
+        return pb.PlaceRequest(
+            request_id=f"{self._nonce}-{self._attempt}",
+            policy=self.settings.place_policy,
+            reserve_ttl=Duration(seconds=int(self.settings.reserve_ttl_s)),
+        )
+
     async def _settle_unanswered(self, deadline_s: float) -> None:
         """Sends again, word for word, the question whose answer was lost: it may have reserved something."""
-        if self._unanswered is None:
-            return
-        response = await self._in_time(self.client.place, self._unanswered, deadline_s)
+        match self._unanswered:
+            case None:
+                return
+            case pb.PlaceRequest() as request:
+                placed = await self._in_time(self.client.place, request, deadline_s)
+            case pb.AdmitOrWaitRequest() as both:
+                placed = (await self._in_time(self.client.admit_or_wait, both, deadline_s)).placed
         self._unanswered = None
-        self._read_decisions(response)
+        self._read_decisions(placed)
 
     def _read_decisions(self, response: pb.PlaceResponse) -> int:
         """Notes each answer; returns how many were placed."""

@@ -1,6 +1,7 @@
 -- Placewise for Slurm: holds a job that asks for Placewise and pokes the bridge with one UDP datagram.
 -- It runs inside slurmctld, which holds its locks meanwhile: nothing here waits for anything.
--- A job is only ever given priority 0 and an admin comment; every other job passes untouched.
+-- A job is only ever given priority 0 and an admin comment; every other job passes untouched, and is only counted, so
+-- that the bridge knows the number of the next one.
 
 local SETTINGS = {
   host = "@POKE_HOST@",
@@ -90,6 +91,7 @@ end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
   if not asks_for_placewise(job_desc, part_list) or not can_be_placed(job_desc) then
+    poke("other")
     return slurm.SUCCESS
   end
   local is_heard = poke("submit")
