@@ -1,5 +1,6 @@
 """Starts the service: settings → store → engine → faces, in one process or in several that share the ports.
 
+Ready is what can answer at once: the state is read, the questions are rehearsed, and what was to be there is there.
 `serve` blocks until SIGTERM or SIGINT. Stopping is orderly: health says NOT_SERVING, calls in flight are finished
 within the drain time, the decision log is written out, and the embedded Redis, if there is one, goes last.
 """
@@ -7,10 +8,13 @@ within the drain time, the decision log is written out, and the embedded Redis, 
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 
 import structlog
@@ -18,11 +22,13 @@ import uvloop
 
 from placewise_core.clock import SystemClock
 from placewise_core.cluster import QueueSettings
-from placewise_core.errors import StateUnavailableError
+from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_service.api.auth import Authenticator, Open, TokenFile, TokensFileError
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.rehearsal import rehearse
 from placewise_service.api.rest_server import RestFace
+from placewise_service.api.rpcs import RPCS
 from placewise_service.api.tls import CertificateError, Certificates, grpc_credentials
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
@@ -30,20 +36,29 @@ from placewise_service.model.bundle import BundleError
 from placewise_service.settings import Settings
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.embedded import EmbeddedRedis, EmbeddedRedisError
+from placewise_service.state.memory import MemoryStore
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.redis_store import RedisStore
 from placewise_service.supervisor import Supervisor
-from placewise_service.telemetry import Telemetry, configure_logging
+from placewise_service.telemetry import MutedTelemetry, Telemetry, configure_logging
 
 log = structlog.get_logger(__name__)
 
 FAILED = 1
 _FIRST_PAUSE_S = 0.05  # before a store that does not answer at start is asked again; doubles
 _LONGEST_PAUSE_S = 1.0
-_REFUSALS = (OSError, EmbeddedRedisError, TokensFileError, CertificateError, BundleError, ValueError)
+_REFUSALS = (OSError, EmbeddedRedisError, TokensFileError, CertificateError, BundleError, PlacewiseError, ValueError)
 
 
-def serve(settings: Settings) -> int:
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A call, by its name and its message's bytes, that the service makes to itself before it is ready."""
+
+    rpc: str
+    request: bytes
+
+
+def serve(settings: Settings, preparations: Sequence[Preparation] = ()) -> int:
     """Serves until told to stop; the exit code: 0 after an orderly stop, 1 if the service could not start."""
     configure_logging(settings.log)
     log.info("starting", settings=settings.effective())
@@ -52,9 +67,9 @@ def serve(settings: Settings) -> int:
     try:
         with _redis_url(settings) as redis_url:
             if settings.server.workers == 1:
-                run(settings, redis_url)
+                run(settings, redis_url, preparations)
                 return 0
-            return Supervisor(settings, redis_url, work).run()
+            return Supervisor(settings, redis_url, partial(work, preparations=preparations)).run()
     except _REFUSALS as error:
         log.error("cannot start", reason=str(error))
         return FAILED
@@ -64,19 +79,21 @@ def _leave(number: int, frame: object) -> None:
     raise SystemExit(0)
 
 
-def work(settings: Settings, redis_url: str, parent: Connection) -> None:
+def work(settings: Settings, redis_url: str, parent: Connection, preparations: Sequence[Preparation] = ()) -> None:
     """Body of one of several processes: serves until told to stop or until the parent is gone."""
     configure_logging(settings.log)
     try:
-        run(settings, redis_url, parent)
+        run(settings, redis_url, preparations, parent)
     except _REFUSALS as error:
         log.error("cannot start", reason=str(error))
         sys.exit(FAILED)
 
 
-def run(settings: Settings, redis_url: str, parent: Connection | None = None) -> None:
+def run(
+    settings: Settings, redis_url: str, preparations: Sequence[Preparation] = (), parent: Connection | None = None
+) -> None:
     """Serves in this process. `parent`: a pipe that closes with the supervisor, whose ports are shared."""
-    uvloop.run(_run(settings, redis_url, parent))
+    uvloop.run(_run(settings, redis_url, preparations, parent))
 
 
 @contextlib.contextmanager
@@ -90,13 +107,16 @@ def _redis_url(settings: Settings) -> Iterator[str]:
         yield redis.url
 
 
-async def _run(settings: Settings, redis_url: str, parent: Connection | None) -> None:
+async def _run(
+    settings: Settings, redis_url: str, preparations: Sequence[Preparation], parent: Connection | None
+) -> None:
     stop = _stop_signals(parent)
     telemetry = Telemetry(settings.otel)
     engine = _engine(settings, redis_url, telemetry)
     desk = Desk(
         engine, SystemClock(), settings.limits, _authenticator(settings), telemetry, settings.place.max_reserve_ttl_s
     )
+    desk.is_preparing = True
     shares_ports = parent is not None
     certificates = Certificates(settings.tls) if settings.tls.is_on else None
     credentials = grpc_credentials(certificates, settings.tls.client_ca_file is not None) if certificates else None
@@ -105,7 +125,8 @@ async def _run(settings: Settings, redis_url: str, parent: Connection | None) ->
     await grpc_face.start()
     await rest_face.start()
     log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, pid=os.getpid())
-    if await _started(engine, stop):
+    if await _prepared(engine, desk, preparations, stop):
+        desk.is_preparing = False
         await grpc_face.set_serving(True)
         _settle_garbage_collector()
         log.info("ready", pid=os.getpid())
@@ -162,12 +183,31 @@ def _authenticator(settings: Settings) -> Authenticator:
     return TokenFile(path, SystemClock()) if path is not None else Open()
 
 
-async def _started(engine: Engine, stop: asyncio.Event) -> bool:
-    """Waits for a store that does not answer yet, as it may start beside us; False if told to stop meanwhile."""
+async def _prepared(engine: Engine, desk: Desk, preparations: Sequence[Preparation], stop: asyncio.Event) -> bool:
+    """Everything that comes before the first caller; False if told to stop meanwhile."""
+    twin = engine.twin(MemoryStore(desk.clock), MutedTelemetry())
+    await rehearse(twin, desk.clock)
+    await twin.close()
+    if not await _answered(engine.start, stop):
+        return False
+    for preparation in preparations:
+        if not await _answered(partial(_prepare, desk, preparation), stop):
+            return False
+    return True
+
+
+async def _prepare(desk: Desk, preparation: Preparation) -> None:
+    rpc = RPCS[preparation.rpc]
+    await desk.call(rpc, desk.parse(rpc, preparation.request), None, math.inf)
+    log.info("prepared", rpc=preparation.rpc)
+
+
+async def _answered(ask: Callable[[], Awaitable[None]], stop: asyncio.Event) -> bool:
+    """Asks until the store answers, as it may start beside us; False if told to stop meanwhile."""
     pause_s = _FIRST_PAUSE_S
     while not stop.is_set():
         try:
-            await engine.start()
+            await ask()
         except StateUnavailableError as error:
             log.warning("the state store does not answer yet", reason=error.message)
             with contextlib.suppress(TimeoutError):

@@ -156,6 +156,9 @@ async def test_probes_tell_alive_from_ready() -> None:
         assert (await running.http.get("/readyz")).status_code == 503
         running.engine.is_ready = True
         assert (await running.http.get("/readyz")).status_code == 200
+        running.desk.is_preparing = True
+        assert (await running.http.get("/readyz")).status_code == 503
+        running.desk.is_preparing = False
         running.desk.is_draining = True
         assert (await running.http.get("/readyz")).status_code == 503
 

@@ -41,21 +41,21 @@ def rest_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     environment = {**os.environ, "PLACEWISE_STATE_DIR": str(tmp_path_factory.mktemp("state"))}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _await_demo(port)
+        _await_ready(port)
         yield port
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _await_demo(port: int) -> None:
+def _await_ready(port: int) -> None:
     for _ in range(600):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/clusters/demo", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
                 return
         except OSError:
             time.sleep(0.05)
-    pytest.fail("the demo cluster did not appear within 30 s")
+    pytest.fail("not ready within 30 s")
 
 
 def _fixed(answer: Any) -> Any:

@@ -22,6 +22,7 @@ from tests.fakes.tls import Authority
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+from placewise_service.bench.processes import free_port
 from placewise_service.engine.build import PACKAGED_BUNDLES
 from placewise_service.model.bundle import load, write_manifest
 
@@ -140,6 +141,31 @@ def test_workers_share_the_ports_and_are_replaced(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(40) == 0
         assert len(running.events("stopped")) == 2
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_demo_is_ready_only_when_its_cluster_is_there(tmp_path: Path, workers: str) -> None:
+    port = free_port()
+    rest = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "placewise_service.cli", "serve", "--demo", "--workers", workers]
+    command += ["--grpc-port", "0", "--rest-port", str(port), "--state-dir", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end_s = time.monotonic() + 60
+        while not is_ready(rest):
+            assert time.monotonic() < end_s
+        answer = httpx.get(f"{rest}/v1/clusters/demo")  # at once, perhaps from the other worker
+        assert (answer.status_code, answer.json()["nodeCount"]) == (200, 18)
+    finally:
+        process.terminate()
+        assert process.wait(40) == 0
+
+
+def is_ready(rest: str) -> bool:
+    try:
+        return httpx.get(f"{rest}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_a_bundle_activated_through_one_worker_serves_in_all(tmp_path: Path) -> None:

@@ -51,12 +51,13 @@ class Desk:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self.is_preparing = False
         self.is_draining = False
 
     @property
     def is_ready(self) -> bool:
         """True while questions are welcome."""
-        return self.engine.is_ready and not self.is_draining
+        return self.engine.is_ready and not self.is_preparing and not self.is_draining
 
     def authenticate(self, token: str | None) -> Principal:
         """Raises UnauthenticatedError."""

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from placewise.v1.cluster_pb2 import ListClustersRequest
-from placewise_client.aio import AsyncClient
-from placewise_client.errors import PlacewiseError
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.state.embedded import EmbeddedRedis
 
@@ -26,7 +26,7 @@ _STOP_TIMEOUT_S = 25.0
 
 @dataclass(slots=True)
 class Service:
-    """A running service process; `ready_s` from its start to its first answer."""
+    """A running service process; `ready_s` from its start until it says that it is ready."""
 
     process: subprocess.Popen[bytes]
     target: str
@@ -114,14 +114,15 @@ def free_port() -> int:
 
 
 async def _wait_until_ready(service: Service) -> None:
+    """Until the service's own health check says so."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
-    async with AsyncClient(service.target) as client:
-        while time.monotonic() < deadline_s:
-            if service.process.poll() is not None:
-                break
-            with contextlib.suppress(PlacewiseError):
-                await client.list_clusters(ListClustersRequest(), timeout_s=1.0, retry=None)
-                return
+    async with grpc.aio.insecure_channel(service.target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        while time.monotonic() < deadline_s and service.process.poll() is None:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
             await asyncio.sleep(_POLL_S)
     raise CommandError(f"the service did not become ready:\n{service.tail_of_log()}", Exit.UNREACHABLE)
 

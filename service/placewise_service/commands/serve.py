@@ -1,23 +1,21 @@
 """`placewise serve`: the service itself, with the settings that are asked for most as options."""
 
-import contextlib
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise_service import main
 from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.inventory import read_inventory
 from placewise_service.data import DEMO_INVENTORY
 from placewise_service.settings import Settings, SettingsError, load_settings
 
 app = typer.Typer(help="Start the service.")
 
 DEMO_CLUSTER = "demo"
-_DEMO_WAIT_S = 60
 
 
 @app.command()
@@ -56,9 +54,7 @@ def serve(
         settings = load_settings(**_nested(given))
     except SettingsError as error:
         raise CommandError(str(error), Exit.USAGE) from None
-    with _demo(settings) if is_demo else contextlib.nullcontext():
-        code = main.serve(settings)
-    raise typer.Exit(code)
+    raise typer.Exit(main.serve(settings, _demo(settings) if is_demo else ()))
 
 
 def _nested(given: dict[tuple[str, ...], Any]) -> dict[str, Any]:
@@ -74,19 +70,10 @@ def _nested(given: dict[tuple[str, ...], Any]) -> dict[str, Any]:
     return overrides
 
 
-@contextlib.contextmanager
-def _demo(settings: Settings) -> Iterator[None]:
-    """A client process beside the service that applies the demo inventory as soon as it answers."""
-    server = settings.server
-    if settings.auth.tokens_file or settings.tls.is_on or not server.grpc_port:
-        message = "--demo is for trying things out: without tokens, without TLS, on a fixed port"
-        raise CommandError(message, Exit.USAGE)
-    target = f"{'127.0.0.1' if server.grpc_host in ('0.0.0.0', '::') else server.grpc_host}:{server.grpc_port}"  # noqa: S104
-    command = [sys.executable, "-m", "placewise_service.cli", "cluster", "apply", str(DEMO_INVENTORY)]
-    command += ["--cluster", DEMO_CLUSTER, "--target", target, "--wait", str(_DEMO_WAIT_S)]
-    process = subprocess.Popen(command)  # noqa: S603 - our own words
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+def _demo(settings: Settings) -> tuple[main.Preparation, ...]:
+    """Brings the demo inventory in before the service says that it is ready."""
+    if settings.auth.tokens_file:
+        raise CommandError("--demo is for trying things out: without tokens", Exit.USAGE)
+    inventory = read_inventory(DEMO_INVENTORY)
+    request = ReportNodesRequest(cluster=DEMO_CLUSTER, nodes=inventory.nodes)
+    return (main.Preparation("ReportNodes", request.SerializeToString()),)

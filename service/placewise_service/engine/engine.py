@@ -10,7 +10,7 @@ A conflict means that the view was behind: decide again on the newer one, at mos
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings, RunState
@@ -23,13 +23,16 @@ from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.view import ClusterView
 from placewise_service.background import ended
 from placewise_service.declog.record import DecisionRecord, decode
+from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.placing import Placing
 from placewise_service.engine.reports import Reporter, ReportOutcome
-from placewise_service.engine.views import LiveView
+from placewise_service.engine.views import LiveView, Views
+from placewise_service.state.store import StateStore
+from placewise_service.telemetry import Telemetry
 
 _EXPIRY_PERIOD_S = 0.5
 PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
@@ -62,6 +65,18 @@ class Engine:
         self.bundles = SharedBundles(common.store, common.registry)
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+
+    def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
+        """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
+        common = replace(
+            self._common,
+            store=store,
+            telemetry=telemetry,
+            views=Views(store, self._common.clock, self._common.options.stale_telemetry_after_s),
+            sink=DecisionSink(store),
+        )
+        placing = self._placing
+        return Engine(common, placing.placer, placing.subtasks, self._admitting.policies, self._partition)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
