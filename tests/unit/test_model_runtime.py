@@ -72,6 +72,42 @@ def test_a_bundle_without_a_net_is_fine(tmp_path: Path) -> None:
     assert load(make_bundle(tmp_path, "bare", has_net=False)).reward is None
 
 
+def give_spread(directory: Path, limit: object) -> None:
+    """The net gets its second output, and its report the sample and the limit that go with it."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(str(directory / "reward.onnx"))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "half"))
+    model.graph.node.append(helper.make_node("Mul", ["speed", "half"], ["spread"]))
+    model.graph.output.append(helper.make_tensor_value_info("spread", TensorProto.FLOAT, ["placements", "tokens"]))
+    onnx.save(model, str(directory / "reward.onnx"))
+    report = msgspec.json.decode((directory / "reward.json").read_bytes())
+    report["sample"]["spread"] = (np.asarray(report["sample"]["speed"]) * 0.5).tolist()
+    (directory / "reward.json").write_bytes(msgspec.json.encode(report | {"spread_limit": limit}))
+    describe(directory, ALL)
+
+
+async def test_a_model_that_is_unsure_of_the_new_job_leaves_the_heuristic(tmp_path: Path) -> None:
+    for name, limit in (("sure", 1e3), ("unsure", 1e-6)):
+        give_spread(make_bundle(tmp_path, name), limit)
+        engine = engine_on(tmp_path, name)
+        await engine.start()
+        await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
+        decision = await engine.place(command(name))
+        assert decision.decisions[0].outcome is Outcome.PLACED
+        assert decision.meta.fallback_reason == ("" if name == "sure" else "search: uncertain")
+        await engine.close()
+
+
+@pytest.mark.parametrize("limit", [None, 0.0, "much", float("inf")])
+def test_a_spread_without_a_limit_is_refused(tmp_path: Path, limit: object) -> None:
+    directory = make_bundle(tmp_path, "net")
+    give_spread(directory, limit)
+    with pytest.raises(BundleError, match="no spread_limit"):
+        load(directory)
+
+
 def truncate(directory: Path) -> None:
     content = (directory / "reward.onnx").read_bytes()
     (directory / "reward.onnx").write_bytes(content[: len(content) // 2])

@@ -14,7 +14,7 @@ from placewise_core.job import Job, JobId, NodeId, Role
 from placewise_core.part_tokens import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies, search_policy
 from placewise_core.place.search import BestOfK, progress
 from placewise_core.view import ClusterView
@@ -81,6 +81,72 @@ def test_a_scorer_that_fails_leaves_the_first_heuristic(answer: object) -> None:
     assert proposal.assignments == expected.assignments
     assert proposal.is_fallback
     assert proposal.fallback_reason.startswith("search: ")
+
+
+class Unsure(FewNodes):
+    """Ever less sure the fewer nodes a gang uses; `limit` of the spread is what its report says."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(1.0)
+        self.spread_limit = limit
+
+    def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
+        nodes = (tokens.job == 0).sum(axis=1, keepdims=True)
+        spread = np.where(tokens.job == 0, 1.0 / nodes, 9.0)  # of neighbours and padding nobody asks
+        return self.speeds(tokens), spread.astype(np.float32)
+
+
+@pytest.mark.parametrize(("limit", "reason"), [(0.5, "search: uncertain"), (1.0, ""), (float("inf"), "")])
+def test_a_scorer_out_of_its_depth_leaves_the_first_heuristic(limit: float, reason: str) -> None:
+    """Best by its score is the placement on one node, of which it is least sure."""
+    view, job = a_view(), declared("a", 4)
+    running(view, "b", ["n0", "n1"])
+    proposal = BestOfK((LoadBalance(), Consolidate()), Unsure(limit)).propose(job, view, context())
+    expected = (LoadBalance() if reason else Consolidate()).propose(job, view, context())
+    assert proposal is not None
+    assert expected is not None
+    assert proposal.assignments == expected.assignments
+    assert (proposal.is_fallback, proposal.fallback_reason) == (bool(reason), reason)
+
+
+class Failed(LoadBalance):
+    """A learned proposer whose net broke: another heuristic answered for it."""
+
+    name = "failed"
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        proposal = super().propose(job, view, context)
+        return proposal and dataclasses.replace(proposal, is_fallback=True, fallback_reason="failed: MemoryError")
+
+
+def test_a_proposer_that_failed_is_no_proposal_and_is_reported() -> None:
+    proposal = BestOfK((Consolidate(), Failed()), FewNodes(-1.0)).propose(declared("a", 4), a_view(), context())
+    assert proposal is not None
+    assert proposal.info["k"] == 1.0
+    assert proposal.fallback_reason == "failed: MemoryError"
+
+
+class Drawn(LoadBalance):
+    name = "drawn"
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return list(reversed(jobs))
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        proposal = super().propose(job, view, context)
+        return proposal and dataclasses.replace(proposal, propensity=0.1)
+
+
+def test_what_a_proposer_drew_with_a_fixed_seed_is_certain() -> None:
+    drawn = Drawn()
+    search = BestOfK((Consolidate(), drawn), FewNodes(-1.0), arranger=drawn)
+    proposal = search.propose(declared("a", 4), a_view(), context())
+    assert proposal is not None
+    assert len({a.node for a in proposal.assignments}) == 4
+    assert proposal.propensity == 1.0
+    jobs = [declared("a", 1), declared("b", 1)]
+    assert [job.id for job in search.order(jobs, a_view(), context())] == ["b", "a"]
+    assert list(BestOfK((drawn,), FewNodes()).order(jobs, a_view(), context())) == jobs
 
 
 def test_no_time_left_means_the_first_heuristic_and_says_so() -> None:

@@ -6,6 +6,7 @@ from placewise_core.place.bin_packing import BinPacking
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.ect import ExpectedCompletionTime
 from placewise_core.place.harmony import Harmony, HarmonySample, PolicyNet
+from placewise_core.place.ldwp import LearnedNodes, NodeValues
 from placewise_core.place.lif import LeastInterference
 from placewise_core.place.load_balance import LoadBalance
 from placewise_core.place.pats import RelativePerformance
@@ -19,6 +20,7 @@ from placewise_core.place.tiresias import Tiresias
 DEFAULT_POLICY = "load-balance"
 SEARCH_POLICY = BestOfK.name
 HARMONY_POLICY = Harmony.name
+LDWP_POLICY = LearnedNodes.name
 # Who proposes to the search, in order of trust: the first one answers where the scorer cannot. Tiresias is not among
 # them: its placement is always that of consolidate or of load-balance.
 PROPOSERS = (
@@ -55,6 +57,11 @@ def placement_policies(tables: PlacementTables | None = None) -> dict[str, Place
 def harmony_policy(net: PolicyNet, policies: Mapping[str, PlacementPolicy]) -> Harmony:
     """Harmony's net as a policy; the heuristic that is trusted most answers where the net cannot."""
     return Harmony(net, policies[PROPOSERS[0]])
+
+
+def ldwp_policy(net: NodeValues, policies: Mapping[str, PlacementPolicy]) -> LearnedNodes:
+    """LDWP's net as a policy for pipelines; what is no pipeline the default places."""
+    return LearnedNodes(net, policies[DEFAULT_POLICY])
 
 
 def search_policy(

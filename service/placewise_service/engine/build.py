@@ -15,8 +15,10 @@ from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import (
     HARMONY_POLICY,
+    LDWP_POLICY,
     SEARCH_POLICY,
     harmony_policy,
+    ldwp_policy,
     placement_policies,
     search_policy,
 )
@@ -92,11 +94,13 @@ class _Served:
 
     def _use_nets(self, bundle: Bundle) -> None:
         """The learned policies that the bundle has nets for, and no others."""
-        for name in (HARMONY_POLICY, SEARCH_POLICY):
+        for name in (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY):
             self.placement.pop(name, None)
         harmony = None
         if bundle.policy is not None:
             harmony = self.placement[HARMONY_POLICY] = harmony_policy(bundle.policy, self.placement)
+        if bundle.ldwp is not None:
+            self.placement[LDWP_POLICY] = ldwp_policy(bundle.ldwp, self.placement)
         if bundle.reward is not None:
             self.placement[SEARCH_POLICY] = search_policy(bundle.reward, self.placement, harmony=harmony)
 

@@ -17,7 +17,8 @@ from placewise_service.model.session import ModelError, answers_alike, check_fea
 POLICY_ENCODER, POLICY_DECODER, POLICY_REPORT = "policy_encoder.onnx", "policy_decoder.onnx", "policy.json"
 _BOTH = f"{POLICY_ENCODER} and {POLICY_DECODER}"
 _SCHEMA = "placewise.policy/1"
-_ENCODED = ("node_state", "job_state")
+_STATES = ("node_state", "job_state")
+_MINUTES = "minutes"  # a further output of encoders that guess how long jobs run
 _WARM_UP = ((1, 1), (30, 33), (64, 48))  # (nodes, jobs): the smallest, a usual one, the largest
 
 
@@ -27,6 +28,7 @@ class PolicyRuntime:
 
     encoder: onnxruntime.InferenceSession
     decoder: onnxruntime.InferenceSession
+    outputs: tuple[str, ...] = _STATES
 
     @classmethod
     def load(cls, encoder: bytes, decoder: bytes, report: Mapping[str, Any]) -> Self:
@@ -34,7 +36,10 @@ class PolicyRuntime:
         or that does not answer its parity sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{POLICY_REPORT} is not a {_SCHEMA} document")
-        runtime = cls(open_session(encoder, POLICY_ENCODER), open_session(decoder, POLICY_DECODER))
+        session = open_session(encoder, POLICY_ENCODER)
+        guesses = _MINUTES in {output.name for output in session.get_outputs()}
+        outputs = (*_STATES, _MINUTES) if guesses else _STATES
+        runtime = cls(session, open_session(decoder, POLICY_DECODER), outputs)
         check_features(runtime.encoder, POLICY_ENCODER, "policy")
         check_features(runtime.decoder, POLICY_DECODER, "policy")
         runtime._check_sample(report)
@@ -51,8 +56,8 @@ class PolicyRuntime:
             "job_mask": np.ones((1, len(seen.jobs)), dtype=np.float32),
             "node_mask": np.ones((1, len(seen.nodes)), dtype=np.float32),
         }
-        nodes, jobs = self.encoder.run(_ENCODED, feeds)
-        return PolicyState(nodes[0], jobs[0])
+        nodes, jobs, *minutes = self.encoder.run(self.outputs, feeds)
+        return PolicyState(nodes[0], jobs[0], minutes[0][0] if minutes else None)
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         """(2C,) logits of the next task of job `job`: a worker on each node, then a parameter server on each."""
@@ -67,6 +72,8 @@ class PolicyRuntime:
             state = self.encode(Observation(sample["nodes"], sample["jobs"], sample["placement"], -1))
             given = {"node_state": state.nodes, "job_state": state.jobs}
             given["logits"] = self.decode(state, job, sample["step"])
+            if state.minutes is not None:
+                given[_MINUTES] = state.minutes
             is_alike = all(answers_alike(values, sample[name]) for name, values in given.items())
         except Exception as error:
             raise ModelError(

@@ -1,0 +1,240 @@
+"""Bundles with a policy net: what is refused, what serves, a swap under load; failures are flagged and counted."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fakes import policy_net
+from tests.fakes.cluster import make_job, make_node
+
+from placewise_core.clock import ManualClock
+from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.decision import Outcome
+from placewise_core.errors import InvalidRequestError
+from placewise_core.events import ClusterRecords
+from placewise_core.features import STEP_FEATURES, Encoder, Observation
+from placewise_core.job import JobId
+from placewise_core.view import ClusterView
+from placewise_service.engine import Engine, EngineOptions
+from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
+from placewise_service.model.policy import PolicyRuntime
+from placewise_service.state.memory import MemoryStore
+from placewise_service.telemetry import Telemetry
+
+COEFFICIENTS = ("throughput.json", "capability.json")
+REWARD = ("reward.onnx", "reward.json")
+
+
+def make_bundle(root: Path, name: str, seed: int = 0, *, has_reward: bool = False) -> Path:
+    """A whole bundle with a small policy net that was never trained, and the shipped reward model if wanted."""
+    directory = root / name
+    directory.mkdir(parents=True)
+    for file in (*COEFFICIENTS, *(REWARD if has_reward else ())):
+        shutil.copyfile(PACKAGED_BUNDLES / "default" / file, directory / file)
+    policy_net.write_policy(directory, seed)
+    describe(directory)
+    return directory
+
+
+def describe(directory: Path, schema: str = "") -> None:
+    """Writes the manifest of whatever is there."""
+    files = dict.fromkeys(sorted(path.name for path in directory.iterdir() if path.name != "manifest.json"), "")
+    write_manifest(directory, Manifest(directory.name, "2026-01-01T00:00:00Z", files, schema or schema_of(files)))
+
+
+def test_a_whole_bundle_loads_and_runs(tmp_path: Path) -> None:
+    policy = load(make_bundle(tmp_path, "good")).policy
+    assert policy is not None
+    for nodes, jobs in ((1, 1), (30, 33), (64, 48)):
+        seen = observation(nodes, jobs)
+        state = policy.encode(seen)
+        assert (len(state.nodes), len(state.jobs)) == (nodes, jobs)
+        logits = policy.decode(state, jobs - 1, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
+        assert logits.shape == (2 * nodes,)
+        assert np.isfinite(logits).all()
+    for session in (policy.encoder, policy.decoder):
+        assert session.get_session_options().intra_op_num_threads == 1
+
+
+def observation(nodes: int, jobs: int) -> Observation:
+    view = ClusterView(ClusterRecords("c", 0, "e", nodes=tuple(make_node(f"n{i}") for i in range(nodes))))
+    return Encoder().encode(view, [make_job(f"j{i}") for i in range(jobs)], 0.0)
+
+
+def truncate(file: str) -> Callable[[Path], None]:
+    def damage(directory: Path) -> None:
+        content = (directory / file).read_bytes()
+        (directory / file).write_bytes(content[: len(content) // 2])
+
+    return damage
+
+
+def corrupt(directory: Path) -> None:
+    """Bytes in the middle of the weights."""
+    content = bytearray((directory / policy_net.ENCODER).read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 32] = bytes(32)
+    (directory / policy_net.ENCODER).write_bytes(bytes(content))
+
+
+def mix(directory: Path) -> None:
+    """The decoder of another net under this one's report: loads well, answers wrong."""
+    other = directory.parent / "other"
+    other.mkdir()
+    policy_net.write_policy(other, seed=77)
+    shutil.copyfile(other / policy_net.DECODER, directory / policy_net.DECODER)
+
+
+def other_features(directory: Path) -> None:
+    report = (directory / policy_net.REPORT).read_bytes()
+    policy_net.write_policy(directory, schema="0" * 64)
+    (directory / policy_net.REPORT).write_bytes(report)
+
+
+def forget(file: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / file).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate(policy_net.ENCODER), "policy_encoder.onnx is not a model"),
+        (truncate(policy_net.DECODER), "policy_decoder.onnx is not a model"),
+        (corrupt, r"not answer|not run|not a model"),
+        (mix, "do not answer their sample"),
+        (other_features, "other features"),
+        (forget(policy_net.DECODER), "policy_encoder.onnx has no policy_decoder.onnx beside it"),
+        (forget(policy_net.REPORT), "policy_encoder.onnx has no policy.json beside it"),
+        (lambda directory: (directory / policy_net.REPORT).write_text("{}"), "not a placewise.policy/1"),
+    ],
+)
+def test_a_damaged_net_is_refused_even_with_right_checksums(
+    tmp_path: Path, damage: Callable[[Path], object], words: str
+) -> None:
+    directory = make_bundle(tmp_path, "bad")
+    damage(directory)
+    with pytest.raises(BundleError, match=r"checksum|missing"):
+        load(directory)
+    describe(directory)
+    with pytest.raises(BundleError, match=words):
+        load(directory)
+
+
+def test_a_manifest_of_other_features_is_refused(tmp_path: Path) -> None:
+    directory = make_bundle(tmp_path, "old")
+    describe(directory, schema="1" * 64)
+    with pytest.raises(BundleError, match="other features"):
+        load(directory)
+
+
+def engine_on(root: Path, bundle: str, telemetry: Telemetry | None = None) -> Engine:
+    clock = ManualClock(1_000_000.0)
+    return build_engine(MemoryStore(clock), clock, telemetry or Telemetry(), EngineOptions(), root, bundle)
+
+
+def command(*names: str, policy: str = "harmony") -> PlaceCommand:
+    jobs = (replace(make_job(n, workers=2), single_gpu_s=600.0, total_epochs=10.0) for n in names)
+    return PlaceCommand("c", tuple(jobs), policy=policy)
+
+
+async def started(root: Path, bundle: str, nodes: int = 4, telemetry: Telemetry | None = None) -> Engine:
+    engine = engine_on(root, bundle, telemetry)
+    await engine.start()
+    await engine.report_nodes("c", [make_node(f"n{i}") for i in range(nodes)], full=True)
+    return engine
+
+
+async def test_harmony_is_there_when_the_bundle_has_its_net(tmp_path: Path) -> None:
+    make_bundle(tmp_path, "net", has_reward=True)
+    bare = make_bundle(tmp_path, "bare")
+    for file in policy_net.FILES:
+        (bare / file).unlink()
+    describe(bare)
+    engine = await started(tmp_path, "bare")
+    with pytest.raises(InvalidRequestError, match="no policy 'harmony'"):
+        await engine.place(command("a"))
+    await engine.bundles.activate("net")
+    for policy in ("harmony", "search"):
+        decision = await engine.place(command(f"a-{policy}", policy=policy))
+        assert decision.decisions[0].outcome is Outcome.PLACED
+        assert (decision.meta.policy, decision.meta.bundle) == (policy, "net")
+        assert (decision.meta.is_fallback, decision.meta.propensity) == (False, 1.0)
+    await engine.bundles.rollback()
+    with pytest.raises(InvalidRequestError, match="no policy 'harmony'"):
+        await engine.place(command("b"))
+    await engine.close()
+
+
+async def test_a_request_of_many_jobs_is_placed_whole(tmp_path: Path) -> None:
+    make_bundle(tmp_path, "net")
+    engine = await started(tmp_path, "net", nodes=20)
+    decision = await engine.place(command(*(f"j{i}" for i in range(40))))
+    assert [d.job_id for d in decision.decisions] == [f"j{i}" for i in range(40)]
+    assert {d.outcome for d in decision.decisions} == {Outcome.PLACED}
+    assert not decision.meta.is_fallback, decision.meta.fallback_reason
+    taken = [(a.node, g) for d in decision.decisions for a in d.assignments for g in a.gpu_indices]
+    assert len(taken) == len(set(taken)) == 80
+    await engine.close()
+
+
+@pytest.mark.parametrize("policy", ["harmony", "search"])
+async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> None:
+    for seed, name in enumerate(("one", "two")):
+        make_bundle(tmp_path, name, seed, has_reward=True)
+    truncate(policy_net.DECODER)(make_bundle(tmp_path, "torn"))
+    engine = await started(tmp_path, "one", nodes=6)
+    bundles: set[str] = set()
+
+    async def ask(worker: int) -> None:
+        for i in range(15):
+            names = [f"{worker}-{i}-{part}" for part in range(1 + i % 2)]
+            decision = await engine.place(command(*names, policy=policy))
+            assert {d.outcome for d in decision.decisions} == {Outcome.PLACED}
+            assert not decision.meta.is_fallback, decision.meta.fallback_reason
+            bundles.add(decision.meta.bundle)
+            await engine.report_job_events("c", [JobEvent(JobId(name), JobEventKind.FINISHED) for name in names])
+            await asyncio.sleep(0)
+
+    async def swap() -> None:
+        for i in range(6):
+            await engine.bundles.activate(("two", "one")[i % 2])
+            with pytest.raises(InvalidRequestError):
+                await engine.bundles.activate("torn")
+
+    await asyncio.gather(*(ask(worker) for worker in range(3)), swap())
+    assert bundles == {"one", "two"}
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "half", "reason"),
+    [
+        ("harmony", "encode", "harmony: RuntimeError"),
+        ("harmony", "decode", "harmony: RuntimeError"),
+        ("search", "encode", "harmony: RuntimeError"),
+    ],
+)
+async def test_a_net_that_breaks_while_serving_is_flagged_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, half: str, reason: str
+) -> None:
+    make_bundle(tmp_path, "net", has_reward=True)
+    telemetry = Telemetry()
+    engine = await started(tmp_path, "net", telemetry=telemetry)
+
+    def break_(self: object, *arguments: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(PolicyRuntime, half, break_)
+    decision = await engine.place(command("a", policy=policy))
+    assert decision.decisions[0].outcome is Outcome.PLACED
+    assert (decision.meta.is_fallback, decision.meta.fallback_reason) == (True, reason)
+    counted = [
+        line for line in telemetry.render().decode().splitlines() if line.startswith("placewise_fallbacks_total{")
+    ]
+    assert [line.split()[-1] for line in counted if f'policy="{policy}"' in line] == ["1.0"]
+    await engine.close()
