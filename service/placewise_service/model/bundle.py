@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from placewise_core.features import feature_schema
+from placewise_service.model.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
 from placewise_service.model.policy import POLICY_DECODER, POLICY_ENCODER, POLICY_REPORT, PolicyRuntime
 from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_service.model.session import ModelError
@@ -50,6 +51,7 @@ class Bundle:
     reward: RewardRuntime | None = None
     policy: PolicyRuntime | None = None
     stdm: StdmRuntime | None = None
+    ldwp: LdwpRuntime | None = None
 
     @property
     def name(self) -> str:
@@ -81,13 +83,14 @@ def load(directory: Path) -> Bundle:
         reward=nets.load(RewardRuntime.load, REWARD_REPORT, REWARD_MODEL),
         policy=nets.load(PolicyRuntime.load, POLICY_REPORT, POLICY_ENCODER, POLICY_DECODER),
         stdm=nets.load(StdmRuntime.load, STDM_REPORT, STDM_MODEL),
+        ldwp=nets.load(LdwpRuntime.load, LDWP_REPORT, LDWP_MODEL),
     )
 
 
 def schema_of(files: Iterable[str]) -> str:
     """Hash of the feature tables that the nets among these files read, as this version encodes them; "" for none.
 
-    The completion of subtask metrics reads no tokens: it names its columns itself."""
+    The completion of subtask metrics and LDWP's net read no tokens: they name their columns themselves."""
     models = sorted({_READERS[file] for file in files if file in _READERS})
     return str(feature_schema(*models)["hash"]) if models else ""
 

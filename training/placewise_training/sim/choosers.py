@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from placewise_core.events import SubtaskProfiled
 from placewise_core.job import Architecture, Job, Resources, Role, SubtaskState, TaskGroup
+from placewise_core.place.ldwp_rows import CORE_SECONDS
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_training.sim.pipelines import PipelineTask, subtask_truths
@@ -27,18 +29,31 @@ class NodeChooser(Protocol):
 
 
 class PolicyChooser:
-    """A placement policy of the service: the task is one worker that holds nothing, as queues take any number."""
+    """A placement policy of the service: the task is one worker that holds nothing, as queues take any number.
 
-    def __init__(self, policy: PlacementPolicy, seed: int = 0) -> None:
+    `times_of` is a truth whose core seconds the store has measured of every kind: what BacklogEct knows too.
+    """
+
+    def __init__(self, policy: PlacementPolicy, seed: int = 0, times_of: str = "") -> None:
         self.name = policy.name
         self._policy = policy
         self._rng = np.random.default_rng((seed, 7))
+        self._times_of = times_of
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+        if self._times_of:
+            measure_times(view, self._times_of)
         proposal = self._policy.propose(asked(task), view, PlaceContext(now_s, self._rng))
         if proposal is None:
             raise RuntimeError(f"{self.name} found no node for a task that needs nothing")
         return proposal.assignments[0].node
+
+
+def measure_times(view: ClusterView, truth: str) -> None:
+    """The store learns of every kind how long it takes on a core; where it knows already nothing happens."""
+    for name, kind in subtask_truths(truth).items():
+        if CORE_SECONDS not in view.subtask_profiles.get(name, {}):
+            view.apply_change(SubtaskProfiled(name, {CORE_SECONDS: kind.core_s}))
 
 
 def asked(task: PipelineTask) -> Job:
@@ -94,3 +109,42 @@ class BacklogEct:
     def _pace(self, queue: "NodeQueue") -> float:
         gpus = len(queue.spec.node.gpus) * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * self._mean_speedup
         return queue.cores * queue.spec.cpu_speed + gpus
+
+
+class DrainFirst:
+    """The node that would be empty first: the longer of its cores' and its GPUs' work, true times and queues known.
+
+    What BacklogEct leaves out: cores and GPUs are two queues, and work that only cores can do fills one of them. The
+    teacher of the learned choice, and a yardstick for it.
+    """
+
+    name = "drain"
+    _SHARING = 1.4  # what a GPU does with several subtasks over one at a time, on training truths
+
+    def __init__(self, truth: str) -> None:
+        self._kinds = subtask_truths(truth)
+
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+        cpu_s, gpu_s = self._work(task, task.job)
+        return min(nodes, key=lambda name: self._drain_s(nodes[name], cpu_s, gpu_s))
+
+    def _drain_s(self, queue: "NodeQueue", cpu_s: float, gpu_s: float) -> float:
+        for task, job in queue.tasks.values():
+            more = self._work(task, job)
+            cpu_s, gpu_s = cpu_s + more[0], gpu_s + more[1]
+        power = len(queue.spec.node.gpus) * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * self._SHARING
+        return max(cpu_s / max(1, queue.cores), gpu_s / max(power, 1e-9))
+
+    def _work(self, task: PipelineTask, job: Job) -> tuple[float, float]:
+        """Seconds on cores alone, and on one K80, of what is not done."""
+        cpu_s = gpu_s = 0.0
+        for subtask in job.subtasks:
+            if subtask.state is SubtaskState.DONE:
+                continue
+            kind = self._kinds[subtask.kind]
+            left_s = task.size * kind.core_s * (0.5 if subtask.state is SubtaskState.RUNNING else 1.0)
+            if kind.has_gpu_version:
+                gpu_s += left_s / kind.speedup
+            else:
+                cpu_s += left_s
+        return cpu_s, gpu_s

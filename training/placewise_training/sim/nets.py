@@ -14,6 +14,7 @@ import onnxruntime
 from placewise_core.features import Float32, Observation, feature_schema
 from placewise_core.part_tokens import PartTokens
 from placewise_core.place.harmony import PolicyState
+from placewise_core.place.ldwp_rows import COLUMNS
 
 _ENCODED = ("node_state", "job_state")
 
@@ -60,6 +61,25 @@ class OnnxPolicy:
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         feeds = {"node_state": state.nodes[None], "job_state": state.jobs[job : job + 1], "step": step[None]}
         return np.asarray(self.decoder.run(("logits",), feeds)[0][0], dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxNodeValues:
+    """LDWP's Q net as a place.ldwp.NodeValues."""
+
+    session: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises ValueError for a net of other columns."""
+        session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        if session.get_modelmeta().custom_metadata_map.get("columns", "") != ",".join(COLUMNS):
+            raise ValueError(f"{path.name} was trained on other columns than this version encodes")
+        return cls(session)
+
+    def values(self, rows: Float32) -> Float32:
+        feeds = {"rows": rows[None], "mask": np.ones((1, len(rows)), dtype=np.float32)}
+        return np.asarray(self.session.run(["q"], feeds)[0][0], dtype=np.float32)
 
 
 def _session(path: Path, reader: str) -> onnxruntime.InferenceSession:

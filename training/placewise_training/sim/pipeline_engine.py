@@ -150,6 +150,7 @@ class PipelineSimulation:
         self.turnaround = Distribution()
         self.per_minute: list[int] = []
         self.node_finished: dict[str, int] = {spec.id: 0 for spec in nodes}
+        self.turnaround_s: dict[int, float] = {}  # by number of the task
         self.unplaced: list[PipelineTask] = []
         self.work_done = 0.0  # tasks' worth of subtasks done; a task that starts again counts again
         self._kinds = subtask_truths(truth)
@@ -320,7 +321,8 @@ class PipelineSimulation:
         del queue.tasks[task.job.id]
         queue.finished += 1
         self.node_finished[queue.spec.id] += 1
-        self.turnaround.add(self.now_s - task.submit_time_s)
+        self.turnaround_s[task.number] = self.now_s - task.submit_time_s
+        self.turnaround.add(self.turnaround_s[task.number])
         self._last_finish_s = self.now_s
         minute = int((self.now_s - self._first_s) // 60)
         self.per_minute.extend([0] * (minute + 1 - len(self.per_minute)))

@@ -1,0 +1,79 @@
+"""LDWP: a learned value of every node for one pipeline task; the task goes where it is largest.
+
+Size-agnostic, where the paper's DQN has an input and an output per node: a row per node (ldwp_rows.py), one net for all
+of them, so that nodes may come and go without anything to be learnt anew. The net is injected: this module knows no
+runtime. Whatever goes wrong, and for jobs that are no pipelines, the heuristic answers, flagged.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.features import Float32
+from placewise_core.job import Job
+from placewise_core.place.decode import decode
+from placewise_core.place.ldwp_rows import COLUMNS, RowEncoder, shortlist
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal, TaskContext
+from placewise_core.view import ClusterView, FloatArray
+
+_MOST_NODES = 64  # a row costs a pass over the node's jobs: beyond it only the least used are looked at
+_LEAST_LEFT_S = 0.001
+
+
+class NodeValues(Protocol):
+    """The net. Any exception makes the heuristic answer."""
+
+    def values(self, rows: Float32) -> Float32:
+        """(C,) value of each of C nodes from their rows (C, len(COLUMNS))."""
+        ...
+
+
+class LearnedNodes:
+    """LDWP under the name it is logged with."""
+
+    name = "ldwp"
+
+    def __init__(
+        self,
+        net: NodeValues,
+        heuristic: PlacementPolicy,
+        most_nodes: int = _MOST_NODES,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._net, self._heuristic, self._most = net, heuristic, most_nodes
+        self._monotonic_s = monotonic_s
+        self._encoder = RowEncoder()
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        if not job.subtasks:
+            return self._fallback(job, view, context, "no pipeline")
+        if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
+            return self._fallback(job, view, context, "deadline")
+        try:
+            return decode(self, job, view, context)
+        except Exception as error:  # whatever the runtime raises: a broken model never fails a call
+            return self._fallback(job, view, context, type(error).__name__)
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        nodes = shortlist(task.view, task.mask, self._most)
+        scores = np.full(task.view.size, -np.inf)
+        if len(nodes):
+            values = np.asarray(self._net.values(self._encoder.encode(task.job, task.view, nodes)), dtype=np.float64)
+            if values.shape != nodes.shape or not np.isfinite(values).all():
+                raise ValueError(f"values of shape {values.shape} for {len(nodes)} nodes")
+            scores[nodes] = values
+        return scores
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        row = self._encoder.encode(task.job, task.view, [m])[0]
+        return tuple(zip(COLUMNS, (float(value) for value in row), strict=True))
+
+    def _fallback(self, job: Job, view: ClusterView, context: PlaceContext, reason: str) -> Proposal | None:
+        proposal = self._heuristic.propose(job, view, context)
+        return proposal and replace(proposal, is_fallback=True, fallback_reason=f"ldwp: {reason}")

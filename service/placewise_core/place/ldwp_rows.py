@@ -1,0 +1,146 @@
+"""What LDWP's net sees of each node for one pipeline task: a row per node, whatever their number. Decides nothing.
+
+The paper's state is six utilisations per node and the task's type and size. Utilisations saturate where queues only
+begin, so a row also holds the work that waits there, in units of the mean task: the same numbers mean the same on any
+cluster, whatever a unit of size is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from placewise_core.features import Float32, encode_utilisation, gpu_relative_speed
+from placewise_core.job import Job, JobId, Subtask, SubtaskState
+from placewise_core.place.subtask_metrics import SPEEDUP
+from placewise_core.view import CPU, ClusterView, FloatArray, IntArray
+
+# Optional in a subtask's profile: seconds on one core per unit of size. Where nobody measured it all kinds cost alike.
+CORE_SECONDS = "core_s"
+_TYPICAL_CORE_S = 0.02
+_UNKNOWN_SPEEDUP = 5.0
+
+COLUMNS = (
+    "cpu_util",
+    "gpu_util",
+    "memory_util",
+    "gpu_memory_util",
+    "uplink",
+    "downlink",
+    "cores",  # log(1 + n) / 5
+    "gpus",  # / 8
+    "gpu_speed",  # of a V100
+    "tasks_per_core",
+    # log(1 + ·) of times in those of the mean task, were the node to do nothing else:
+    "cpu_wait",  # what waits for cores alone, over the cores
+    "gpu_wait",  # what GPUs can do, over the GPUs
+    "cpu_after",  # with the task
+    "gpu_after",
+    "own_cpu",  # the task's own, one subtask after the other
+    "own_gpu",
+)
+_FIRST_TIME = COLUMNS.index("cpu_wait")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """(n + 1, 2) seconds on a core, and on the slowest GPU, of a pipeline from its k-th subtask on."""
+
+    job: Job
+    left: FloatArray
+
+    @classmethod
+    def of(cls, job: Job, view: ClusterView) -> "_Work":
+        each = np.array([_seconds(s, view) for s in job.subtasks])
+        return cls(job, np.concatenate([each[::-1].cumsum(axis=0)[::-1], np.zeros((1, 2))]))
+
+
+def _seconds(subtask: Subtask, view: ClusterView) -> tuple[float, float]:
+    known = {**view.subtask_profiles.get(subtask.kind, {}), **subtask.profile}
+    seconds = (subtask.size or 1.0) * known.get(CORE_SECONDS, _TYPICAL_CORE_S)
+    if subtask.state is SubtaskState.DONE:
+        return 0.0, 0.0
+    speedup = known.get(SPEEDUP, _UNKNOWN_SPEEDUP)
+    return (0.0, seconds / speedup) if subtask.has_gpu_version and speedup >= 1.0 else (seconds, 0.0)
+
+
+class RowEncoder:
+    """Rows of nodes; remembers the work of the jobs that are there. Not for two views at a time from two threads."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[ClusterView, dict[JobId, _Work]] = WeakKeyDictionary()
+
+    def encode(self, job: Job, view: ClusterView, nodes: Sequence[int] | IntArray) -> Float32:
+        """(C, len(COLUMNS)) for one pipeline on each of C nodes. Unknown utilisations are what jobs hold."""
+        rows = np.asarray(nodes, dtype=np.int64)
+        own = _Work.of(job, view).left[0]
+        waiting, unit_s = self._waiting(view, rows, float(own.sum()))
+        cores = np.maximum(1.0, view.capacity[CPU, rows])
+        gpus = view.gpu_exists[rows].sum(axis=1)
+        speed = _gpu_speeds(view)
+        power = gpus * speed[rows] / _slowest(speed)
+        out = np.zeros((len(rows), len(COLUMNS)), dtype=np.float32)
+        out[:, :6] = encode_utilisation(view)[rows]
+        out[:, 6] = np.log1p(view.capacity[CPU, rows]) / 5.0
+        out[:, 7] = gpus / 8.0
+        out[:, 8] = speed[rows]
+        out[:, 9] = view.task_count[rows] / cores
+        out[:, 10] = waiting[:, 0] / cores
+        out[:, 11] = _on_gpus(waiting[:, 1], power, cores)
+        out[:, 12] = (waiting[:, 0] + own[0]) / cores
+        out[:, 13] = _on_gpus(waiting[:, 1] + own[1], power, cores)
+        out[:, 14] = own[0]
+        out[:, 15] = _on_gpus(own[1], power / np.maximum(1, gpus), np.ones_like(cores))
+        out[:, _FIRST_TIME:] = np.log1p(out[:, _FIRST_TIME:] / max(1e-9, unit_s))
+        return out
+
+    def _waiting(self, view: ClusterView, rows: IntArray, own_s: float) -> tuple[FloatArray, float]:
+        """(C, 2) seconds of work on each node, and the mean of all of a task, this one among them."""
+        kept = self._kept.setdefault(view, {})
+        out = np.zeros((len(rows), 2))
+        total_s, count = own_s, 1
+        for i, m in enumerate(rows):
+            for job_id in view.jobs_on(int(m)):
+                running = view.jobs.get(job_id)
+                if running is None or not running.job.subtasks:
+                    continue
+                work = kept.get(job_id)
+                if work is None or work.job is not running.job:
+                    work = kept[job_id] = _Work.of(running.job, view)
+                share = running.epochs_done / running.job.total_epochs if running.job.total_epochs > 0 else 0.0
+                out[i] += work.left[min(len(work.left) - 1, round(share * (len(work.left) - 1)))]
+                total_s += float(work.left[0].sum())
+                count += 1
+        if len(kept) > 2 * len(view.jobs) + 64:
+            self._kept[view] = {job_id: work for job_id, work in kept.items() if job_id in view.jobs}
+        return out, total_s / count
+
+
+def _gpu_speeds(view: ClusterView) -> FloatArray:
+    """(M,) of the fastest GPU of each node, relative to a V100; 0 without GPUs."""
+    by_model = np.array([*(gpu_relative_speed(name) for name in view.gpu_model_names()), 0.0])
+    speeds = by_model[view.gpu_model].max(axis=1, initial=0.0)
+    unnamed = view.gpu_exists.any(axis=1) & (speeds <= 0)
+    return np.asarray(np.where(unnamed, 1.0, speeds))
+
+
+def _slowest(speeds: FloatArray) -> float:
+    """What speedups are taken to be measured on: the slowest GPU of the cluster, the careful reading."""
+    return float(speeds[speeds > 0].min()) if (speeds > 0).any() else 1.0
+
+
+def _on_gpus(seconds: FloatArray | float, power: FloatArray, cores: FloatArray) -> FloatArray:
+    """Time on the GPUs; a node without any does it on cores, at the speedup lost."""
+    slow = np.asarray(seconds) * _UNKNOWN_SPEEDUP / cores
+    return np.asarray(np.where(power > 0, np.asarray(seconds) / np.maximum(power, 1e-9), slow))
+
+
+def shortlist(view: ClusterView, mask: np.ndarray, most: int) -> IntArray:
+    """At most `most` of the masked nodes: those with least in use and fewest tasks per core."""
+    feasible = np.flatnonzero(mask)
+    if len(feasible) <= most:
+        return feasible
+    used = encode_utilisation(view)[feasible, :2].sum(axis=1)
+    crowd = view.task_count[feasible] / np.maximum(1.0, view.capacity[CPU, feasible])
+    return np.sort(feasible[np.argpartition(used + crowd, most)[:most]])

@@ -1,0 +1,59 @@
+"""LDWP's Q net on ONNX Runtime: the value of every candidate node for one pipeline task. Trains nothing.
+
+Proves at loading that it answers as when it was exported. It names its columns itself, as the completion of subtask
+metrics does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import onnxruntime
+
+from placewise_core.features import Float32
+from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_service.model.session import ModelError, answers_alike, open_session
+
+LDWP_MODEL, LDWP_REPORT = "ldwp.onnx", "ldwp.json"
+_SCHEMA = "placewise.ldwp/1"
+_WARM_UP = (1, 11, 64)  # nodes: the smallest, the paper's, the largest
+
+
+@dataclass(frozen=True, slots=True)
+class LdwpRuntime:
+    """The net, ready. Implements place.ldwp.NodeValues; may be called from any thread."""
+
+    session: onnxruntime.InferenceSession
+
+    @classmethod
+    def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
+        """From the model's bytes and its report. Raises ModelError for one that is torn, of other columns, or that does
+        not answer its sample as it should."""
+        if report.get("schema") != _SCHEMA:
+            raise ModelError(f"{LDWP_REPORT} is not a {_SCHEMA} document")
+        runtime = cls(open_session(content, LDWP_MODEL))
+        columns = runtime.session.get_modelmeta().custom_metadata_map.get("columns", "")
+        if columns != ",".join(COLUMNS):
+            raise ModelError(f"{LDWP_MODEL} was trained on other columns than this version encodes")
+        runtime._check_sample(report)
+        for nodes in _WARM_UP:
+            runtime.values(np.zeros((nodes, len(COLUMNS)), dtype=np.float32))
+        return runtime
+
+    def values(self, rows: Float32) -> Float32:
+        """(C,) value of each node from its row (C, len(COLUMNS))."""
+        found: Float32 = self._run(rows[None], np.ones((1, len(rows)), dtype=np.float32))[0]
+        return found
+
+    def _run(self, rows: Float32, mask: Float32) -> Float32:
+        return np.asarray(self.session.run(["q"], {"rows": rows, "mask": mask})[0], dtype=np.float32)
+
+    def _check_sample(self, report: Mapping[str, Any]) -> None:
+        try:
+            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
+            given, is_node = self._run(sample["rows"], sample["mask"]), sample["mask"] > 0
+        except Exception as error:
+            raise ModelError(f"{LDWP_MODEL} does not run on its own sample: {error}") from error
+        if given.shape != sample["q"].shape or not answers_alike(given[is_node], sample["q"][is_node]):
+            raise ModelError(f"{LDWP_MODEL} does not answer its sample as it did when it was exported")

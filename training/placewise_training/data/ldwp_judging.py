@@ -1,0 +1,58 @@
+"""What LDWP's net is worth on the judging truth, against heuristics: the same tasks for each. Trains nothing."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from placewise_core.place.ldwp import LearnedNodes, NodeValues
+from placewise_training.sim.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.hardware import ldwp_cluster
+from placewise_training.sim.pipeline_engine import PipelineSimulation
+from placewise_training.sim.pipelines import PipelineWorkload
+from placewise_training.sim.policies import placement_policy
+from placewise_training.sim.statistics import estimate
+from placewise_training.sim.units import IawpUnits
+
+_FIRST_SEED = 20_000  # no run of training has it
+# (name, nodes, tasks per minute): more than six nodes can do, and what eleven can.
+LOADS: Mapping[str, tuple[int, float]] = {"6 nodes, overloaded": (6, 50.0), "11 nodes": (11, 60.0)}
+_SIZES = (3000.0, 9000.0)
+
+
+def learned(net: NodeValues, seed: int, times_of: str = "judge") -> NodeChooser:
+    """The service's policy on `net`; without `times_of` nobody has measured how long kinds take."""
+    return PolicyChooser(LearnedNodes(net, placement_policy("load-balance")), seed, times_of)
+
+
+def judged(
+    net: NodeValues, seeds: int, tasks: int, show: Callable[[str, int, int], None] = lambda title, done, total: None
+) -> dict[str, Any]:
+    """{load: {chooser: {"throughput": (mean, ±), "turnaround_s": …}}} with IAWP on every node."""
+    choosers: dict[str, Callable[[int], NodeChooser]] = {
+        "ldwp": lambda seed: learned(net, seed),
+        "ldwp, times unknown": lambda seed: learned(net, seed, ""),
+        "drain": lambda seed: DrainFirst("judge"),
+        "ect": lambda seed: BacklogEct("judge"),
+        "pats": lambda seed: LoadedPats(),
+        "random": lambda seed: PolicyChooser(placement_policy("random"), seed),
+    }
+    found: dict[str, Any] = {}
+    for i, (load, (nodes, per_minute)) in enumerate(LOADS.items()):
+        found[load] = {}
+        for j, (name, chooser) in enumerate(choosers.items()):
+            show("judging", i * len(choosers) + j, len(LOADS) * len(choosers))
+            runs = [_run(chooser(_FIRST_SEED + s), nodes, per_minute, tasks, _FIRST_SEED + s) for s in range(seeds)]
+            if runs:
+                found[load][name] = {
+                    key: (e.mean, e.half_width)
+                    for key, e in (
+                        ("throughput", estimate([run[0] for run in runs])),
+                        ("turnaround_s", estimate([run[1] for run in runs])),
+                    )
+                }
+    return found
+
+
+def _run(chooser: NodeChooser, nodes: int, per_minute: float, tasks: int, seed: int) -> tuple[float, float]:
+    work = PipelineWorkload(tasks=tasks, per_minute=per_minute, sizes=_SIZES).generate("judge", seed)
+    result = PipelineSimulation(ldwp_cluster(nodes), work, "judge", chooser, IawpUnits(), seed=seed).run()
+    return result.throughput_per_min, result.avg_turnaround_s
