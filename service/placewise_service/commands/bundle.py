@@ -1,7 +1,7 @@
 """`placewise bundle`: put model bundles together, verify them, and tell a running service which one answers."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +22,16 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
 from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
+from placewise_service.model.ldwp import LDWP_REPORT
+from placewise_service.model.policy import POLICY_REPORT
 from placewise_service.model.reward import REWARD_REPORT
+from placewise_service.model.stdm import STDM_REPORT
 
 app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
 
 _KEPT = (".onnx", ".json", ".md")
+# Reports of training runs, whose data and figures go into the manifest; the first there gives seed and opset.
+_REPORTS = (REWARD_REPORT, POLICY_REPORT, STDM_REPORT, LDWP_REPORT)
 DirectoryArgument = Annotated[Path, typer.Argument(help="Bundle directory.", file_okay=False)]
 
 
@@ -108,28 +113,43 @@ def _copy(sources: Sequence[Path], directory: Path) -> list[str]:
 
 
 def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
-    """The manifest, with what the report of the reward model says of its training."""
-    report: dict[str, Any] = {}
-    if REWARD_REPORT in files:
-        try:
-            report = msgspec.json.decode((directory / REWARD_REPORT).read_bytes(), type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise BadInputError(str(directory / REWARD_REPORT), str(error)) from None
+    """The manifest, with what the reports of the nets say of their training."""
+    reports = {file.removesuffix(".json"): _report(directory / file) for file in _REPORTS if file in files}
+    first: Mapping[str, Any] = next(iter(reports.values()), {})
     return Manifest(
         name=directory.resolve().name,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         files=dict.fromkeys(files, ""),
         feature_schema=schema_of(files),
-        opset=int(report.get("opset", 0)),
+        opset=int(first.get("opset", 0)),
         git_commit=commit,
-        seed=int(report.get("seed", 0)),
-        data_sha256={f"reward/{name}": str(value) for name, value in report.get("data", {}).items()},
+        seed=int(first.get("seed", 0)),
+        data_sha256={
+            f"{model}/{name}": str(value) for model, report in reports.items() for name, value in report["data"].items()
+        },
         metrics={
-            f"reward/{data}/{metric}": float(value)
-            for data, metrics in report.get("metrics", {}).items()
-            for metric, value in metrics.items()
+            f"{model}/{name}": value
+            for model, report in reports.items()
+            for name, value in _numbers(report.get("metrics", {}))
         },
     )
+
+
+def _report(path: Path) -> Mapping[str, Any]:
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise BadInputError(str(path), str(error)) from None
+    return {"data": {}, **report}
+
+
+def _numbers(tree: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Every number of a nested report with its path."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}/{rest}", number) for rest, number in _numbers(value))
+        elif isinstance(value, int | float):
+            yield name, float(value)
 
 
 def _verify(directory: Path, *, is_json: bool) -> None:

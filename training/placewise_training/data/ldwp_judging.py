@@ -26,7 +26,7 @@ def learned(net: NodeValues, seed: int, times_of: str = "judge") -> NodeChooser:
 def judged(
     net: NodeValues, seeds: int, tasks: int, show: Callable[[str, int, int], None] = lambda title, done, total: None
 ) -> dict[str, Any]:
-    """{load: {chooser: {"throughput": (mean, ±), "turnaround_s": …}}} with IAWP on every node."""
+    """{load: {chooser: {"throughput" | "turnaround_s": {"mean", "half_width"}}}} with IAWP on every node."""
     choosers: dict[str, Callable[[int], NodeChooser]] = {
         "ldwp": lambda seed: learned(net, seed),
         "ldwp, times unknown": lambda seed: learned(net, seed, ""),
@@ -43,7 +43,7 @@ def judged(
             runs = [_run(chooser(_FIRST_SEED + s), nodes, per_minute, tasks, _FIRST_SEED + s) for s in range(seeds)]
             if runs:
                 found[load][name] = {
-                    key: (e.mean, e.half_width)
+                    key: {"mean": e.mean, "half_width": e.half_width}
                     for key, e in (
                         ("throughput", estimate([run[0] for run in runs])),
                         ("turnaround_s", estimate([run[1] for run in runs])),
