@@ -1,6 +1,7 @@
 """The engine on the in-memory store: what is held, repeated, refused and logged."""
 
 import asyncio
+import contextlib
 import dataclasses
 
 import pytest
@@ -366,6 +367,36 @@ async def test_place_honours_the_shape_that_was_admitted() -> None:
         shaped = dataclasses.replace(job, shape=None)
         decision = await engine.place(place(shaped))
         assert sum(len(a.gpu_indices) for a in decision.decisions[0].assignments) == 2
+
+
+class SilentStore(MemoryStore):
+    """Holds what it is asked to hold, and once answers nothing."""
+
+    is_silent = True
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        result = await super().reserve(cluster, request)
+        if self.is_silent:
+            self.is_silent = False
+            await asyncio.sleep(3600)
+        return result
+
+
+async def test_a_decision_whose_caller_has_gone_is_in_the_log_all_the_same() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = SilentStore(clock)
+    async with running_engine(nodes=2, store=store, clock=clock) as engine:
+        asked = dataclasses.replace(place(make_job("a")), request_id="r-1")
+        gone = asyncio.ensure_future(engine.place(asked))
+        while store.is_silent:
+            await asyncio.sleep(0)
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+        again = await engine.place(asked)
+        assert again.meta.is_repeated
+        await engine.drain(5.0)
+        assert (await engine.get_decision(CLUSTER, again.meta.decision_id)).jobs[0].id == "a"
 
 
 async def test_admitting_a_rigid_job_writes_nothing() -> None:

@@ -1,12 +1,13 @@
 """Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand, Scope
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision
-from placewise_core.errors import NotFoundError, StaleSnapshotError
+from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
 from placewise_core.job import JobId
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
@@ -57,6 +58,11 @@ class Placing:
             try:
                 result = await self._reserve(command, decision, draft)
                 is_held = isinstance(result, Reserved)
+            except (asyncio.CancelledError, StateUnavailableError):
+                # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
+                if command.request_id:
+                    self._note(command, decision, draft.seed, draft.choices)
+                raise
             finally:
                 live.settle(draft.holds, is_held)
             if isinstance(result, Reserved):
