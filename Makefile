@@ -29,7 +29,7 @@ run: install ## Start the service on its embedded Redis, with a sample cluster
 test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
 	$(BIN)/pytest -m "not e2e_heavy"
 
-SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-client slurmrestd lua-socket lua5.3
+SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-client slurmrestd lua-socket lua5.3
 
 e2e-slurm: install ## A real Slurm of 16 nodes × 8 GPUs on this machine, with faults; installs Debian's packages as root
 	command -v slurmctld slurmrestd sbatch >/dev/null || \

@@ -203,6 +203,7 @@ def slurm_world(*, is_typed: bool = False, is_dry_run: bool = False, nodes: int 
             "JobCompType": "jobcomp/script",
             "JobCompLoc": f"{root}/jobcomp.sh",
             "TaskProlog": f"{root}/task_prolog.sh",
+            "TaskEpilog": f"{root}/task_epilog.sh",
         },
         partitions=(
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",

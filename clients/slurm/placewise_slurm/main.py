@@ -22,7 +22,7 @@ from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.pokes import PokeListener
 from placewise_slurm.rest import SlurmRest
 from placewise_slurm.scheduler import SlurmScheduler
-from placewise_slurm.shares import ShareWriter
+from placewise_slurm.shares import JobShares
 from placewise_slurm.versions import VERSIONS
 
 log = logging.getLogger("placewise_slurm")
@@ -49,7 +49,8 @@ async def run_bridge(config: BridgeConfig) -> None:
         stack.callback(pokes.close)
         native = SlurmScheduler(rest, pokes, config.site)
         if config.hooks.shares_dir:
-            native.preparation = ShareWriter(client, config.adapter, Path(config.hooks.shares_dir))
+            shares = JobShares(client, config.adapter, Path(config.hooks.shares_dir))
+            native.preparation, pokes.on_task = shares, shares.hear
         if config.metrics.port:
             await stack.enter_async_context(await serve_metrics(metrics, config.metrics.host, config.metrics.port))
         log.info("bridging cluster %s, dry run: %s", config.adapter.cluster, config.adapter.is_dry_run)

@@ -1,5 +1,7 @@
 """The bridge's ear: datagrams of job_submit.lua ("submit", "other"), the prolog ("start ID"), jobcomp ("end ID …").
 
+"share begin|end …" come from TaskProlog and TaskEpilog of divisible jobs.
+
 A datagram is only a hint where to look; it may be lost, repeated or forged, and nothing is believed because of it.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 # More hints than this say no more than "look at everything".
 _MOST_HINTS = 64
@@ -29,10 +32,17 @@ class Hints:
         return len(self.passed_by) + len(self.job_ids) > _MOST_HINTS
 
 
+class TaskEar(Protocol):
+    """Who wants to know when tasks begin and end."""
+
+    def __call__(self, what: str, job_id: int, step: str, node: str, rank: int) -> None: ...
+
+
 class PokeListener(asyncio.DatagramProtocol):
-    """Collects hints; `wait` returns when there is one."""
+    """Collects hints; `wait` returns when there is one. `on_task` hears "begin" and "end" of tasks with a share."""
 
     def __init__(self) -> None:
+        self.on_task: TaskEar | None = None
         self._hints = Hints()
         self._is_poked = asyncio.Event()
         self._transport: asyncio.DatagramTransport | None = None
@@ -57,6 +67,10 @@ class PokeListener(asyncio.DatagramProtocol):
                 return  # counted for the sake of the next one of ours; nothing to look at
             case ["start" | "end", job_id, *_] if job_id.isdigit():
                 self._hints.job_ids.add(int(job_id))
+            case ["share", "begin" | "end" as what, job_id, step, node, rank] if job_id.isdigit() and rank.isdigit():
+                if self.on_task is not None:
+                    self.on_task(what, int(job_id), step, node, int(rank))
+                return
             case _:
                 return
         self._is_poked.set()

@@ -11,15 +11,17 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from placewise_client.adapter.native import (
     Applied,
+    End,
     HostState,
     HostUnreachableError,
     NativeJob,
     Placement,
+    SharesDone,
     Stage,
 )
 from placewise_slurm import gres
@@ -43,9 +45,10 @@ _COMPLETING_WAIT_S = 0.05
 
 
 class Preparation(Protocol):
-    """What is to be done for a job before it is released, and undone when it is over."""
+    """What is to be done for a job before it is released, told when it has ended, and undone when it is over."""
 
     async def __call__(self, job: SlurmJob, placement: Placement) -> None: ...
+    def done(self, job_id: int) -> SharesDone | None: ...
     def clean(self, live: Set[int]) -> None: ...
 
 
@@ -101,9 +104,9 @@ class SlurmScheduler:
         self._types = next((types for node in nodes if (types := gres.index_types(node.gres))), ())
         self._has_looked = True
         self._let_go &= {job.id for job in jobs}
+        state = self._state(jobs)
         if self.preparation is not None:
             self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
-        state = self._state(jobs)
         return HostState(state.jobs, [to_node(node, self.names) for node in nodes], is_complete=True)
 
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
@@ -165,7 +168,10 @@ class SlurmScheduler:
     def _native(self, job: SlurmJob) -> NativeJob | None:
         """One job that cannot be understood must not hide all the others."""
         try:
-            return to_native(job, self.names, self._types)
+            native = to_native(job, self.names, self._types)
+            if native is not None and native.end is End.FINISHED and self.preparation is not None:
+                return replace(native, shares=self.preparation.done(job.id))
+            return native
         except ValueError:
             log.exception("job %d is passed over", job.id)
             return None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from placewise.v1.cluster_pb2 import Assignment, Node
+from placewise.v1.cluster_pb2 import Assignment, Node, ShareOutcome
 from placewise.v1.job_pb2 import Job, TaskGroup
 
 
@@ -38,6 +38,14 @@ class End(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class SharesDone:
+    """What the shares of a divisible job really took, and the decision of Partition that cut them."""
+
+    decision_id: str
+    outcomes: tuple[ShareOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NativeJob:
     """One gang as the host shows it now.
 
@@ -51,6 +59,7 @@ class NativeJob:
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
     `are_gpus_exact` is True where the host was told which GPU indices to use; where it is False, the host picks
     interchangeable GPUs by itself and only the nodes are compared with the decision.
+    `shares` is known for a divisible job that has finished, as far as the host measures its shares.
     Times are seconds since the epoch, 0 where unknown.
     """
 
@@ -66,6 +75,7 @@ class NativeJob:
     end: End | None = None
     end_time_s: float = 0.0
     end_reason: str = ""
+    shares: SharesDone | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,16 @@ class OutcomeReporter:
         )
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
-        self._add(event)
+        if self._add(event):
+            self._shares_done(job)
+
+    def _shares_done(self, job: NativeJob) -> None:
+        """After the end, which says when: each share's outcome joins the decision that cut it."""
+        for share in job.shares.outcomes if job.shares else ():
+            event = JobEvent(job_id=job.key, kind=JobEvent.SHARE_FINISHED, event_time=self._time(job.end_time_s))
+            event.decision_id = job.shares.decision_id if job.shares else ""
+            event.share.CopyFrom(share)
+            self.other(event)
 
     def withdrawn(self, job: NativeJob, decided: Placement) -> None:
         """A placement that will not be used: the service frees what it held for it. The job itself goes on waiting."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from placewise_slurm.config import BridgeConfig
 
-SCRIPTS = ("job_submit.lua", "prolog_slurmctld.sh", "jobcomp.sh", "task_prolog.sh")
+SCRIPTS = ("job_submit.lua", "prolog_slurmctld.sh", "jobcomp.sh", "task_prolog.sh", "task_epilog.sh")
 _PLACE = re.compile(r"@([A-Z_]+)@")
 # These values become program text, so they may only be what such names can be.
 _SAFE = re.compile(r"^[\w./:-]+$")

@@ -13,4 +13,6 @@ awk -v node="$SLURMD_NODENAME" -v rank="${SLURM_LOCALID:-0}" '
     print "export PLACEWISE_SHARE_UNIT=" unit
     print "export PLACEWISE_SHARE_SECONDS=" seconds
   }' "$shares"
+{ printf 'share begin %s %s %s %s' "$SLURM_JOB_ID" "${SLURM_STEP_ID:-batch}" "$SLURMD_NODENAME" "${SLURM_LOCALID:-0}" \
+  >/dev/udp/@POKE_HOST@/@POKE_PORT@; } 2>/dev/null
 exit 0
