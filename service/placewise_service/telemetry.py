@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,6 +31,7 @@ from placewise_service.settings import LogSettings, OtelSettings
 SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
+TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -90,9 +91,17 @@ class Telemetry:
         """Decision records that were lost."""
         self._log_drops.inc(count)
 
-    def span(self, name: str, **attributes: str | int | float | bool) -> AbstractContextManager[None]:
-        """A trace span around a `with` block; nothing without an endpoint."""
-        return self._tracing.span(name, attributes) if self._tracing else _NO_SPAN
+    @property
+    def is_tracing(self) -> bool:
+        """True where an endpoint is configured: only then is a caller's trace looked for."""
+        return self._tracing is not None
+
+    def span(
+        self, name: str, trace: Mapping[str, str] | None = None, **attributes: str | int | float | bool
+    ) -> AbstractContextManager[None]:
+        """A trace span around a `with` block; nothing without an endpoint. `trace` holds what the caller sent of
+        TRACE_HEADERS: the span belongs to that trace, and is recorded if the caller records it."""
+        return self._tracing.span(name, trace, attributes) if self._tracing else _NO_SPAN
 
     # -- what the faces report --------------------------------------------------------------------------------
 
@@ -174,6 +183,8 @@ class _Tracing:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": "placewise"}),
@@ -184,10 +195,13 @@ class _Tracing:
             BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, insecure=is_plain))
         )
         self._tracer = self._provider.get_tracer("placewise")
+        self._propagator = TraceContextTextMapPropagator()
+        self._kind = SpanKind.SERVER
 
     @contextlib.contextmanager
-    def span(self, name: str, attributes: dict[str, Any]) -> Iterator[None]:
-        with self._tracer.start_as_current_span(name, attributes=attributes):
+    def span(self, name: str, trace: Mapping[str, str] | None, attributes: dict[str, Any]) -> Iterator[None]:
+        context = self._propagator.extract(trace) if trace else None  # a malformed header begins a trace of its own
+        with self._tracer.start_as_current_span(name, context, self._kind, attributes):
             yield
 
     def close(self) -> None:

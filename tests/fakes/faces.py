@@ -227,10 +227,11 @@ async def faces(
     limits: LimitSettings | None = None,
     authenticator: Authenticator | None = None,
     clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Faces]:
     """Starts both faces around one engine; REST is asked in process."""
-    engine = engine or FakeEngine()
-    desk = Desk(engine, clock or SystemClock(), limits or LimitSettings(), authenticator or Open(), Telemetry())
+    engine, clock, telemetry = engine or FakeEngine(), clock or SystemClock(), telemetry or Telemetry()
+    desk = Desk(engine, clock, limits or LimitSettings(), authenticator or Open(), telemetry)
     face = GrpcFace(desk, ServerSettings(grpc_port=0))
     await face.start()
     await face.set_serving(True)

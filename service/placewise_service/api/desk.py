@@ -6,6 +6,7 @@ an incident id and becomes INTERNAL "internal error".
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -63,10 +64,17 @@ class Desk:
         """Raises UnauthenticatedError."""
         return self._authenticator.authenticate(token)
 
-    async def call(self, rpc: Rpc, request: Message, token: str | None, deadline_s: float) -> Message:
+    async def call(
+        self,
+        rpc: Rpc,
+        request: Message,
+        token: str | None,
+        deadline_s: float,
+        trace: Mapping[str, str] | None = None,
+    ) -> Message:
         """Answers one request. Raises PlacewiseError, and nothing else but cancellation.
 
-        `deadline_s` is a reading of Clock.monotonic_s.
+        `deadline_s` is a reading of Clock.monotonic_s; `trace` is what the caller sent of TRACE_HEADERS.
         """
         started_s = self.clock.monotonic_s()
         code = "OK"
@@ -76,7 +84,7 @@ class Desk:
             self._admit(rpc, started_s, deadline_s)
             principal = self._authenticator.authenticate(token)
             _authorise(principal, rpc, request)
-            with self.telemetry.span(rpc.name):
+            with self.telemetry.span(rpc.name, trace):
                 return await rpc.handle(self._office, request, principal, deadline_s)
         except PlacewiseError as error:
             code = error.reason

@@ -19,6 +19,7 @@ from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.statuses import shown, status_metadata, stream_error
 from placewise_service.settings import ServerSettings
+from placewise_service.telemetry import TRACE_HEADERS
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
@@ -92,7 +93,8 @@ class GrpcFace:
         async def answer(raw: bytes, context: Context) -> bytes:
             try:
                 request = desk.parse(rpc, raw)
-                response = await desk.call(rpc, request, self._token(context), self._deadline_s(context))
+                token, trace = self._token(context), self._trace(context)
+                response = await desk.call(rpc, request, token, self._deadline_s(context), trace)
                 return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
@@ -110,6 +112,13 @@ class GrpcFace:
             if key == "authorization":
                 return bearer_token(value if isinstance(value, str) else "")
         return None
+
+    def _trace(self, context: Context) -> dict[str, str] | None:
+        """The caller's trace, where anybody records it."""
+        if not self._desk.telemetry.is_tracing:
+            return None
+        sent = context.invocation_metadata() or ()
+        return {key: value for key, value in sent if key in TRACE_HEADERS and isinstance(value, str)}
 
     def _deadline_s(self, context: Context) -> float:
         left_s = context.time_remaining()
@@ -146,17 +155,20 @@ class GrpcFace:
         try:
             await slots.acquire()
             async for raw in requests:
-                answers.put_nowait(work.create_task(self._stream_answer(raw, token, self._deadline_s(context))))
+                answer = self._stream_answer(raw, token, self._deadline_s(context), self._trace(context))
+                answers.put_nowait(work.create_task(answer))
                 await slots.acquire()
         finally:
             answers.put_nowait(None)
 
-    async def _stream_answer(self, raw: bytes, token: str | None, deadline_s: float) -> bytes:
+    async def _stream_answer(
+        self, raw: bytes, token: str | None, deadline_s: float, trace: dict[str, str] | None
+    ) -> bytes:
         request_id = ""
         try:
             request: Any = self._desk.parse(STREAM_PLACE, raw)
             request_id = request.request_id
-            response = await self._desk.call(STREAM_PLACE, request, token, deadline_s)
+            response = await self._desk.call(STREAM_PLACE, request, token, deadline_s, trace)
             return response.SerializeToString()
         except PlacewiseError as error:
             failure = error

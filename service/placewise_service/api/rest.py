@@ -19,7 +19,7 @@ from placewise_service.api.openapi import document
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
 from placewise_service.settings import LOOPBACK
-from placewise_service.telemetry import METRICS_CONTENT_TYPE
+from placewise_service.telemetry import METRICS_CONTENT_TYPE, TRACE_HEADERS
 
 TIMEOUT_HEADER = "placewise-timeout-ms"
 _MAX_TIMEOUT_MS = 3_600_000.0
@@ -55,7 +55,7 @@ def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 message = await _message(desk, route, request)
-                answer = await desk.call(route.rpc, message, _token(request), deadline_s)
+                answer = await desk.call(route.rpc, message, _token(request), deadline_s, _trace(desk, request))
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
         return Response(await rendered(answer), media_type="application/json")
@@ -145,6 +145,13 @@ def _timeout_s(request: Request) -> float:
 def _token(request: Request) -> str | None:
     header = request.headers.get("authorization")
     return None if header is None else bearer_token(header)
+
+
+def _trace(desk: Desk, request: Request) -> dict[str, str] | None:
+    """The caller's trace, where anybody records it."""
+    if not desk.telemetry.is_tracing:
+        return None
+    return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
 
 
 def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
