@@ -372,12 +372,14 @@ async def test_place_honours_the_shape_that_was_admitted() -> None:
 class SilentStore(MemoryStore):
     """Holds what it is asked to hold, and once answers nothing."""
 
-    is_silent = True
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.is_held = asyncio.Event()
 
     async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
         result = await super().reserve(cluster, request)
-        if self.is_silent:
-            self.is_silent = False
+        if not self.is_held.is_set():
+            self.is_held.set()
             await asyncio.sleep(3600)
         return result
 
@@ -388,8 +390,7 @@ async def test_a_decision_whose_caller_has_gone_is_in_the_log_all_the_same() -> 
     async with running_engine(nodes=2, store=store, clock=clock) as engine:
         asked = dataclasses.replace(place(make_job("a")), request_id="r-1")
         gone = asyncio.ensure_future(engine.place(asked))
-        while store.is_silent:
-            await asyncio.sleep(0)
+        await store.is_held.wait()
         gone.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await gone
