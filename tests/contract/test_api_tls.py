@@ -62,10 +62,12 @@ def peer_name(port: int, authority: Authority) -> str:
     return str(x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
-async def list_clusters(port: int, authority: Authority, client: tuple[bytes, bytes] | None = None) -> None:
+async def list_clusters(
+    port: int, authority: Authority, client: tuple[bytes, bytes] | None = None, host: str = "localhost"
+) -> None:
     cert, key = client or (None, None)
     credentials = grpc.ssl_channel_credentials(authority.pem, key, cert)
-    async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+    async with grpc.aio.secure_channel(f"{host}:{port}", credentials) as channel:
         await ClusterServiceStub(channel).ListClusters(ListClustersRequest(), timeout=10)
 
 
@@ -96,12 +98,31 @@ async def test_client_certificates_are_demanded_by_both_faces(tmp_path: Path) ->
                 await get_healthz(rest_port, authority, tmp_path, client)
 
 
-async def get_healthz(port: int, authority: Authority, folder: Path, client: tuple[bytes, bytes] | None) -> bytes:
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])  # an address sends no server name to switch by
+async def test_both_faces_follow_the_authority_of_clients(tmp_path: Path, host: str) -> None:
+    servers, before, after = Authority("servers"), Authority("before"), Authority("after")
+    settings = tls_settings(tmp_path, servers, has_clients=True)
+    assert settings.client_ca_file is not None
+    settings.client_ca_file.write_bytes(before.pem)
+    async with secured(settings) as (grpc_port, rest_port):
+        for accepted, refused in ((before, after), (after, before)):
+            settings.client_ca_file.write_bytes(accepted.pem)
+            await list_clusters(grpc_port, servers, accepted.issue("client"), host)
+            assert await get_healthz(rest_port, servers, tmp_path, accepted.issue("client"), host)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await list_clusters(grpc_port, servers, refused.issue("client"), host)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await get_healthz(rest_port, servers, tmp_path, refused.issue("client"), host)
+
+
+async def get_healthz(
+    port: int, authority: Authority, folder: Path, client: tuple[bytes, bytes] | None, host: str = "localhost"
+) -> bytes:
     context = ssl.create_default_context(cadata=authority.pem.decode())
     if client is not None:
         (folder / "client.pem").write_bytes(client[0] + client[1])
         context.load_cert_chain(folder / "client.pem")
-    reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     line = await reader.readline()
     writer.close()
