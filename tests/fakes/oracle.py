@@ -283,7 +283,7 @@ def _overlap(left: list[Assignment], right: list[Assignment]) -> bool:
 
 
 # As the real server: clients ping idle connections.
-PINGS = [("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)]
+PINGS = [("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_ping_interval_without_data_ms", 5000)]
 
 
 class OracleServer:

@@ -14,6 +14,10 @@ import grpc
 Token = str | Callable[[], str]
 
 
+# The service cuts off clients that ping an idle connection more often than every 5 s.
+MIN_KEEPALIVE_S = 10.0
+
+
 class TargetError(ValueError):
     """The address or its credentials make no sense; raised when the client is built, not when it calls."""
 
@@ -64,6 +68,10 @@ class Target:
         for address in self.addresses:
             if not address.startswith("unix:"):
                 _split(address)
+        if self.keepalive_s < MIN_KEEPALIVE_S:
+            raise TargetError(
+                f"keepalive_s of {self.keepalive_s:g}: the service allows one ping in 5 s, use 10 or more"
+            )
         if self.token is not None and self.tls is None and not self.allow_plaintext_token:
             remote = [address for address in self.addresses if not _is_local(address)]
             if remote:

@@ -195,7 +195,7 @@ def _options(message_bytes: int, shares_port: bool) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # Schedulers keep idle connections alive; gRPC would cut off a client that pings without calls.
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
 
 
