@@ -4,6 +4,9 @@ Tokens of nodes and jobs are encoded once per request (features.py); here is wha
 far, what of it would still fit, and what is free. Changes nothing and decides nothing.
 """
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 
 from placewise_core.features import STEP_COLUMNS, STEP_FEATURES, Float32
@@ -15,10 +18,9 @@ from placewise_core.view import CPU, GPUS, MEMORY, NETWORK, BoolArray, FloatArra
 _AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
 _SCALE = {column.name: column.scale for column in STEP_COLUMNS}
 _HERE = {Role.WORKER: _AT["workers_here"], Role.PARAMETER_SERVER: _AT["servers_here"]}
-_LEFT = {Role.WORKER: _AT["workers_left"], Role.PARAMETER_SERVER: _AT["servers_left"]}
 _FIT = {Role.WORKER: _AT["workers_fit"], Role.PARAMETER_SERVER: _AT["servers_fit"]}
-_IS_USED, _NODES_USED, _FITS_ALL = _AT["is_used_by_gang"], _AT["nodes_used"], _AT["fits_all_left"]
-_IN_RACK = _AT["is_in_rack_of_gang"]
+_GANG = slice(_AT["nodes_used"], _AT["servers_left"] + 1)
+_IS_USED, _FITS_ALL, _IN_RACK = _AT["is_used_by_gang"], _AT["fits_all_left"], _AT["is_in_rack_of_gang"]
 _TASKS_SCALE, _FEW_SCALE = _SCALE["workers_here"], _SCALE["workers_left"]
 _USAGE = slice(_AT["free_cpu_share"], _AT["tasks"] + 1)
 _GPU_SCALE, _LOAD_SCALE, _COUNT_SCALE = _SCALE["free_gpus"], _SCALE["load"], _SCALE["tasks"]
@@ -29,118 +31,154 @@ def encode_step(builder: GangBuilder) -> Float32:
     return StepTokens(builder).features
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One task of a group. `amounts`: (resource row, how much of it), GPUs counted whole; empty where no node has what
+    it asks for. `is_plain`: its GPUs are counted, not looked at one by one."""
+
+    group: TaskGroup
+    amounts: tuple[tuple[int, float], ...]
+    is_plain: bool
+
+
 class StepTokens:
     """`features` (C, STEP_FEATURES), kept up task by task. Equal at any time to what `encode_step` gives."""
 
     def __init__(self, builder: GangBuilder) -> None:
+        view, rows = builder.view, builder.rows
         self._builder = builder
-        self._rooms: dict[Role, tuple[TaskGroup, FloatArray]] = {}
-        self._rack: IntArray = builder.view.rack[builder.rows]
-        self._free: FloatArray = builder.view.free[:, builder.rows]
-        self._free[GPUS] = builder.view.free_gpus()[builder.rows]
-        self._gpus: FloatArray = np.maximum(builder.view.gpu_exists[builder.rows].sum(axis=1), 1.0)
-        self._need = self._needed()
-        self._needed_rows: IntArray = np.flatnonzero(self._need)
-        self.features: Float32 = np.zeros((len(builder.rows), STEP_FEATURES), dtype=np.float32)
+        self._wanted = {id(group): self._wants(group) for group in builder.job.groups}
+        self._rooms: dict[Role, tuple[_Wanted, FloatArray]] = {}
+        self._rack: IntArray = view.rack[rows]
+        self._free: FloatArray = view.free[:, rows]
+        self._free[GPUS] = view.free_gpus()[rows]
+        self._inverse: FloatArray = view.inverse_capacity[:, rows]
+        self._gpus: FloatArray = np.maximum(view.gpu_exists[rows].sum(axis=1), 1.0)
+        self.features: Float32 = np.zeros((len(rows), STEP_FEATURES), dtype=np.float32)
         self._write_usage()
-        self._write_gang()
+        for group, m in builder.placed:
+            self._write_here(int(np.searchsorted(rows, m)), group)
         self._write_room()
 
     def update(self, c: int) -> None:
         """After the builder placed a task on candidate c: only that node has changed, and what is left of the gang."""
-        builder, view, m = self._builder, self._builder.view, int(self._builder.rows[c])
-        group, _ = builder.placed[-1]
-        self.features[c, _HERE[group.role]] += _TASKS_SCALE
-        self.features[c, _IS_USED] = 1.0
-        if self._rack[c] >= 0:
-            self.features[self._rack == self._rack[c], _IN_RACK] = 1.0
-        self._free[:, c] = view.free[:, m]
-        free_gpus = self._free[GPUS, c] = view.free_gpus()[m]
+        builder, view = self._builder, self._builder.view
+        group, m = builder.placed[-1]
+        self._write_here(c, group)
+        free: list[float] = view.free[:, m].tolist()
+        inverse: list[float] = self._inverse[:, c].tolist()
+        free[GPUS] = float(view.free_gpus()[m])
+        self._free[:, c] = free
         self.features[c, _USAGE] = (
-            *(view.free[row, m] * view.inverse_capacity[row, m] for row in (CPU, MEMORY, NETWORK)),
-            free_gpus * _GPU_SCALE,
-            free_gpus / self._gpus[c],
+            free[CPU] * inverse[CPU],
+            free[MEMORY] * inverse[MEMORY],
+            free[NETWORK] * inverse[NETWORK],
+            free[GPUS] * _GPU_SCALE,
+            free[GPUS] / self._gpus[c],
             view.load()[m] * _LOAD_SCALE,
             view.task_count[m] * _COUNT_SCALE,
         )
-        self._need = self._need - self._demand(group)
-        for role, (known, rooms) in self._rooms.items():
-            rooms[c] = self._room(known, np.array([m]))[0] if builder.remaining_of(role) else 0.0
+        for wanted, rooms in self._rooms.values():
+            if rooms[c]:  # a gang only takes: where there was no room there is none now
+                rooms[c] = self._room_on(wanted, m, free)
         self._write_room()
 
     def _write_usage(self) -> None:
         view, rows, out = self._builder.view, self._builder.rows, self.features[:, _USAGE]
         for column, row in enumerate((CPU, MEMORY, NETWORK)):
-            out[:, column] = self._free[row] * view.inverse_capacity[row, rows]
+            out[:, column] = self._free[row] * self._inverse[row]
         out[:, 3] = self._free[GPUS] * _GPU_SCALE
         out[:, 4] = self._free[GPUS] / self._gpus
         out[:, 5] = view.load()[rows] * _LOAD_SCALE
         out[:, 6] = view.task_count[rows] * _COUNT_SCALE
 
-    def _write_gang(self) -> None:
-        """Where the tasks placed before this object was made are."""
-        for group, m in self._builder.placed:
-            c = int(np.searchsorted(self._builder.rows, m))
-            self.features[c, _HERE[group.role]] += _TASKS_SCALE
-            self.features[c, _IS_USED] = 1.0
-            if self._rack[c] >= 0:
-                self.features[self._rack == self._rack[c], _IN_RACK] = 1.0
+    def _write_here(self, c: int, group: TaskGroup) -> None:
+        """One more task of the gang on candidate c."""
+        self.features[c, _HERE[group.role]] += _TASKS_SCALE
+        self.features[c, _IS_USED] = 1.0
+        if self._rack[c] >= 0:
+            self.features[self._rack == self._rack[c], _IN_RACK] = 1.0
 
     def _write_room(self) -> None:
         """What is left of the gang, and how much of it each node could still take."""
         builder, out = self._builder, self.features
-        out[:, _NODES_USED] = _FEW_SCALE * len({m for _, m in builder.placed})
-        rows = self._needed_rows
-        fits_all: BoolArray = np.asarray((self._free[rows] >= self._need[rows, None]).all(axis=0))
-        for role in _HERE:
-            left = builder.remaining_of(role)
-            out[:, _LEFT[role]] = _FEW_SCALE * left
-            if left:
+        left = {role: builder.remaining_of(role) for role in _HERE}
+        nodes_used = len({m for _, m in builder.placed})
+        out[:, _GANG] = (_FEW_SCALE * nodes_used, *(_FEW_SCALE * count for count in left.values()))
+        fits_all: BoolArray | float = self._has_all_left()
+        for role, count in left.items():
+            if count:
                 rooms = self._rooms_of(role)
-                out[:, _FIT[role]] = np.minimum(rooms, left) * _FEW_SCALE
-                fits_all &= rooms >= left
+                out[:, _FIT[role]] = np.minimum(rooms, count) * _FEW_SCALE
+                fits_all = np.asarray((rooms >= count) * fits_all)
             else:
                 out[:, _FIT[role]] = 0.0
         out[:, _FITS_ALL] = fits_all
 
+    def _has_all_left(self) -> BoolArray | float:
+        """(C,) 1 where all that is left fits together; 1 for tasks of one kind, whose own rooms say so."""
+        groups = self._builder.groups_left()
+        if all(group is groups[0] for group in groups):
+            return 1.0
+        need = np.zeros(len(self._free))
+        for group in groups:
+            wanted = self._wanted[id(group)]
+            for row, amount in wanted.amounts:
+                need[row] += amount if row != GPUS or wanted.is_plain else 0.0
+        needed = need.nonzero()[0]
+        return np.asarray((self._free[needed] >= need[needed, None]).all(axis=0))
+
     def _rooms_of(self, role: Role) -> FloatArray:
         """(C,) tasks like the role's next one that each candidate has room for."""
-        group = self._builder.next_group(role)
+        wanted = self._wanted[id(self._builder.next_group(role))]
         found = self._rooms.get(role)
-        if found is None or found[0] is not group:
-            found = self._rooms[role] = (group, self._room(group, self._builder.rows))
+        if found is None or found[0] is not wanted:
+            found = self._rooms[role] = (wanted, self._room(wanted))
         return found[1]
 
-    def _room(self, group: TaskGroup, rows: IntArray) -> FloatArray:
-        """(len(rows),) by resources, whole GPUs, labels, and the most tasks of the group allowed on one node."""
-        builder = self._builder
-        view, demand = builder.view, builder.demand_of(group)
-        if demand is None:
-            return np.zeros(len(rows))
-        rooms = np.full(len(rows), float(group.max_per_node or builder.job.task_count))
+    def _room(self, wanted: _Wanted) -> FloatArray:
+        """(C,) by resources, whole GPUs, labels, and the most tasks of the group allowed on one node."""
+        builder, group = self._builder, wanted.group
+        if not wanted.amounts and builder.demand_of(group) is None:
+            return np.zeros(len(builder.rows))
+        rooms = np.full(len(builder.rows), float(group.max_per_node or builder.job.task_count))
         if group.max_per_node:
-            rooms -= [builder.count(group, m) for m in rows.tolist()]
-        for row in np.flatnonzero(demand).tolist():
-            amount = (
-                view.free[row, rows] if row != GPUS else gpu_slots(view, demand, group, builder.job.gpu_sharing)[rows]
-            )
-            np.minimum(rooms, amount / per_task(demand, row), out=rooms)
-        np.maximum(np.floor(rooms, out=rooms), 0.0, out=rooms)
-        rooms *= builder.is_open(group, rows)
-        return rooms
+            rooms -= [builder.count(group, m) for m in builder.rows.tolist()]
+        for row, amount in wanted.amounts:
+            free = self._free[row] if row != GPUS or wanted.is_plain else self._slots(group)
+            np.minimum(rooms, free / amount, out=rooms)
+        np.floor(rooms, out=rooms)
+        rooms *= builder.is_open(group)
+        return np.asarray(np.maximum(rooms, 0.0))
 
-    def _needed(self) -> FloatArray:
-        """(R,) what all tasks left demand together; GPUs only where they are whole and plain, else rooms tell."""
-        need = np.zeros(len(self._builder.view.free))
-        for group in self._builder.groups_left():
-            need += self._demand(group)
-        return need
+    def _room_on(self, wanted: _Wanted, m: int, free: list[float]) -> float:
+        """As `_room`, on node m, which is open."""
+        builder, group = self._builder, wanted.group
+        room = float(group.max_per_node or builder.job.task_count)
+        if group.max_per_node:
+            room -= builder.count(group, m)
+        for row, amount in wanted.amounts:
+            there = free[row] if row != GPUS or wanted.is_plain else float(self._slots_on(group, m))
+            room = min(room, there / amount)
+        return max(0.0, math.floor(room))
 
-    def _demand(self, group: TaskGroup) -> FloatArray:
-        view, demand = self._builder.view, self._builder.demand_of(group)
+    def _slots(self, group: TaskGroup) -> IntArray:
+        builder = self._builder
+        demand = builder.demand_of(group)
+        assert demand is not None
+        return gpu_slots(builder.view, demand, group, builder.job.gpu_sharing)[builder.rows]
+
+    def _slots_on(self, group: TaskGroup, m: int) -> int:
+        builder = self._builder
+        demand = builder.demand_of(group)
+        assert demand is not None
+        empty, shared = builder.view.gpu_open(demand, group, builder.job.gpu_sharing, slice(m, m + 1))
+        return int((empty | shared).sum())
+
+    def _wants(self, group: TaskGroup) -> _Wanted:
+        demand = self._builder.demand_of(group)
         if demand is None:
-            return np.full(len(view.free), np.inf)
-        if not view.wants_plain_gpus(demand, group, self._builder.job.gpu_sharing):
-            demand = demand.copy()
-            demand[GPUS] = 0.0
-        return demand
+            return _Wanted(group, (), is_plain=True)
+        amounts = tuple((row, per_task(demand, row)) for row, amount in enumerate(demand.tolist()) if amount)
+        plain = self._builder.view.wants_plain_gpus(demand, group, self._builder.job.gpu_sharing)
+        return _Wanted(group, amounts, is_plain=plain)

@@ -30,10 +30,11 @@ class GangBuilder:
         self._left: dict[Role, list[tuple[TaskGroup, str]]] = {role: [] for role in _ROLES}
         for group, name in task_names(job):
             self._left[group.role].append((group, name))
-        self._usable_everywhere: BoolArray = view.usable(context.now_s)
-        self._usable: BoolArray = self._usable_everywhere[self.rows]
+        self._usable: BoolArray = view.usable(context.now_s)[self.rows]
         self._demands: dict[int, FloatArray | None] = {id(g): view.demand_vector(g.demand) for g in job.groups}
         self._masks: dict[int, BoolArray] = {}
+        self._none: BoolArray = np.zeros(len(self.rows), dtype=np.bool_)
+        self._everywhere: BoolArray = np.ones(view.size, dtype=np.bool_)
 
     @property
     def remaining(self) -> int:
@@ -63,10 +64,9 @@ class GangBuilder:
         """Tasks of the group that were placed on node m."""
         return sum(g is group and n == m for g, n in self.placed)
 
-    def is_open(self, group: TaskGroup, rows: IntArray) -> BoolArray:
-        """(len(rows),) nodes of the view that are usable and carry the labels the group asks for."""
-        mask = self._usable_everywhere[rows]
-        return mask & self.view.selected(group)[rows] if group.node_selector else mask
+    def is_open(self, group: TaskGroup) -> BoolArray:
+        """(C,) candidates that are usable and carry the labels the group asks for."""
+        return self._usable & self.view.selected(group)[self.rows] if group.node_selector else self._usable
 
     @property
     def is_complete(self) -> bool:
@@ -82,7 +82,7 @@ class GangBuilder:
 
     def _role_mask(self, role: Role) -> BoolArray:
         if not self._left[role]:
-            return np.zeros(len(self.rows), dtype=np.bool_)
+            return self._none
         group = self._left[role][0][0]
         found = self._masks.get(id(group))
         if found is None:
@@ -92,9 +92,8 @@ class GangBuilder:
     def _group_mask(self, group: TaskGroup) -> BoolArray:
         demand = self._demands[id(group)]
         if demand is None:
-            return np.zeros(len(self.rows), dtype=np.bool_)
-        everywhere = np.ones(self.view.size, dtype=np.bool_)
-        mask = self.view.feasible(demand, group, self.job.gpu_sharing, everywhere)[self.rows] & self._usable
+            return self._none
+        mask = self.view.feasible(demand, group, self.job.gpu_sharing, self._everywhere)[self.rows] & self._usable
         if group.max_per_node:
             for c in np.flatnonzero(mask).tolist():
                 mask[c] = self.count(group, int(self.rows[c])) < group.max_per_node
@@ -115,11 +114,12 @@ class GangBuilder:
             self._masks[id(group)][c] = False
             return False
         assignment = Assignment(name, role, NodeId(self.view.node_id(m)), gpus, group.demand)
-        self.view.claim(self.job, assignment)
         self.assignments.append(assignment)
         self.placed.append((group, m))
         self._left[role].pop(0)
-        self._refresh(c, m)
+        self.view.claim(self.job, assignment)
+        if not self.is_complete:
+            self._refresh(c, m)
         return True
 
     def _refresh(self, c: int, m: int) -> None:
@@ -135,6 +135,8 @@ class GangBuilder:
         """The assignments in the order of the request. Raises ValueError before the gang is complete."""
         if not self.is_complete:
             raise ValueError(f"job {self.job.id}: {self.remaining} tasks are not placed yet")
+        if len(self.job.groups) == 1:
+            return tuple(self.assignments)
         order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
         return tuple(sorted(self.assignments, key=lambda assignment: order[assignment.task]))
 

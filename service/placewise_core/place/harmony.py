@@ -7,6 +7,7 @@ heuristic answers, flagged.
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -239,20 +240,19 @@ class _Decoding:
     def _place(self, logits: Float32) -> int:
         """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out
         too slow to share is masked, and the choice is made again."""
-        builder = self._builder
+        builder, is_explaining = self._builder, self._encoded.context.is_explaining
         size = len(builder.rows)
-        if logits.shape != (2 * size,) or not np.isfinite(logits).all():
+        if logits.shape != (2 * size,):
             raise PolicyNetError(f"logits of shape {logits.shape} for {size} nodes")
-        while not builder.is_stuck():
-            mask = builder.mask()
+        while (mask := builder.mask()).any():
             action, probability = self._choose(logits, mask, len(builder.placed))
-            if self._encoded.context.is_explaining:
-                candidates = self._explained(logits, mask, action)
+            if not math.isfinite(logits[action]):  # argmax takes a NaN before any number
+                raise PolicyNetError(f"{logits[action]} is not a logit")
+            explained = self._explained(logits, mask, action) if is_explaining else []
             if builder.apply(action):
                 self._propensity *= probability
-                if self._encoded.context.is_explaining:
-                    self._candidates += candidates
-                return decode_action(action, size)[1]
+                self._candidates += explained
+                return action % size
         return -1
 
     def _explained(self, logits: Float32, mask: BoolArray, chosen: int) -> list[Candidate]:
