@@ -1,0 +1,75 @@
+"""From answers and reports of a running service to what `placewise log` says: overrides seen, dangling ones counted."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
+from placewise.v1.decision_pb2 import Outcome, PlaceRequest
+from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+from placewise_client.aio import AsyncClient
+from placewise_service.bench.processes import service_process
+from placewise_service.cli import invoke
+
+pytestmark = pytest.mark.e2e
+
+CLUSTER = "c"
+
+
+async def decided(client: AsyncClient, job_id: str) -> tuple[str, Assignment]:
+    """Decision id and placement of a job of one GPU."""
+    group = TaskGroup(role=TaskGroup.WORKER, count=1, demand=Resources(gpus=1))
+    answer = await client.place(PlaceRequest(cluster=CLUSTER, jobs=[Job(id=job_id, groups=[group])]))
+    assert answer.decisions[0].outcome == Outcome.PLACED
+    return answer.meta.decision_id, answer.decisions[0].assignments[0]
+
+
+async def reported(client: AsyncClient, job_id: str, *placement: Assignment) -> None:
+    """The job starts, here or as planned, and ends. The host names no decision."""
+    for kind in (JobEvent.STARTED, JobEvent.FINISHED):
+        event = JobEvent(job_id=job_id, kind=kind, placement=placement if kind == JobEvent.STARTED else ())
+        await client.report_job_events(ReportJobEventsRequest(cluster=CLUSTER, events=[event]))
+
+
+async def command(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
+    assert await asyncio.to_thread(invoke, ["log", *(str(arg) for arg in args), "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+async def test_what_became_of_each_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACEWISE_STATE_DIR", str(tmp_path / "state"))
+    async with (
+        service_process({"PLACEWISE_STATE_DIR": str(tmp_path / "state")}) as service,
+        AsyncClient(service.target) as client,
+    ):
+        nodes = [Node(id=f"n{n}", capacity=Resources(cpu_cores=8, gpus=4, memory_gib=64)) for n in range(2)]
+        await client.report_nodes(ReportNodesRequest(cluster=CLUSTER, nodes=nodes))
+        decisions = {job_id: await decided(client, job_id) for job_id in ("as-planned", "elsewhere", "forgotten")}
+        await reported(client, "as-planned")
+        other = "n1" if decisions["elsewhere"][1].node == "n0" else "n0"
+        await reported(client, "elsewhere", Assignment(task="worker-0", role=TaskGroup.WORKER, node=other))
+        await asyncio.sleep(0.5)  # ten flush intervals of the log
+        report = (await command(capsys, "export", tmp_path / "log", "--dangling-after", 0))[0]
+        assert report["joined"] == {"OBSERVED": 2, "DANGLING": 1, "OVERRIDDEN": 1}
+        (path,) = (tmp_path / "log").glob("joined/*/joined.parquet")
+        rows = {row["job_id"]: row for row in await asyncio.to_thread(lambda: pq.read_table(path).to_pylist())}
+        fates = {job: (row["status"], row["is_overridden"], row["end"]) for job, row in rows.items()}
+        assert fates == {
+            "as-planned": ("OBSERVED", False, "FINISHED"),
+            "elsewhere": ("OBSERVED", True, "FINISHED"),
+            "forgotten": ("DANGLING", False, ""),
+        }
+        assert rows["elsewhere"]["actual"][0].startswith(other)
+        assert {row["decision_id"] for row in rows.values()} == {decision_id for decision_id, _ in decisions.values()}
+        assert {row["propensity"] for row in rows.values()} == {1.0}
+        latest = await command(capsys, "tail", "-c", CLUSTER)
+        assert [line["kind"] for line in latest].count("outcome") == 4
+        asked = decisions["elsewhere"][0]
+        (shown,) = await command(capsys, "show", asked, "-c", CLUSTER, "--target", service.target)
+        assert (shown["decisionId"], shown["place"]["decisions"][0]["jobId"]) == (asked, "elsewhere")
