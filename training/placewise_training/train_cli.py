@@ -12,8 +12,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from placewise_training import export_stdm, stdm_card, train_stdm
-from placewise_training.cli import INTERRUPTED
+from placewise_training import (
+    export_ldwp,
+    export_stdm,
+    ldwp_card,
+    stdm_card,
+    throughput_card,
+    train_all,
+    train_ldwp,
+    train_stdm,
+    train_throughput,
+)
+from placewise_training.cli import INTERRUPTED, progress_bar
 from placewise_training.export import MODEL, export_reward
 from placewise_training.model_card import write_card
 from placewise_training.train_reward import Args, train
@@ -131,6 +141,72 @@ def _stdm(**options: Any) -> None:
     Console().print(table)
 
 
+def _ldwp(**options: Any) -> None:
+    as_json, card = options.pop("as_json"), options.pop("card")
+    args = train_ldwp.Args(**options)
+    try:
+        with progress_bar("ldwp", args.logged + args.episodes, is_hidden=as_json or not sys.stderr.isatty()) as show:
+            report = train_ldwp.train(args, lambda title, done, total: show(done) if title != "judging" else None)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped; go on with --resume (checkpoint in {args.out})")
+        raise typer.Exit(INTERRUPTED) from None
+    model = export_ldwp.export_ldwp(args.out, args.out)
+    if card:
+        ldwp_card.write_card(args.out, Path(card))
+    if as_json:
+        json.dump({**report, "model": str(model), "bytes": model.stat().st_size}, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    table = Table(title=str(model), title_justify="left")
+    for column in ("load", "nodes chosen by", "tasks per minute", "mean turnaround (s)"):
+        table.add_column(column)
+    for load, found in report["metrics"].items():
+        for name, row in found.items():
+            cells = (f"{row[key]['mean']:.1f} ± {row[key]['half_width']:.1f}" for key in ("throughput", "turnaround_s"))
+            table.add_row(load, name, *cells)
+    Console().print(table)
+
+
+_ldwp.__signature__ = _signature(train_ldwp.Args)  # type: ignore[attr-defined]
+_ldwp.__doc__ = "Train LDWP's Q net: a pipeline task and the state of nodes → the value of each."
+train_app.command(name="ldwp")(_ldwp)
+
+
 _stdm.__signature__ = _signature(train_stdm.Args)  # type: ignore[attr-defined]
 _stdm.__doc__ = "Train what completes subtask metrics (IAWP), and judge it against plain methods."
 train_app.command(name="stdm")(_stdm)
+
+
+def _throughput(**options: Any) -> None:
+    as_json, card = options.pop("as_json"), options.pop("card")
+    args = train_throughput.Args(**options)
+    shown = Console(stderr=True)
+
+    def show(title: str, done: int, total: int) -> None:
+        if not as_json:
+            shown.print(f"{done}/{total} {title}", highlight=False)
+
+    try:
+        report = train_throughput.train(args, show)
+    except KeyboardInterrupt:
+        shown.print("stopped: nothing was written")
+        raise typer.Exit(INTERRUPTED) from None
+    if card:
+        throughput_card.write_card(report, Path(card))
+    if as_json:
+        json.dump(report, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    table = Table(title=str(args.out / train_throughput.REPORT), title_justify="left")
+    for column in ("form", "error, placements held back", "median", "within 10 %"):
+        table.add_column(column)
+    for form, row in report["held_out"].items():
+        cells = ("held_out_mean_error", "held_out_median_error", "held_out_within_10_percent")
+        table.add_row(form, *(f"{row[cell]:.1%}" for cell in cells))
+    Console().print(table)
+
+
+_throughput.__signature__ = _signature(train_throughput.Args)  # type: ignore[attr-defined]
+_throughput.__doc__ = "Fit the throughput model: shape and batch → samples per second, per network and GPU model."
+train_app.command(name="throughput")(_throughput)
+train_all.register(train_app)
