@@ -42,6 +42,13 @@ async def test_an_error_reply_is_its_callers_alone(link: Link) -> None:
     assert isinstance(answers[1], redis_errors.ResponseError)
 
 
+async def test_the_caller_hears_when_its_command_is_written(link: Link) -> None:
+    heard: list[bool] = []
+    asking = asyncio.create_task(link.execute_command("ECHO", "a", on_sent=lambda: heard.append(asking.done())))
+    assert await asking == b"a"
+    assert heard == [False]
+
+
 async def test_an_unknown_script_is_known_as_such(link: Link) -> None:
     with pytest.raises(redis_errors.NoScriptError):
         await link.execute_command("EVALSHA", "0" * 40, 0)

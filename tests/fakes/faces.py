@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -113,7 +113,12 @@ class FakeEngine:
     deadlines: list[float] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def place(self, command: PlaceCommand, deadline_s: float = math.inf) -> PlaceDecision:
+    async def place(
+        self,
+        command: PlaceCommand,
+        deadline_s: float = math.inf,
+        on_draft: Callable[[PlaceDecision], None] | None = None,
+    ) -> PlaceDecision:
         self.placed.append(command)
         self.deadlines.append(deadline_s)
         view = self._view(command.cluster)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
 from placewise_core.cluster import Gpu, NodeState, RunState, Telemetry
 from placewise_core.commands import JobEventKind, Scope
-from placewise_core.decision import Outcome, Reason, Verdict
+from placewise_core.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision, Reason, Verdict
 from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Architecture, Priority, Role, SubtaskState
+from placewise_core.job import Architecture, JobId, Priority, Role, SubtaskState
 from placewise_core.validate import Limits, check_node
 from placewise_service.api import convert_cluster, convert_in, convert_out, examples
+from placewise_service.engine.answers import held_until
 from placewise_service.model.registry import BundleState
 
 
@@ -179,3 +180,27 @@ def test_durations_keep_their_microseconds(span_s: float) -> None:
     message = convert_out.duration(span_s)
     assert 0 <= message.nanos <= 999_999_999
     assert convert_in.seconds(message) == pytest.approx(span_s, abs=1e-6)
+
+
+def _placed(decision_id: str) -> PlaceDecision:
+    own = JobDecision(JobId("a"), Outcome.PLACED, reservation_id="r")
+    held = JobDecision(JobId("b"), Outcome.PLACED, reservation_id="of-before", expire_time_s=50.5)
+    refused = JobDecision(JobId("c"), Outcome.NO_FIT)
+    return PlaceDecision((own, held, refused), DecisionMeta(decision_id, "consolidate"))
+
+
+def test_an_answer_drafted_ahead_is_the_one_written_afterwards() -> None:
+    drafted = _placed("1")
+    answer = convert_out.PlaceAnswer("request")
+    answer.draft(drafted)
+    final = held_until(drafted, ["r"], 100.25)
+    assert answer.final(final) == convert_out.place_response(final, "request")
+
+
+def test_an_answer_that_is_not_the_draft_is_written_anew() -> None:
+    """After a conflict, or where the request was answered before."""
+    other = _placed("2")
+    answer = convert_out.PlaceAnswer("request")
+    assert answer.final(other) == convert_out.place_response(other, "request")
+    answer.draft(_placed("1"))
+    assert answer.final(other) == convert_out.place_response(other, "request")

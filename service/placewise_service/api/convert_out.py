@@ -41,6 +41,29 @@ _ROLES: dict[Role, Any] = {role: job_pb2.TaskGroup.Role.Value(role) for role in 
 _BUNDLE_STATES: dict[BundleState, Any] = {state: bundle_pb2.Bundle.State.Value(state) for state in BundleState}
 
 
+class PlaceAnswer:
+    """The answer to Place, written while the store is asked to hold it: what it then adds is the time until when."""
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        self._drafted: DecisionMeta | None = None
+        self._message: decision_pb2.PlaceResponse
+
+    def draft(self, decision: PlaceDecision) -> None:
+        """The last draft is the one that counts."""
+        self._drafted = decision.meta
+        self._message = place_response(decision, self._request_id)
+
+    def final(self, decision: PlaceDecision) -> decision_pb2.PlaceResponse:
+        """The answer: the draft's if the decision is that one, else written now."""
+        if decision.meta is not self._drafted:
+            return place_response(decision, self._request_id)
+        for message, job in zip(self._message.decisions, decision.decisions, strict=True):
+            if job.reservation_id:
+                set_time(message.reservation_expire_time, job.expire_time_s)
+        return self._message
+
+
 def place_response(decision: PlaceDecision, request_id: str = "") -> decision_pb2.PlaceResponse:
     return decision_pb2.PlaceResponse(
         decisions=[_job_decision(item) for item in decision.decisions],

@@ -97,9 +97,10 @@ async def _place(
 
 
 async def _placed(office: Office, command: PlaceCommand, deadline_s: float) -> decision_pb2.PlaceResponse:
-    decision = await office.engine.place(command, deadline_s)
+    answer = convert_out.PlaceAnswer(command.request_id)
+    decision = await office.engine.place(command, deadline_s, answer.draft)
     office.note(command.cluster, "Place", decision, command.request_id)
-    return convert_out.place_response(decision, command.request_id)
+    return answer.final(decision)
 
 
 async def _partition(

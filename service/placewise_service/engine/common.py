@@ -1,5 +1,6 @@
 """What the three questions share: the view to decide on, the record of what was decided, answers given again."""
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,22 +62,39 @@ class Common:
     def elapsed_ms(self, started_s: float) -> float:
         return (self.clock.monotonic_s() - started_s) * 1000.0
 
-    def meta(self, policy: str, live: LiveView, version: int, started_s: float, decision_id: str = "") -> DecisionMeta:
+    def meta(
+        self,
+        policy: str,
+        live: LiveView,
+        version: int,
+        started_s: float,
+        decision_id: str = "",
+        propensity: float = 1.0,
+        is_explored: bool = False,
+        fallback_reason: str = "",
+    ) -> DecisionMeta:
         """What is said about a decision on the view at `version`."""
         return DecisionMeta(
             decision_id=decision_id or uuid7(),
             policy=policy,
             bundle=self.registry.active,
             snapshot_version=version,
+            propensity=propensity,
+            is_fallback=bool(fallback_reason),
+            fallback_reason=fallback_reason,
             decide_ms=self.elapsed_ms(started_s),
             is_stale=live.is_stale,
+            is_explored=is_explored,
         )
 
     def note(self, record: DecisionRecord, outcome: str) -> None:
-        """Counts and logs one decision that was answered."""
+        """Logs one decision that was answered, and counts it when the answer is on its way."""
+        self.sink.offer(record)
+        asyncio.get_running_loop().call_soon(self._count, record, outcome)
+
+    def _count(self, record: DecisionRecord, outcome: str) -> None:
         meta = record.meta
         self.telemetry.decision(record.rpc, meta.policy, outcome, meta.is_fallback, record.latency_ms / 1000.0)
-        self.sink.offer(record)
         log.debug(
             "decided",
             decision_id=meta.decision_id,

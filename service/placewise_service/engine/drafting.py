@@ -21,7 +21,6 @@ from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice
 from placewise_service.engine.gang import held, with_groups
-from placewise_service.engine.ids import uuid7
 from placewise_service.engine.observing import choice_of
 
 log = structlog.get_logger(__name__)
@@ -121,7 +120,11 @@ class Placer:
         draft.expected_tenants.update(_shared_tenants(proposal, view))
         prediction = neighbours.predict(job, proposal.assignments, view, self.interference, self.solo_speed)
         running = RunningJob(
-            job, proposal.assignments, RunState.RESERVED, reservation_id=uuid7(), decision_id=draft.decision_id
+            job,
+            proposal.assignments,
+            RunState.RESERVED,
+            reservation_id=f"{draft.decision_id}.{len(draft.holds)}",
+            decision_id=draft.decision_id,
         )
         view.add_job(running)
         draft.holds.append(running)

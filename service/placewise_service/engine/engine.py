@@ -28,7 +28,7 @@ from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
-from placewise_service.engine.placing import Placing
+from placewise_service.engine.placing import OnDraft, Placing
 from placewise_service.engine.reports import Reporter, ReportOutcome
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.store import StateStore
@@ -107,9 +107,14 @@ class Engine:
 
     # -- where, how, when ---------------------------------------------------------------------------------------
 
-    async def place(self, command: PlaceCommand, deadline_s: float = math.inf) -> PlaceDecision:
-        """Where do these jobs' tasks go? Holds what it answers for the reservation's time, unless it is a dry run."""
-        return await self._placing.place(command, deadline_s)
+    async def place(
+        self, command: PlaceCommand, deadline_s: float = math.inf, on_draft: OnDraft | None = None
+    ) -> PlaceDecision:
+        """Where do these jobs' tasks go? Holds what it answers for the reservation's time, unless it is a dry run.
+
+        `on_draft` may be told of a decision that the store has yet to agree to: most of them become the answer.
+        """
+        return await self._placing.place(command, deadline_s, on_draft)
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """How is this divisible task split over the units that are idle, or spread anew over those at work?"""

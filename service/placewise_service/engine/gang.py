@@ -15,8 +15,10 @@ def with_groups(job: Job, view: ClusterView) -> Job:
     A shaped job is one worker per node, each with the shape's GPUs; the demand of a single worker group scales with
     them. Raises InvalidRequestError for a job that has neither groups nor a shape.
     """
+    if job.is_rigid:
+        return job
     shape = job.shape or _admitted_shape(job, view)
-    if shape is None or job.is_rigid:
+    if shape is None:
         if not job.groups:
             raise InvalidRequestError(f"job {job.id!r} has no task groups and no shape was admitted", "jobs.groups")
         return job

@@ -1,8 +1,9 @@
 """Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand, Scope
@@ -20,6 +21,8 @@ from placewise_service.engine.ids import uuid7
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest
 
+OnDraft = Callable[[PlaceDecision], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Placing:
@@ -29,14 +32,14 @@ class Placing:
     placer: Placer
     subtasks: SubtaskScheduler
 
-    async def place(self, command: PlaceCommand, deadline_s: float) -> PlaceDecision:
+    async def place(self, command: PlaceCommand, deadline_s: float, on_draft: OnDraft | None = None) -> PlaceDecision:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
         policy = self._policy(command, live.view)
         if command.scope is Scope.NODE:
             return await self._on_node(command, live, started_s)
         if not command.is_dry_run:
-            return await self._hold(command, live, policy, started_s, deadline_s)
+            return await self._hold(command, live, policy, started_s, deadline_s, on_draft)
         decision, draft = self._draft(command, live, policy, started_s, deadline_s)
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
         self._note(command, decision, draft.seed, draft.choices)
@@ -48,7 +51,13 @@ class Placing:
         return self.placer.policies[name]
 
     async def _hold(
-        self, command: PlaceCommand, live: LiveView, policy: PlacementPolicy, started_s: float, deadline_s: float
+        self,
+        command: PlaceCommand,
+        live: LiveView,
+        policy: PlacementPolicy,
+        started_s: float,
+        deadline_s: float,
+        on_draft: OnDraft | None,
     ) -> PlaceDecision:
         running: dict[JobId, RunningJob] = {}
         for _ in range(ATTEMPTS):
@@ -56,7 +65,7 @@ class Placing:
             live.assume(draft.holds)
             is_held = False
             try:
-                result = await self._reserve(command, decision, draft)
+                result = await self._reserve(command, decision, draft, on_draft)
                 is_held = isinstance(result, Reserved)
             except (asyncio.CancelledError, StateUnavailableError):
                 # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
@@ -80,14 +89,17 @@ class Placing:
         raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
 
     async def _reserve(
-        self, command: PlaceCommand, decision: PlaceDecision, draft: Draft
+        self, command: PlaceCommand, decision: PlaceDecision, draft: Draft, on_draft: OnDraft | None
     ) -> Reserved | Conflict | Repeated | None:
         """One round trip to the store; none where there is nothing to hold and nothing to remember."""
         answer = encode_answer(decision, _reservations(draft)) if command.request_id else b""
         store = self.common.store
         if draft.holds:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
-            request = ReserveRequest(tuple(draft.holds), ttl_s, command.request_id, answer, draft.expected_tenants)
+            on_sent = partial(on_draft, decision) if on_draft is not None else None
+            request = ReserveRequest(
+                tuple(draft.holds), ttl_s, command.request_id, answer, draft.expected_tenants, on_sent
+            )
             return await store.reserve(command.cluster, request)
         if command.request_id:
             first = await store.remember(command.cluster, command.request_id, answer)
@@ -114,11 +126,14 @@ class Placing:
         version, decision_id = live.view.version, uuid7()
         draft = self.placer.draft(command, live.view, policy, context, decision_id, running)
         draft.seed = seed
-        meta = replace(
-            self.common.meta(policy.name, live, version, started_s, decision_id),
+        meta = self.common.meta(
+            policy.name,
+            live,
+            version,
+            started_s,
+            decision_id,
             propensity=draft.propensity,
             is_explored=draft.is_explored,
-            is_fallback=bool(draft.fallback_reason),
             fallback_reason=draft.fallback_reason,
         )
         return PlaceDecision(tuple(draft.decisions), meta), draft

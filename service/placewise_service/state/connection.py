@@ -10,7 +10,7 @@ RESP2 and RESP3 are equally fast here; RESP2 has one form of reply for every ser
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ class Gate:
         self._slots = asyncio.Semaphore(width)
         self._sentinels = sentinels
 
-    async def execute_command(self, *args: Any) -> Any:
+    async def execute_command(self, *args: Any, on_sent: Callable[[], None] | None = None) -> Any:
+        """As Link's; never calls `on_sent`, as redis-py does not say when a command is written."""
         async with self._slots:
             return await self._execute(*args)
 

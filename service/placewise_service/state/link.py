@@ -11,6 +11,7 @@ Redis Cluster, where a command may have to go elsewhere, stays with redis-py.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -42,13 +43,19 @@ class Link:
         self._opening = asyncio.Lock()
         self._wire: _Wire | None = None
 
-    async def execute_command(self, *args: Argument) -> Any:
-        """The server's answer. Raises RedisError or OSError; the command may have been carried out all the same."""
+    async def execute_command(self, *args: Argument, on_sent: Callable[[], None] | None = None) -> Any:
+        """The server's answer. Raises RedisError or OSError; the command may have been carried out all the same.
+
+        `on_sent` is called when the command is written: what it does takes none of the caller's time if the server
+        takes longer."""
         async with self._slots:
             wire = self._wire
             if wire is None or wire.is_lost:
                 wire = await self._connected()
-            return await wire.send(args)
+            answer = wire.send(args)
+            if on_sent is not None:
+                on_sent()
+            return await answer
 
     async def close(self) -> None:
         """Ends the connection. Idempotent; a later command connects anew."""

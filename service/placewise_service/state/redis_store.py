@@ -120,7 +120,7 @@ class RedisStore:
         ]
         for job in request.jobs:
             args += (job.id, job.reservation_id, codec.encode(job), codec.encode(holds_of(job)))
-        reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args)
+        reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args, request.on_sent)
         if reply[0] == b"conflict":
             found = reply[3] if len(reply) > 3 else ()
             pairs = zip(found[::2], found[1::2], strict=True)
@@ -256,10 +256,17 @@ class RedisStore:
                 await self._link.close()
             await self._client.close()
 
-    async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
+    async def _run(
+        self,
+        name: str,
+        cluster: str,
+        keys: tuple[str, ...],
+        args: list[Argument],
+        on_sent: Callable[[], None] | None = None,
+    ) -> Any:
         """Runs a script that may append an event."""
         with redis_meant(cluster):
-            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
+            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args], on_sent)
 
 
 def _link_to(gate: Gate, options: RedisOptions) -> Link | None:

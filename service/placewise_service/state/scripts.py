@@ -1,6 +1,7 @@
 """Loads the Lua scripts and runs them by digest. Knows nothing of what they mean."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -32,9 +33,9 @@ NAMES = tuple(_INCLUDES)
 
 
 class Executor(Protocol):
-    """What a script needs of a client: redis.asyncio.Redis and RedisCluster both have it."""
+    """What a script needs of a client: a Link, a Gate."""
 
-    async def execute_command(self, *args: Any) -> Any: ...
+    async def execute_command(self, *args: Any, on_sent: Callable[[], None] | None = None) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,17 @@ class Script:
     text: str
     sha: str
 
-    async def run(self, client: Executor, keys: tuple[str, ...], args: list[Argument]) -> Any:
-        """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text."""
+    async def run(
+        self,
+        client: Executor,
+        keys: tuple[str, ...],
+        args: list[Argument],
+        on_sent: Callable[[], None] | None = None,
+    ) -> Any:
+        """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text.
+        `on_sent` may be called while the server works."""
         try:
-            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args, on_sent=on_sent)
         except NoScriptError:
             return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
 

@@ -22,7 +22,8 @@ class ReserveRequest:
     to remember under `request_id` in the same step. `expected_tenants` maps "node/gpu" of every *shared* GPU to the
     ids the decision saw there: another set means the slowdown prediction is void, hence a conflict. The request's own
     jobs count neither as seen nor as there. A job that is only reserved may be reserved anew: the new reservation
-    replaces the old one, or the old one stands. A running one conflicts.
+    replaces the old one, or the old one stands. A running one conflicts. `on_sent` may be called, once, while the store
+    works on the request: for what need not wait for it.
     """
 
     jobs: tuple[RunningJob, ...]
@@ -30,6 +31,7 @@ class ReserveRequest:
     request_id: str = ""
     answer: bytes = b""
     expected_tenants: Mapping[str, tuple[JobId, ...]] = field(default_factory=dict)
+    on_sent: Callable[[], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
