@@ -1,14 +1,24 @@
 """Harmony's experiments: paired runs, the oracle, the case studies, and how claims are judged."""
 
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tests.fakes.policy_net import write_policy
 
 from placewise_core.place.policy import PlaceContext
-from placewise_training.reproduce import harmony, harmony_predictions, harmony_runs
+from placewise_training.reproduce import harmony, harmony_ablations
 from placewise_training.reproduce.claims import Verdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
-from placewise_training.reproduce.harmony_interference import pair_trial, slowdowns
-from placewise_training.reproduce.harmony_oracle import OracleSearch
+from placewise_training.reproduce.harmony_interference import (
+    MOST_BESIDE,
+    SCHEMES,
+    beside_trial,
+    pair_trial,
+    scheme_trial,
+    slowdowns,
+)
 from placewise_training.reproduce.harmony_predictions import (
     ALL,
     NEIGHBOURS,
@@ -28,12 +38,14 @@ from placewise_training.reproduce.harmony_runs import (
     Scenario,
     policy_of,
     run,
-    shipped_reward_model,
+    shortest,
 )
 from placewise_training.reproduce.results import Results
+from placewise_training.sim.bundles import Bundle, shipped
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
+from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS
 
@@ -56,8 +68,9 @@ def results_of(jct: dict[str, list[float]], experiment: str = "fig10") -> Result
 
 
 def test_every_figure_and_table_of_the_evaluation_is_there() -> None:
-    sources = {experiment.source for experiment in harmony.paper(is_quick=False).experiments}
-    assert {f"Fig. {n}" for n in (10, 11, 12, 13, 14, 15)} | {"Table II"} <= sources
+    papers = (harmony.paper(is_quick=False), harmony_ablations.paper(is_quick=False))
+    sources = {experiment.source.removesuffix(" (case study)") for paper in papers for experiment in paper.experiments}
+    assert {f"Fig. {n}" for n in (1, 2, 4, 5, 10, 11, 12, 13, 14, 15)} | {"Table II"} <= sources
 
 
 def test_every_method_finishes_the_same_jobs_and_equal_seeds_give_equal_numbers() -> None:
@@ -77,7 +90,7 @@ def test_the_oracle_beats_what_it_searches_among() -> None:
 def test_the_oracle_changes_nothing_and_takes_its_cheapest_candidate() -> None:
     truth = make_truth("judge", 0)
     jobs = Scenario(jobs=12, per_interval=6).workload().generate(truth, 0)
-    oracle = OracleSearch()
+    oracle = Oracle()
     simulation = Simulation(
         harmony_cluster(), jobs, truth, oracle, options=SimOptions(discipline=Discipline(every_s=1e6)), seed=0
     )
@@ -89,7 +102,7 @@ def test_the_oracle_changes_nothing_and_takes_its_cheapest_candidate() -> None:
         proposal = oracle.propose(job.job, simulation.view, context)
         assert proposal is not None
         assert np.array_equal(simulation.view.free, before)
-        heuristic = policy_of("load-balance").propose(job.job, simulation.view, context)
+        heuristic = policy_of("load-balance", shipped()).propose(job.job, simulation.view, context)
         assert heuristic is not None
         chosen, other = (simulation.what_if(job, p.assignments)[job.id][1] for p in (proposal, heuristic))
         if not simulation.running:
@@ -103,24 +116,77 @@ def test_the_oracle_needs_a_simulation() -> None:
     job = SMALL.workload().generate(truth, 0)[0].job
     simulation = Simulation(harmony_cluster(), [], truth, None)
     with pytest.raises(RuntimeError, match="not attached"):
-        OracleSearch().propose(job, simulation.view, PlaceContext(0.0, 0))
+        Oracle().propose(job, simulation.view, PlaceContext(0.0, 0))
 
 
-def test_the_learned_policy_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learned_policies_say_what_their_bundle_lacks(tmp_path: Path) -> None:
+    empty = Bundle(tmp_path)
+    for method in (HARMONY, SEARCH, shortest(HARMONY)):
+        with pytest.raises(NeedsBundleError, match="bundle"):
+            run(SMALL, method, 0, empty)
     with pytest.raises(NeedsBundleError, match="bundle"):
-        run(SMALL, HARMONY, 0)
-    monkeypatch.setattr(harmony_runs, "shipped_reward_model", lambda: None)
-    monkeypatch.setattr(harmony_predictions, "shipped_reward_model", lambda: None)
-    with pytest.raises(NeedsBundleError, match="bundle"):
-        policy_of(SEARCH)
-    with pytest.raises(NeedsBundleError, match="bundle"):
-        prediction_trial(ALL, REWARD_MODEL, 0, 30)
+        prediction_trial(ALL, REWARD_MODEL, 0, 30, empty)
 
 
-def test_the_search_by_the_shipped_reward_model_runs() -> None:
-    if shipped_reward_model() is None:
-        pytest.skip("the shipped bundle holds no reward model")
+def test_learned_policies_of_a_bundle_run(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    found = run(SMALL, HARMONY, 0, Bundle(tmp_path))
+    assert found["jct"] > 0
+    assert run.__wrapped__(SMALL, HARMONY, 0, Bundle(tmp_path)) == found
     assert run(SMALL, SEARCH, 0)["jct"] > 0
+
+
+def test_a_net_of_other_features_is_refused(tmp_path: Path) -> None:
+    write_policy(tmp_path, schema="of another time")
+    with pytest.raises(ValueError, match="made for features"):
+        run(SMALL, HARMONY, 0, Bundle(tmp_path))
+
+
+def test_shortest_first_changes_the_order_and_nothing_else() -> None:
+    busy = Scenario(jobs=60, per_interval=5.0)
+    own, first = run(busy, "tetris", 0), run(busy, shortest("tetris"), 0)
+    assert first["slowdown"] < own["slowdown"]
+    assert first["jct"] != own["jct"]
+
+
+def test_case_three_puts_gradients_on_the_network_only_where_tasks_are_apart() -> None:
+    speeds = {scheme: scheme_trial("vgg16", scheme, 0).values["speed"] for scheme in SCHEMES}
+    assert speeds["standalone"] == 1.0
+    assert speeds["load balancing"] < speeds["bin packing"] < 1.0
+    beside = [beside_trial(str(count), "resnext110", 0).values["speed"] for count in range(MOST_BESIDE + 1)]
+    assert beside[0] == 1.0
+    assert all(after <= before for before, after in itertools.pairwise(beside))
+
+
+def test_variants_are_run_where_they_are_and_named_where_they_are_not(tmp_path: Path) -> None:
+    for name in ("heads-4", "all-techniques", "of-our-own"):
+        (tmp_path / name).mkdir()
+        write_policy(tmp_path / name, seed=len(name))
+    paper = harmony_ablations.paper(is_quick=True, variants=tmp_path)
+    experiments = {experiment.key: experiment for experiment in paper.experiments}
+    assert experiments["fig15_heads"].trial("4", HARMONY, 0).values["jct"] > 0
+    usual = experiments["fig15_heads"].trial("8", HARMONY, 0).values["jct"]
+    assert usual == experiments["table2"].trial("uniform", harmony_ablations.FULL, 0).values["jct"]
+    with pytest.raises(NeedsBundleError, match="heads-32 is not trained"):
+        experiments["fig15_heads"].trial("32", HARMONY, 0)
+    with pytest.raises(NeedsBundleError, match="without-replay"):
+        experiments["table2"].trial("uniform", "without experience replay", 0)
+    assert "of-our-own" in experiments["others"].methods
+    assert "heads-4" not in experiments["others"].methods
+    assert experiments["others"].trial("uniform", "of-our-own", 0).values["jct"] > 0
+
+
+def test_techniques_are_judged_by_the_least_any_of_them_adds() -> None:
+    paper = harmony_ablations.paper(is_quick=True)
+    (claim,) = (c for c in paper.claims if c.key == "techniques")
+    results = Results()
+    for method in harmony_ablations.TECHNIQUES:
+        for seed, jct in enumerate((4.0, 5.0, 6.0)):
+            slower = 1.0 if method == harmony_ablations.FULL else 1.3
+            results.add(("table2", "uniform", method), seed, Outcome({"jct": jct * slower}))
+    assert judged(claim, results).verdict is Verdict.REPRODUCED
+    results.runs["table2", "uniform", "without exploration"] = results.runs["table2", "uniform", harmony_ablations.FULL]
+    assert judged(claim, results).verdict is Verdict.PARTLY
 
 
 def test_alone_nothing_is_lost_and_pairs_lose_the_same_either_way_round() -> None:
@@ -134,16 +200,14 @@ def test_alone_nothing_is_lost_and_pairs_lose_the_same_either_way_round() -> Non
 
 @pytest.mark.parametrize("method", PREDICTORS)
 def test_predictions_are_judged_over_all_or_some(method: str) -> None:
-    if method == REWARD_MODEL and shipped_reward_model() is None:
-        pytest.skip("the shipped bundle holds no reward model")
     for setting in (ALL, NEW, NEIGHBOURS, "ctc"):
-        values = prediction_trial(setting, method, 0, 40).values
+        values = prediction_trial(setting, method, 0, 40, shipped()).values
         assert 0 < values["error"] < 2
         assert 0 <= values["within"] <= 1
 
 
 def test_a_job_without_neighbours_has_the_speed_of_its_placement_but_for_noise() -> None:
-    lonely = [s for s in speed_samples(40, 0) if all(cpu == 0 for cpu, _ in s.use)]
+    lonely = [s for s in speed_samples(40, 0, shipped()) if all(cpu == 0 for cpu, _ in s.use)]
     assert lonely
     assert all(0.7 < s.speed / s.alone < 1.4 for s in lonely)
 

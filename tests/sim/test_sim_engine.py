@@ -12,7 +12,7 @@ from placewise_training.sim.engine import LiveJob, SimOptions, SimResult, Simula
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import harmony_cluster, make_node, qos_cluster, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang
-from placewise_training.sim.oracle import OracleSearch
+from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.policies import admission_policy, placement_policy
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import ElasticWorkload, HarmonyWorkload, proteus_workload
@@ -248,18 +248,18 @@ def test_what_if_changes_nothing_and_is_right() -> None:
 
 
 def test_the_oracle_is_at_least_as_good_as_the_heuristics_it_starts_from() -> None:
-    def mean_jct(policy: str | OracleSearch) -> float:
+    def mean_jct(policy: str | Oracle) -> float:
         found = []
         for seed in range(3):
             truth = make_truth("judge", seed)
             jobs = HarmonyWorkload(jobs=40).generate(truth, seed)
-            chosen = OracleSearch(40) if isinstance(policy, OracleSearch) else placement_policy(policy)
+            chosen = Oracle(40) if isinstance(policy, Oracle) else placement_policy(policy)
             options = SimOptions(discipline=INTERVALS)
             simulation = Simulation(harmony_cluster(), jobs, truth, chosen, options=options, seed=seed)
-            if isinstance(chosen, OracleSearch):
-                chosen.simulation = simulation
+            if isinstance(chosen, Oracle):
+                chosen.attach(simulation)
             found.append(simulation.run().metrics.avg_jct_s)
         return float(np.mean(found))
 
-    oracle = mean_jct(OracleSearch(40))
+    oracle = mean_jct(Oracle(40))
     assert oracle < 1.02 * min(mean_jct(name) for name in ("load-balance", "tetris", "consolidate"))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from placewise_core.cluster import QueueSettings
 from placewise_training.sim.bundles import NeedsBundleError, opened
-from placewise_training.sim.discipline import Discipline, Order
+from placewise_training.sim.discipline import ORDERS, Discipline, Order
 from placewise_training.sim.engine import SimResult
 from placewise_training.sim.hardware import NodeSpec, uniform_cluster
 from placewise_training.sim.jobs import SimJob
@@ -68,11 +68,9 @@ def simulate_command(
     gpu_model: Annotated[str, typer.Option(help="GPU model of every node.")] = "V100",
     policy: Annotated[list[str] | None, typer.Option(help="Placement policy; repeat to compare.")] = None,
     admit: Annotated[str, typer.Option(help="Admission policy, or none.")] = "none",
-    bundle: Annotated[
-        Path | None, typer.Option(help="Bundle of learned policies; else the shipped one.")
-    ] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Bundle of learned policies; else the shipped one.")] = None,
     interval_s: Annotated[float, typer.Option(min=0, help="Decide at multiples of this; 0: at every event.")] = 0.0,
-    order: Annotated[str, typer.Option(help="Queue order: policy, fifo or srtf.")] = "policy",
+    order: Annotated[str, typer.Option(help="Queue order: policy, fifo, srtf (true lengths) or declared.")] = "policy",
     backfill: Annotated[bool, typer.Option(help="May jobs pass one that does not fit?")] = True,
     truth: Annotated[str, typer.Option(help="Speed model: judge or train.")] = "judge",
     seeds: Annotated[int, typer.Option(min=1)] = 1,
@@ -116,9 +114,9 @@ def _shapes(admit: str) -> bool:
 
 
 def _order(order: str) -> Order:
-    if order not in ("policy", "fifo", "srtf"):
-        raise UsageError(f"--order is policy, fifo or srtf, not {order!r}")
-    return cast(Order, order)
+    if order not in ORDERS:
+        raise UsageError(f"--order is one of {', '.join(ORDERS)}, not {order!r}")
+    return order
 
 
 def _workload(

@@ -3,32 +3,27 @@
     python -m placewise_training.evaluate --model var/train/reward/reward.onnx --json
 
 Harmony's setting: intervals of 20 minutes, first come first served with backfill, its job mix, three arrival patterns.
-"oracle" is the same search with the truth itself as scorer: what a perfect reward model would add. Every contender sees
-the same jobs and noise under one seed. Trains nothing.
+"oracle" chooses among the same heuristics' placements by the truth itself: what a perfect reward model would add. Every
+contender sees the same jobs and noise under one seed. Trains nothing.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from placewise_core.features import Float32
-from placewise_core.job import Job
-from placewise_core.part_tokens import PartTokens
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.registry import PROPOSERS, placement_policies, search_policy
-from placewise_core.place.search import BestOfK, SpeedScorer
-from placewise_training.data.reward_samples import true_speeds
+from placewise_core.place.policy import PlacementPolicy
+from placewise_core.place.registry import placement_policies, search_policy
+from placewise_core.place.search import SpeedScorer
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.metrics import Metrics
 from placewise_training.sim.nets import OnnxScorer
+from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.statistics import estimate
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload
@@ -39,26 +34,6 @@ SEARCH, ORACLE = "search", "oracle"
 PATTERNS = ("uniform", "poisson", "google")
 # Calls back with (what, done, total).
 Show = Callable[[str, int, int], None]
-
-
-class Oracle(BestOfK):
-    """The search with the truth of the simulation it runs in for a scorer."""
-
-    name = ORACLE
-
-    def __init__(self, policies: Mapping[str, PlacementPolicy]) -> None:
-        super().__init__([policies[name] for name in PROPOSERS], _NoScorer())
-        self.simulation: Simulation | None = None
-
-    def _speeds(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens) -> Float32:
-        assert self.simulation is not None
-        true = [true_speeds(self.simulation, job, proposal.assignments, tokens) for proposal in proposals]
-        return np.stack([speeds[np.maximum(tokens.job[k], 0)] for k, speeds in enumerate(true)])
-
-
-class _NoScorer:
-    def speeds(self, tokens: PartTokens) -> Float32:
-        raise NotImplementedError("the oracle asks the truth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +63,7 @@ def run(setting: Setting, policy: PlacementPolicy, seed: int) -> Metrics:
     jobs = setting.workload.generate(truth, seed)
     simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, policy, options=options, seed=seed)
     if isinstance(policy, Oracle):
-        policy.simulation = simulation
+        policy.attach(simulation)
     return simulation.run().metrics
 
 
@@ -126,7 +101,7 @@ def compare(
 def _policy(name: str, scorer: SpeedScorer) -> PlacementPolicy:
     policies = placement_policies()
     if name == ORACLE:
-        return Oracle(policies)
+        return Oracle(0, "progress")
     return search_policy(scorer, policies) if name == SEARCH else policies[name]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from rich.console import Console
 
 from placewise_training.cli import INTERRUPTED, UsageError, progress_bar
 from placewise_training.reproduce import document, registry, report, runner
+from placewise_training.reproduce.design import Paper
+from placewise_training.sim.bundles import opened
 
 QUICK_LIMIT_S = 50.0  # --quick ends within a minute, start-up and plots included
 FULL_SEEDS, QUICK_SEEDS = 5, 2
@@ -23,6 +26,9 @@ def reproduce_command(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller, two seeds, within a minute.")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="Paired seeds; 0: 5, or 2 when quick.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for NAME.json and the plots.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Bundle of learned policies; else the shipped one.")] = None,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Of harmony: the variants of its policy.")] = False,
+    variants: Annotated[Path | None, typer.Option(help="Folder of those variants; else build/ablations.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Runs every figure and table of a paper's evaluation and says which of its claims hold here."""
@@ -32,24 +38,36 @@ def reproduce_command(
     names = list(registry.PAPERS) if paper == _ALL else [paper]
     if paper not in (_ALL, *registry.PAPERS):
         raise UsageError(f"PAPER is one of {', '.join(registry.PAPERS)}, all, docs; not {paper!r}")
+    if ablations or variants:
+        if paper not in ("harmony", registry.ABLATIONS):
+            raise UsageError("--ablations and --variants are for harmony")
+        names = [registry.ABLATIONS]
+    made = _loaded(names, bundle, variants, is_quick=quick)
     reports = []
-    for name in names:
-        reports.append(_reproduce(name, seeds, out, is_quick=quick, is_quiet=as_json))
+    for experiments in made:
+        reports.append(_reproduce(experiments, seeds, out, is_quick=quick, is_quiet=as_json))
         if reports[-1]["stopped"] == runner.INTERRUPTED:
             break
     if as_json:
         json.dump(reports[0] if paper != _ALL else {"papers": reports}, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
-    if any(made["stopped"] == runner.INTERRUPTED for made in reports):
+    if any(found["stopped"] == runner.INTERRUPTED for found in reports):
         raise typer.Exit(INTERRUPTED)
 
 
-def _reproduce(name: str, seeds: int, out: Path | None, *, is_quick: bool, is_quiet: bool) -> report.Json:
-    made = registry.load(name, is_quick=is_quick)
+def _loaded(names: Sequence[str], bundle: Path | None, variants: Path | None, *, is_quick: bool) -> list[Paper]:
+    try:
+        numbers = None if bundle is None else opened(bundle)
+        return [registry.load(name, is_quick=is_quick, bundle=numbers, variants=variants) for name in names]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _reproduce(made: Paper, seeds: int, out: Path | None, *, is_quick: bool, is_quiet: bool) -> report.Json:
     count = seeds or (QUICK_SEEDS if is_quick else FULL_SEEDS)
     limit_s = QUICK_LIMIT_S if is_quick else float("inf")
     hidden = is_quiet or not sys.stderr.isatty()
-    with progress_bar(name, runner.trial_count(made, count), is_hidden=hidden) as show:
+    with progress_bar(made.name, runner.trial_count(made, count), is_hidden=hidden) as show:
         results = runner.run(made, range(count), progress=show, limit_s=limit_s)
     found = report.as_json(made, results, is_quick=is_quick)
     if out is not None:

@@ -25,21 +25,29 @@ def _small_job(model: str, number: int, truth: ComposedSpeed) -> SimJob:
 
 def slowdowns(models: Sequence[str], truth: ComposedSpeed) -> list[float]:
     """Share of its speed alone on a server that each job loses when all are on one server, one GPU each."""
-    server = harmony_cluster(1)[0]
-    nodes = {server.id: NodeLoad(server)}
-    footprints: dict[str, Footprint] = {}
-    alone: list[float] = []
-    for i, model in enumerate(models):
-        job = _small_job(model, i, truth)
-        made = truth.footprint(job, [Spot(server.id, 1, 1, (i,))], nodes)
-        single = {server.id: NodeLoad(server)}
-        single[server.id].add(job.id, made.parts[0])
-        alone.append(truth.rate(made, single, {job.id: made}))
-        footprints[job.id] = made
-    for name, made in footprints.items():
-        nodes[server.id].add(name, made.parts[0])
-    packed = [truth.rate(made, nodes, footprints) for made in footprints.values()]
+    jobs = [(model, [(0, 1, 1)]) for model in models]
+    packed = _rates(jobs, truth)
+    alone = [_rates([(model, where)], truth, first=i)[0] for i, (model, where) in enumerate(jobs)]
     return [1.0 - p / a for p, a in zip(packed, alone, strict=True)]
+
+
+# Where the tasks of one job are: (server, workers, parameter servers).
+_Where = Sequence[tuple[int, int, int]]
+
+
+def _rates(jobs: Sequence[tuple[str, _Where]], truth: ComposedSpeed, first: int = 0) -> list[float]:
+    """Samples per second of each job, all running. `first` numbers the first job: its noise comes from its number."""
+    nodes = {spec.id: NodeLoad(spec) for spec in harmony_cluster(2)}
+    names = list(nodes)
+    made: dict[str, Footprint] = {}
+    for i, (model, where) in enumerate(jobs, start=first):
+        job = _small_job(model, i, truth)
+        spots = [Spot(names[m], workers, servers, (i,) if workers else ()) for m, workers, servers in where]
+        made[job.id] = truth.footprint(job, spots, nodes)
+    for name, footprint in made.items():
+        for part in footprint.parts:
+            nodes[part.node].add(name, part)
+    return [truth.rate(footprint, nodes, made) for footprint in made.values()]
 
 
 def packed_trial(setting: str, method: str, seed: int) -> Outcome:
@@ -61,3 +69,31 @@ def pair_trial(setting: str, method: str, seed: int) -> Outcome:
     """Fig. 2: interference level of a pair, the sum of both slowdowns. `setting` and `method` are the models."""
     truth = make_truth("judge", FIRST_SEED + seed)
     return Outcome({"level": sum(slowdowns((setting, method), truth))})
+
+
+STANDALONE, PACKED, BALANCED = "standalone", "bin packing", "load balancing"
+SCHEMES = (STANDALONE, PACKED, BALANCED)
+# Fig. 3: where the worker and the parameter server of the first and of the second job are.
+_WHERE: dict[str, tuple[_Where, _Where]] = {
+    STANDALONE: ([(0, 1, 1)], [(1, 1, 1)]),
+    PACKED: ([(0, 1, 1)], [(0, 1, 1)]),
+    BALANCED: ([(0, 1, 0), (1, 0, 1)], [(1, 1, 0), (0, 0, 1)]),
+}
+MOST_BESIDE = 3
+
+
+def scheme_trial(setting: str, method: str, seed: int) -> Outcome:
+    """Fig. 4: speed of the second job (`setting` is its model) beside CTC, over its speed standalone."""
+    truth = make_truth("judge", FIRST_SEED + seed)
+    speeds = {
+        scheme: _rates([("ctc", first), (setting, second)], truth)[1] for scheme, (first, second) in _WHERE.items()
+    }
+    return Outcome({"speed": speeds[method] / speeds[STANDALONE]})
+
+
+def beside_trial(setting: str, method: str, seed: int) -> Outcome:
+    """Fig. 5: speed of a job (`method` is its model) with `setting` CTC jobs on its server, over its speed alone."""
+    truth = make_truth("judge", FIRST_SEED + seed)
+    here: _Where = [(0, 1, 1)]
+    alone = _rates([(method, here)], truth)[0]
+    return Outcome({"speed": _rates([(method, here)] + [("ctc", here)] * int(setting), truth)[0] / alone})

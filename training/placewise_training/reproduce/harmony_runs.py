@@ -6,19 +6,17 @@ Equal scenarios are run once per method and seed, however many figures look at t
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
-from pathlib import Path
 
 from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import placement_policies, search_policy
-from placewise_core.place.search import SpeedScorer
-from placewise_training.reproduce.design import InterruptedRunError, NeedsBundleError
-from placewise_training.reproduce.harmony_oracle import OracleSearch
+from placewise_training.reproduce.design import InterruptedRunError
 from placewise_training.sim.arrivals import INTERVAL_S
-from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.bundles import Bundle, shipped
+from placewise_training.sim.discipline import Discipline, Order
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.oracle import Oracle
+from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.statistics import Distribution
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS, HarmonyWorkload, Lengths
@@ -27,12 +25,17 @@ FIRST_SEED = 10_000  # evaluation counts up from here, training from 0 (docs/tru
 
 PAPER_BASELINES = ("load-balance", "tetris", "tiresias", "lif-linear", "lif-quadratic")
 CONSOLIDATE = "consolidate"
-SHORTEST = "consolidate, shortest first"
-ORACLE = "oracle: best of 200 on true speeds"
-SHORTEST_ORACLE = "oracle, shortest first"
-HARMONY = "harmony"
-SEARCH = "best of 8 by the reward model"
-_LEARNED = (HARMONY,)
+SEARCH, HARMONY = "search", "harmony"
+ORACLE = "oracle"
+_SHORTEST = ", shortest first"
+
+
+def shortest(method: str) -> str:
+    """The same placement, with the shortest remaining job first instead of the policy's own order."""
+    return method + _SHORTEST
+
+
+SHORTEST = shortest(CONSOLIDATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +62,19 @@ class Scenario:
         )
 
 
-def policy_of(method: str) -> PlacementPolicy:
-    """The policy behind a method's name. Raises NeedsBundleError for a learned one that is not there yet."""
-    if method in (ORACLE, SHORTEST_ORACLE):
-        return OracleSearch()
-    if method == SEARCH:
-        scorer = shipped_reward_model()
-        if scorer is None:
-            raise NeedsBundleError("needs a bundle: the reward model is not trained yet")
-        return search_policy(scorer, placement_policies())
-    name = CONSOLIDATE if method == SHORTEST else method
-    policies = placement_policies()
-    if name not in policies and name in _LEARNED:
-        raise NeedsBundleError("needs a bundle: the learned policy is not trained yet")
-    return policies[name]
+def policy_of(method: str, bundle: Bundle) -> PlacementPolicy:
+    """The policy behind a method's name. Raises NeedsBundleError for a learned one the bundle has no model for."""
+    name = method.removesuffix(_SHORTEST)
+    return Oracle() if name == ORACLE else placement_policy(name, bundle)
 
 
 @functools.cache
-def shipped_reward_model() -> SpeedScorer | None:
-    """The reward model of the bundle the service ships; None while there is none."""
-    found = resources.files("placewise_service").joinpath("bundles", "default", "reward.onnx")
-    if not found.is_file():
-        return None
-    from placewise_training.sim.nets import OnnxScorer  # noqa: PLC0415
-
-    return OnnxScorer.load(Path(str(found)))
-
-
-@functools.cache
-def run(scenario: Scenario, method: str, seed: int) -> Mapping[str, float]:
+def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None) -> Mapping[str, float]:
     """JCT in intervals of 20 minutes, in all and by model ("jct resnet50"), and what goes with it.
 
-    Raises NeedsBundleError, and InterruptedRunError after Ctrl-C.
+    `bundle` is the shipped one unless given. Raises NeedsBundleError, and InterruptedRunError after Ctrl-C.
     """
-    policy = policy_of(method)
+    policy = policy_of(method, bundle or shipped())
     truth = make_truth("judge", FIRST_SEED + seed)
     by_model = {model: Distribution() for model in HARMONY_MODELS}
 
@@ -100,16 +82,16 @@ def run(scenario: Scenario, method: str, seed: int) -> Mapping[str, float]:
         if what == "finish":
             by_model[job.job.model].add(now_s - job.submit_time_s)
 
-    is_shortest_first = method in (SHORTEST, SHORTEST_ORACLE)
+    order: Order = "srtf" if method.endswith(_SHORTEST) else "policy"
     options = SimOptions(
-        discipline=Discipline(every_s=scenario.every_s, order="srtf" if is_shortest_first else "policy"),
+        discipline=Discipline(every_s=scenario.every_s, order=order),
         belief=make_truth("train", FIRST_SEED + seed).sharing,
         observers=(observe,),
         reports_progress=True,
     )
     jobs = scenario.workload().generate(truth, FIRST_SEED + seed)
     simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)
-    if isinstance(policy, OracleSearch):
+    if isinstance(policy, Oracle):
         policy.attach(simulation)
     result = simulation.run()
     if result.is_partial:

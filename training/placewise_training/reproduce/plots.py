@@ -20,9 +20,13 @@ from placewise_training.reproduce.report import heading
 
 _DPI = 72
 _PANELS_WIDE = 2
-_COLOUR_COUNT = 64
+_COLOUR_COUNT = 128
 _MOST_FLAT_LABELS = 6
-_COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+# Ten strong colours, then their ten pale ones: as many methods as any figure has, told apart by hatch or line as well.
+_PAIRED = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
+_COLOURS = (*_PAIRED[0::2], *_PAIRED[1::2])
+_HATCHES = ("", "///")
+_LINES = ("-", "--")
 
 
 def draw(report: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -94,6 +98,10 @@ def _bars(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any]) 
             capsize=2,
             label=method,
             color=_COLOURS[i % len(_COLOURS)],
+            hatch=_of(_HATCHES, i),
+            edgecolor="white",
+            linewidth=0.3,
+            error_kw={"linewidth": 0.8, "ecolor": "0.3"},
         )
     axis.set_xticks(range(len(settings)), [s.replace(", ", "\n") for s in settings], fontsize=8)
     if len(settings) > _MOST_FLAT_LABELS:
@@ -114,6 +122,7 @@ def _lines(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any])
                 marker="o",
                 markersize=3,
                 linewidth=1.2,
+                linestyle=_of(_LINES, i),
                 capsize=2,
                 label=method,
                 color=_COLOURS[i % len(_COLOURS)],
@@ -123,6 +132,11 @@ def _lines(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any])
     if metric.get("log"):
         axis.set_yscale("log")
     _dress(axis, experiment["axis"], heading(metric))
+
+
+def _of(styles: Sequence[str], i: int) -> str:
+    """The style of method i: the next one each time the strong or the pale colours are through."""
+    return styles[i // 10 % len(styles)]
 
 
 def _errors(halves: Sequence[float]) -> Sequence[float] | None:

@@ -1,19 +1,27 @@
 """Which papers can be reproduced, by name. Imports a paper's module only when it is asked for."""
 
 import importlib
+import inspect
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from placewise_training.reproduce.design import Paper
 
+ABLATIONS: Final = "harmony-ablations"
 PAPERS: Final[Mapping[str, str]] = {
-    name: f"placewise_training.reproduce.{name}"
-    for name in ("harmony", "ldwp", "iawp", "proteus", "qos", "heat", "combined")
+    name: f"placewise_training.reproduce.{name.replace('-', '_')}"
+    for name in ("harmony", ABLATIONS, "ldwp", "iawp", "proteus", "qos", "heat", "combined")
 }
 
 
-def load(name: str, *, is_quick: bool) -> Paper:
-    """The paper of that name. Raises ValueError for another."""
+def load(name: str, *, is_quick: bool, **options: Any) -> Paper:
+    """The paper of that name. `options` (bundle, variants) that are None are left out. Raises ValueError for another
+    name, or for an option this paper has no use for."""
     if name not in PAPERS:
         raise ValueError(f"no paper is called {name!r}; there are: {', '.join(PAPERS)}")
-    return cast(Paper, importlib.import_module(PAPERS[name]).paper(is_quick))
+    make = importlib.import_module(PAPERS[name]).paper
+    given = {key: value for key, value in options.items() if value is not None}
+    foreign = sorted(given.keys() - inspect.signature(make).parameters.keys())
+    if foreign:
+        raise ValueError(f"{name} takes no {foreign[0]}: it rests on what the service ships")
+    return cast(Paper, make(is_quick, **given))

@@ -87,6 +87,7 @@ def _row(experiment: Experiment, setting: str, method: str, results: Results) ->
             "ours": _rounded(found.mean * metric.scale),
             "ci95": _rounded(found.half_width * metric.scale),
             "seeds": found.count,
+            "values": {str(s): _rounded(v * metric.scale) for s, v in results.values(*cell, metric.name).items()},
             "theirs": experiment.theirs.get((setting, method, metric.name)),
         }
     curves = results.curves(*cell)

@@ -127,10 +127,7 @@ class Simulation:
     def progress(self) -> float:
         """Jobs' worth of work done so far: 1 for each that finished, its share for each that runs."""
         now_s = self.now_s
-        running = sum(
-            min(1.0, (live.done + live.rate * (now_s - live.settled_s)) / live.sim.samples)
-            for live in self.running.values()
-        )
+        running = sum(min(1.0, live.done_at(now_s) / live.sim.samples) for live in self.running.values())
         return self.metrics.jct.count + running
 
     def run_until(self, until_s: float, progress: Callable[[int, float], None] | None = None) -> None:
@@ -302,12 +299,14 @@ class Simulation:
         self.refresh()
         footprint = self.speed.footprint(job, spots_of(assignments), self.nodes)
         neighbours = dict.fromkeys(other for part in footprint.parts for other in self.nodes[part.node].parts)
-        jobs = {**self.footprints, job.id: footprint}
+        self.footprints[job.id] = footprint
         for part in footprint.parts:
             self.nodes[part.node].add(job.id, part)
         try:
-            after = {name: self.speed.rate(jobs[name], self.nodes, jobs) for name in (job.id, *neighbours)}
+            footprints = self.footprints
+            after = {name: self.speed.rate(footprints[name], self.nodes, footprints) for name in (job.id, *neighbours)}
         finally:
+            del self.footprints[job.id]
             for part in footprint.parts:
                 self.nodes[part.node].remove(job.id)
         return {name: (self.running[name].rate if name in self.running else 0.0, rate) for name, rate in after.items()}
@@ -406,7 +405,7 @@ class Simulation:
         """Tells the view how fast its jobs run and how far they are, as a host's progress events would."""
         for job_id, live in self.running.items():
             held = self.view.jobs[JobId(job_id)]
-            done = live.done + live.rate * (self.now_s - live.settled_s)
+            done = live.done_at(self.now_s)
             per_epoch = live.sim.samples / max(1e-12, live.sim.job.total_epochs or 1.0)
             changed = replace(held, speed=live.rate / per_epoch, epochs_done=done / per_epoch)
             self.view.jobs[JobId(job_id)] = changed

@@ -23,8 +23,12 @@ class LiveJob:
     version: int = 0
     gpus: int = 0
 
+    def done_at(self, now_s: float) -> float:
+        """Samples done by `now_s`, at the present rate since it was settled."""
+        return self.done + self.rate * (now_s - self.settled_s)
+
     def settle(self, now_s: float) -> None:
-        self.done += self.rate * (now_s - self.settled_s)
+        self.done = self.done_at(now_s)
         self.settled_s = now_s
 
 

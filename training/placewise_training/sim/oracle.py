@@ -1,56 +1,135 @@
-"""How well could one place, knowing the truth? A search over placements scored by the simulator's own speed model.
+"""How well could one place, knowing the truth? The best of many placements by the simulator's own speed model.
 
-A yardstick for learned policies, never a policy of the service: no host can know what this one is told.
+A yardstick for headroom, never a policy of the service: no host can know what this one is told. It looks one job ahead
+and knows no later arrivals, so that what it gains is a lower bound of what could be had.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from placewise_core.job import Job
+import numpy as np
+
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job, NodeId, Role
+from placewise_core.place.decode import task_names
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies
-from placewise_core.view import ClusterView
-from placewise_training.sim.engine import Simulation
+from placewise_core.view import CPU, MEMORY, ClusterView
+from placewise_training.sim.engine import Simulation, spots_of
 
-_SEEDS_OF_SEARCH = ("consolidate", "tetris", "load-balance", "bin-packing")  # starting points, before random ones
+# What counts as best: least time lost by the new job and its neighbours together; or most growth of Harmony's reward
+# (1), Σ c_n/e_n, over them, which is what the search maximises by its model. Neither is better in every pattern.
+Objective = Literal["delay", "progress"]
+
+# Tasks of one gang on one node: (node index, workers, parameter servers).
+_Layout = tuple[tuple[int, int, int], ...]
 
 
-class OracleSearch:
-    """The best of `placements` placements by Σ (rate after − rate before) / work over the new job and its neighbours:
-    the growth of Harmony's reward (1) under the true speeds. `simulation` must be set before the first proposal.
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What is free: cores, memory and GPUs per node, as lists that a draw may use up."""
+
+    cores: list[float]
+    memory: list[float]
+    gpus: list[float]
+
+
+class Oracle:
+    """A PlacementPolicy for gangs on whole GPUs: every heuristic's placement, and random ones up to `placements`.
+
+    `attach` it to the simulation it plays in before that runs. With `placements` 0 it chooses among the heuristics
+    alone: what a perfect model would make of the search's proposals.
     """
 
-    def __init__(self, placements: int = 200) -> None:
+    def __init__(self, placements: int = 200, objective: Objective = "delay") -> None:
         self.name = f"oracle-{placements}"
-        self.simulation: Simulation | None = None
         self._placements = placements
-        known = placement_policies()
-        self._heuristics = [known[name] for name in _SEEDS_OF_SEARCH]
-        self._random = known["random"]
+        self._objective = objective
+        self._heuristics = tuple(policy for policy in placement_policies().values() if policy.name != "random")
+        self._simulation: Simulation | None = None
+
+    def attach(self, simulation: Simulation) -> None:
+        self._simulation = simulation
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        found: dict[tuple[str, ...], Proposal] = {}
-        for heuristic in self._heuristics:
-            _keep(found, heuristic.propose(job, view, context))
+        """The best candidate; None only where neither a heuristic nor any draw finds room. Raises RuntimeError before
+        `attach`."""
+        if self._simulation is None:
+            raise RuntimeError("the oracle is not attached to a simulation")
+        found: dict[_Layout, tuple[Assignment, ...]] = {}
+        for policy in self._heuristics:
+            proposal = policy.propose(job, view, context)
+            if proposal is not None:
+                found.setdefault(_layout_of(proposal.assignments, view), proposal.assignments)
         for _ in range(self._placements - len(self._heuristics)):
-            _keep(found, self._random.propose(job, view, context))
+            layout = _drawn(job, view, context.rng)
+            if layout is not None and layout not in found:
+                found[layout] = _assignments(job, layout, view)
         if not found:
             return None
-        return max(found.values(), key=lambda proposal: self._gain(job, proposal))
+        costs = {layout: self._cost(self._simulation, job, assignments) for layout, assignments in found.items()}
+        return Proposal(found[min(costs, key=lambda layout: (costs[layout], len(layout), layout))])
 
-    def _gain(self, job: Job, proposal: Proposal) -> float:
-        sim = self.simulation
-        if sim is None:
-            raise RuntimeError("an oracle needs the simulation whose truth it may look at")
-        waiting = sim.waiting[job.id]
-        work = {name: live.sim.samples for name, live in sim.running.items()}
-        work[job.id] = waiting.samples
-        changes = sim.what_if(waiting, proposal.assignments)
-        return sum((after - before) / work[name] for name, (before, after) in changes.items())
+    def _cost(self, simulation: Simulation, job: Job, assignments: tuple[Assignment, ...]) -> float:
+        """Seconds the new job takes at the speed it would have, plus what its neighbours' ends move back; or minus the
+        growth of Σ c_n/e_n per second."""
+        new = simulation.waiting[job.id]
+        cost = 0.0
+        for name, (before, after) in simulation.what_if(new, assignments).items():
+            live = simulation.running.get(name)
+            sim_job = new if live is None else live.sim
+            if self._objective == "progress":
+                cost -= (after - before) / sim_job.samples
+            elif live is None:
+                cost += (new.samples - new.samples_done) / after
+            else:
+                left = sim_job.samples - live.done_at(simulation.now_s)
+                cost += left / after - left / before
+        return cost
 
 
-def _keep(found: dict[tuple[str, ...], Proposal], proposal: Proposal | None) -> None:
-    if proposal is not None:
-        found.setdefault(tuple(f"{a.role}{a.node}" for a in proposal.assignments), proposal)
+def _drawn(job: Job, view: ClusterView, rng: np.random.Generator) -> _Layout | None:
+    """A random feasible placement: each task on any node with room, with a bias to nodes already used."""
+    room = _Room(view.free[CPU].tolist(), view.free[MEMORY].tolist(), view.free_gpus().tolist())
+    stickiness = float(rng.random())
+    counts: dict[int, list[int]] = {}
+    for group, _ in task_names(job):
+        d = group.demand
+        fits = [
+            m
+            for m in range(view.size)
+            if room.cores[m] >= d.cpu_cores and room.memory[m] >= d.memory_gib and room.gpus[m] >= d.gpus
+        ]
+        if not fits:
+            return None
+        used = [m for m in fits if m in counts]
+        pool = used if used and rng.random() < stickiness else fits
+        m = pool[int(rng.integers(len(pool)))]
+        room.cores[m] -= d.cpu_cores
+        room.memory[m] -= d.memory_gib
+        room.gpus[m] -= d.gpus
+        counts.setdefault(m, [0, 0])[group.role is not Role.WORKER] += 1
+    return tuple(sorted((m, workers, servers) for m, (workers, servers) in counts.items()))
+
+
+def _layout_of(assignments: Sequence[Assignment], view: ClusterView) -> _Layout:
+    return tuple(sorted((view.index[s.node], s.workers, s.servers) for s in spots_of(assignments)))
+
+
+def _assignments(job: Job, layout: _Layout, view: ClusterView) -> tuple[Assignment, ...]:
+    """Tasks dealt out in the order of the request; each worker takes the free GPUs of lowest index."""
+    slots = {
+        Role.WORKER: [m for m, workers, _ in layout for _ in range(workers)],
+        Role.PARAMETER_SERVER: [m for m, _, servers in layout for _ in range(servers)],
+    }
+    free = {m: list(view.first_free_gpus(m, view.gpu_exists.shape[1])) for m, _, _ in layout}
+    made = []
+    for group, name in task_names(job):
+        m = slots[group.role].pop(0)
+        gpus = tuple(free[m].pop(0) for _ in range(round(group.demand.gpus)))
+        made.append(Assignment(name, group.role, NodeId(view.node_id(m)), gpus, demand=group.demand))
+    return tuple(made)

@@ -82,17 +82,19 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Means over seeds of one contender. `is_partial` where a run was stopped."""
+    """Means over seeds of one contender, and what each seed gave. `is_partial` where a run was stopped."""
 
     label: str
     estimates: Mapping[str, Estimate]
+    values: Mapping[str, Sequence[float]]
     seeds: tuple[int, ...]
     event_hashes: tuple[str, ...]
     impossible: tuple[str, ...]
     is_partial: bool
 
     def as_dict(self) -> dict[str, object]:
-        """Flat: every metric's mean under its name, its 95 % half-width under name + "_ci95"."""
+        """Flat: every metric's mean under its name, its 95 % half-width under name + "_ci95"; seed by seed in
+        "per_seed"."""
         flat: dict[str, object] = {}
         for name, value in self.estimates.items():
             flat[name] = value.mean
@@ -102,6 +104,7 @@ class Summary:
             "policy": self.label,
             **flat,
             "seeds": list(self.seeds),
+            "per_seed": {name: list(values) for name, values in self.values.items()},
             "event_hashes": list(self.event_hashes),
             "impossible_jobs": list(self.impossible),
             "partial": self.is_partial,
@@ -113,9 +116,11 @@ def summarise(label: str, seeds: Sequence[int], results: Sequence[SimResult]) ->
     rows = [{**r.metrics.as_dict(), "decisions_per_s": r.decisions_per_s, "wall_s": r.wall_s} for r in results]
     if not rows:
         raise ValueError("nothing to summarise: no run ended")
+    values = {name: [row[name] for row in rows] for name in rows[0]}
     return Summary(
         label=label,
-        estimates={name: estimate([row[name] for row in rows]) for name in rows[0]},
+        estimates={name: estimate(found) for name, found in values.items()},
+        values=values,
         seeds=tuple(seeds[: len(rows)]),
         event_hashes=tuple(r.event_hash for r in results),
         impossible=tuple(dict.fromkeys(job for r in results for job in r.impossible)),

@@ -1,0 +1,222 @@
+"""Harmony's deep dive: variants of the learned policy, each a bundle of its own.
+
+`placewise reproduce harmony --ablations` runs it. A variant is a directory under `build/ablations` (`--variants` names
+another) that holds the policy's graphs, trained like the rest but for one thing. What is not there says "needs a
+bundle"; a directory that no figure of the paper names gets a row in a table of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper, Trial
+from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, Scenario, run
+from placewise_training.reproduce.results import Results
+from placewise_training.sim.bundles import POLICY_ENCODER, Bundle
+from placewise_training.sim.statistics import Estimate, paired_change
+
+VARIANTS = Path("build/ablations")
+FULL = "all techniques"
+# Directory of each row of Table II, and the paper's mean JCT in intervals.
+TECHNIQUES: Mapping[str, tuple[str, float]] = {
+    FULL: ("all-techniques", 4.119),
+    "without value network": ("without-value-net", 5.48),
+    "without exploration": ("without-exploration", 5.583),
+    "without multi-head attention": ("without-multi-head", 5.246),
+    "without experience replay": ("without-replay", 5.137),
+}
+# Fig. 15: what is varied, its values, and which of them the policy of Table II's first row has.
+DESIGN: Mapping[str, tuple[Sequence[int], int]] = {
+    "neurons": ((64, 128, 256), 128),
+    "layers": ((1, 2, 4), 2),
+    "heads": ((1, 4, 8, 32), 8),
+}
+INTERVALS = (10, 20, 40, 70)  # minutes; Fig. 12 with a policy trained for each
+_YARDSTICKS = ("load-balance", CONSOLIDATE)
+_JCT = Metric("jct", "mean JCT", "intervals")
+_METRICS = (_JCT, Metric("relative", "JCT vs load-balance", "%", scale=100.0))
+
+
+def directory_of(what: str, value: int) -> str:
+    """Where a variant of Fig. 12 or 15 is looked for: "heads-4", "interval-40"; the usual one is in Table II's row."""
+    usual = DESIGN[what][1] if what in DESIGN else 20
+    return TECHNIQUES[FULL][0] if value == usual else f"{what}-{value}"
+
+
+def paper(is_quick: bool, bundle: Bundle | None = None, variants: Path = VARIANTS) -> Paper:
+    """Table II, Fig. 15, Fig. 12 with a policy per interval, and whatever else is in `variants`.
+
+    `bundle` takes no part: every row is a bundle of its own.
+    """
+    base = Scenario(jobs=60 if is_quick else 200)
+    experiments = [_techniques(base, variants), *(_design(what, base, variants) for what in DESIGN)]
+    experiments.append(_intervals(base, variants, (20, 70) if is_quick else INTERVALS))
+    others = _others(variants)
+    if others:
+        experiments.append(_found(base, variants, others))
+    return Paper(
+        "harmony-ablations",
+        "Harmony: variants of the learned policy",
+        experiments,
+        _claims(),
+        (
+            "6 servers, uniform arrivals. Every variant is trained with the same budget, on the training truth alone; "
+            "the paper trains each until convergence, so that a variant that learns more slowly looks worse here.",
+            "The policy of the first row has the paper's two layers of 128 with 8 heads, unless its policy.json says "
+            "otherwise.",
+        ),
+    )
+
+
+def _trial(variant_of: Mapping[str, str], scenario: Scenario, variants: Path) -> Trial:
+    """Methods are yardsticks, or rows with a directory each."""
+
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        return _outcome(scenario, variant_of.get(method), method, seed, variants)
+
+    return trial
+
+
+def _outcome(scenario: Scenario, variant: str | None, method: str, seed: int, variants: Path) -> Outcome:
+    yardstick = run(scenario, _YARDSTICKS[0], seed)["jct"]
+    if variant is None:
+        found = run(scenario, method, seed)["jct"]
+    else:
+        if not (variants / variant / POLICY_ENCODER).is_file():
+            raise NeedsBundleError(f"needs a bundle: {variant} is not trained yet")
+        found = run(scenario, HARMONY, seed, Bundle(variants / variant))["jct"]
+    return Outcome({"jct": found, "relative": found / yardstick})
+
+
+def _techniques(base: Scenario, variants: Path) -> Experiment:
+    directories = {name: directory for name, (directory, _) in TECHNIQUES.items()}
+    return Experiment(
+        "table2",
+        "Training techniques",
+        "Table II",
+        ("uniform",),
+        (*_YARDSTICKS, *TECHNIQUES),
+        _METRICS,
+        _trial(directories, base, variants),
+        theirs={("uniform", name, "jct"): jct for name, (_, jct) in TECHNIQUES.items()},
+    )
+
+
+def _design(what: str, base: Scenario, variants: Path) -> Experiment:
+    values, _ = DESIGN[what]
+
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        variant = directory_of(what, int(setting)) if method == HARMONY else None
+        return _outcome(base, variant, method, seed, variants)
+
+    return Experiment(
+        f"fig15_{what}",
+        f"Number of {what}",
+        "Fig. 15",
+        tuple(str(value) for value in values),
+        (*_YARDSTICKS, HARMONY),
+        _METRICS,
+        trial,
+        axis=what,
+        plot="lines",
+    )
+
+
+def _intervals(base: Scenario, variants: Path, minutes: Sequence[int]) -> Experiment:
+    def trial(setting: str, method: str, seed: int) -> Outcome:
+        scenario = replace(base, every_s=60.0 * int(setting))
+        variant = directory_of("interval", int(setting)) if method == HARMONY else None
+        return _outcome(scenario, variant, method, seed, variants)
+
+    return Experiment(
+        "fig12",
+        "Scheduling interval, a policy trained for each",
+        "Fig. 12",
+        tuple(str(value) for value in minutes),
+        (*_YARDSTICKS, HARMONY),
+        _METRICS,
+        trial,
+        axis="minutes",
+        plot="lines",
+    )
+
+
+def _others(variants: Path) -> list[str]:
+    """Directories with a policy that no figure of the paper names."""
+    named = {directory for directory, _ in TECHNIQUES.values()}
+    named |= {directory_of(what, value) for what, (values, _) in DESIGN.items() for value in values}
+    named |= {directory_of("interval", value) for value in INTERVALS}
+    return sorted(path.parent.name for path in variants.glob(f"*/{POLICY_ENCODER}") if path.parent.name not in named)
+
+
+def _found(base: Scenario, variants: Path, names: Sequence[str]) -> Experiment:
+    directories = {name: name for name in names}
+    methods = (*_YARDSTICKS, *(m for m in PAPER_BASELINES if m not in _YARDSTICKS), *names)
+    trial = _trial(directories, base, variants)
+    return Experiment("others", "Other variants", "beyond the paper", ("uniform",), methods, _METRICS, trial)
+
+
+# -- claims -------------------------------------------------------------------------------------------------------
+
+
+def _claims() -> list[Claim]:
+    return [
+        Claim(
+            "techniques",
+            "Without value network, exploration, heads or replay JCT is 25 to 36 % higher",
+            "+25 … +36 %",
+            _judge_techniques,
+        ),
+        *(
+            Claim(what, f"{usual} {what} are best", str(usual), _judge_design(what, usual))
+            for what, (_, usual) in DESIGN.items()
+        ),
+        Claim("interval", "20 minutes is the best scheduling interval", "20 min", _judge_interval),
+    ]
+
+
+def _judge_techniques(results: Results) -> Judgement:
+    changes: dict[str, Estimate] = {
+        name: results.change("table2", ("uniform",), "jct", name, FULL) for name in TECHNIQUES if name != FULL
+    }
+    said = ", ".join(f"{name} {percent(change)}" for name, change in changes.items())
+    if all(change.mean >= 0.25 and change.low > 0 for change in changes.values()):
+        return Judgement(Verdict.REPRODUCED, said)
+    is_any = any(change.low > 0 for change in changes.values())
+    why = "Placement matters less on this truth than on the paper's testbed, and with it what a technique can add."
+    return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, said, why)
+
+
+def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
+    key = f"fig15_{what}"
+
+    def judge(results: Results) -> Judgement:
+        means = {value: results.estimate(key, str(value), HARMONY, "jct") for value in DESIGN[what][0]}
+        said = ", ".join(f"{value}: {number(mean)}" for value, mean in means.items())
+        best = min(means, key=lambda value: means[value].mean)
+        others = [_change(results, key, usual, value) for value in means if value != usual]
+        if best == usual:
+            is_certain = all(change.high < 0 for change in others)
+            return Judgement(Verdict.REPRODUCED if is_certain else Verdict.PARTLY, said)
+        return Judgement(Verdict.NOT, said)
+
+    return judge
+
+
+def _change(results: Results, key: str, usual: int, value: int) -> Estimate:
+    """Relative change of the usual value's JCT against another's, paired by seed."""
+    ours, theirs = (results.values(key, str(v), HARMONY, "jct") for v in (usual, value))
+    common = sorted(set(ours) & set(theirs))
+    return paired_change([ours[s] for s in common], [theirs[s] for s in common])
+
+
+def _judge_interval(results: Results) -> Judgement:
+    minutes = sorted({int(setting) for key, setting, method in results.runs if (key, method) == ("fig12", HARMONY)})
+    if len(minutes) < 2:
+        raise KeyError(("fig12", "70", HARMONY))
+    means = {m: results.estimate("fig12", str(m), HARMONY, "jct") for m in minutes}
+    best = min(means, key=lambda m: means[m].mean)
+    said = ", ".join(f"{m} min: {number(mean)}" for m, mean in means.items())
+    why = "Half an interval of every JCT is the wait for the next decision: deciding more often pays."
+    return Judgement(Verdict.REPRODUCED if best == 20 and len(means) > 2 else Verdict.NOT, said, why)
