@@ -60,7 +60,7 @@ class Pool:
         self._is_whole = is_whole
         self.gpus: IntArray = np.where(usable, gpus, 0)
         self._at_least: IntArray | None = None
-        self._shapes: dict[tuple[int, int, Shape | None], Options] = {}
+        self._shapes: dict[tuple[object, ...], Options] = {}  # of jobs that ask alike, until something is taken
 
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
@@ -93,14 +93,23 @@ class Pool:
 
     def _symmetric(self, job: Job) -> Options:
         wanted = elastic_range(job)
-        if job.groups:
-            slots, unit = self._slots(job)
-            return _shapes(_at_least(slots), unit, wanted, job.shape)
-        key = (wanted.min_gpus, wanted.max_gpus, job.shape)
+        key = (wanted.min_gpus, wanted.max_gpus, job.shape, self._kind(job))
         found = self._shapes.get(key)
         if found is None:
-            found = self._shapes[key] = _shapes(self._nodes_with(), 1, wanted, job.shape)
+            slots, unit = self._slots(job)
+            at_least = _at_least(slots) if job.groups else self._nodes_with()
+            found = self._shapes[key] = _shapes(at_least, unit, wanted, job.shape)
         return found
+
+    def _kind(self, job: Job) -> tuple[object, ...]:
+        """Equal for jobs whose tasks find equally many places."""
+        if not job.groups:
+            return ()
+        group = job.groups[0]
+        demand = self.view.demand_vector(group.demand)
+        asked = None if demand is None else demand.tobytes()
+        selector = tuple(sorted(group.node_selector.items()))
+        return (asked, group.max_per_node, group.gpu_model, selector, job.gpu_sharing, job.architecture)
 
     def _slots(self, job: Job) -> tuple[IntArray, int]:
         """(M,) GPUs each node can give this job, and the GPUs one task of it takes."""
@@ -211,7 +220,7 @@ class Pool:
         if take.gpus:
             self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
             self._at_least = None
-            self._shapes.clear()
+        self._shapes.clear()
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free
