@@ -1,4 +1,4 @@
-"""The SDK's wheel, built and installed alone in a clean environment, asks a running service."""
+"""The SDK's wheel, built and installed alone in a clean environment, asks a fake service and the real one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.e2e.kubernetes_service import PlacewiseServer
 from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise.v1 import cluster_pb2
 from placewise.v1.job_pb2 import Resources
+from placewise_client import Client
 
 SOURCE = Path(__file__).parents[2] / "clients" / "python"
 
@@ -20,7 +24,7 @@ PROGRAM = """
 import asyncio, importlib.util, json, sys
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_client import AsyncClient, Client, decide_or
+from placewise_client import AsyncClient, Client, InvalidRequestError, NotFoundError, decide_or
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.results import nodes_of
 
@@ -32,48 +36,94 @@ async def ask():
     async with AsyncClient(target) as client:
         return nodes_of((await client.place(request)).decisions[0])
 
+def reason_of(call):
+    try:
+        call()
+    except (InvalidRequestError, NotFoundError) as error:
+        return type(error).__name__ + " " + error.reason
+
 with Client(target) as client:
     sync = nodes_of(client.place(request).decisions[0])
+    streamed = [nodes_of(answer.decisions[0]) for answer in client.stream_place([request, request])]
+    refused = reason_of(lambda: client.place(PlaceRequest(cluster="unknown", jobs=request.jobs)))
 with Client("127.0.0.1:1") as nobody:
     fallback = decide_or(nobody.place, request, lambda: "own").value
 foreign = [name for name in ("placewise_core", "placewise_service", "numpy") if importlib.util.find_spec(name)]
-print(json.dumps({"sync": sync, "async": asyncio.run(ask()), "fallback": fallback, "foreign": foreign}))
+print(json.dumps({"sync": sync, "async": asyncio.run(ask()), "streamed": streamed, "refused": refused,
+                  "fallback": fallback, "foreign": foreign}))
 """
 
 
-async def run(*command: str | Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *map(str, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/"
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
-    return output.decode()
+def run(*command: str | Path) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel, and what it asks for, and nothing else."""
+    root = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", root, SOURCE)
+    (wheel,) = root.glob("placewise_client-*.whl")
+    run(sys.executable, "-m", "venv", root / "venv")
+    found = root / "venv" / "bin" / "python"
+    run(found, "-I", "-m", "pip", "install", "--quiet", wheel)
+    (root / "program.py").write_text(PROGRAM)
+    return found
+
+
+NODES = [
+    cluster_pb2.Node(id=f"n{i}", capacity=Resources(cpu_cores=8, gpus=4, memory_gib=64), state=cluster_pb2.Node.READY)
+    for i in range(3)
+]
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[str]:
+    server = await OracleServer(Oracle()).start()
+    server.oracle.report_nodes(cluster_pb2.ReportNodesRequest(cluster="c", nodes=NODES))
+    yield server.target
+    await server.stop()
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[str]:
+    server = PlacewiseServer(tmp_path)
+    server.launch()
+    with Client(server.target) as client:
+        client.report_nodes(cluster_pb2.ReportNodesRequest(cluster="c", nodes=NODES, full=True))
+    yield server.target
+    server.end()
+
+
+async def answers(python: Path, target: str) -> dict[str, Any]:
+    printed = await asyncio.to_thread(run, python, "-I", python.parents[2] / "program.py", target)
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_the_wheel_works_alone(tmp_path: Path) -> None:
-    await run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, SOURCE)
-    (wheel,) = tmp_path.glob("placewise_client-*.whl")  # noqa: ASYNC240 - nothing else runs in this loop
-    await run(sys.executable, "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    await run(python, "-m", "pip", "install", "--quiet", wheel)
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+class TestTheWheelAlone:
+    def test_it_brings_nothing_but_grpcio_and_protobuf(self, python: Path) -> None:
+        installed = json.loads(run(python, "-I", "-m", "pip", "list", "--format=json"))
+        names = {package["name"].lower().replace("_", "-") for package in installed}
+        assert names <= {"placewise-client", "grpcio", "protobuf", "typing-extensions", "pip", "setuptools"}
 
-    server = await OracleServer(Oracle()).start()
-    nodes = [cluster_pb2.Node(id=f"n{i}", capacity=Resources(gpus=4)) for i in range(3)]
-    server.oracle.report_nodes(cluster_pb2.ReportNodesRequest(cluster="c", nodes=nodes))
-    printed = await run(python, program, server.target)
-    await server.stop()
+    async def test_it_asks_a_service_in_memory(self, python: Path, fake: str) -> None:
+        found = await answers(python, fake)
+        assert found["sync"] == found["async"] == ["n2", "n1"]
+        assert found["streamed"] == [["n2", "n1"]] * 2
+        assert found["fallback"] == "own"
+        assert found["foreign"] == []
 
-    assert json.loads(printed.splitlines()[-1]) == {
-        "sync": ["n2", "n1"],
-        "async": ["n2", "n1"],
-        "fallback": "own",
-        "foreign": [],
-    }
-    installed = json.loads(await run(python, "-m", "pip", "list", "--format=json"))
-    names = {package["name"].lower().replace("_", "-") for package in installed}
-    assert names <= {"placewise-client", "grpcio", "protobuf", "typing-extensions", "pip", "setuptools"}
+    async def test_it_asks_the_real_service(self, python: Path, real: str) -> None:
+        found = await answers(python, real)
+        assert len(set(found["sync"])) == 2
+        assert found["async"] == found["sync"]
+        assert found["streamed"] == [found["sync"]] * 2
+        assert found["refused"] == "NotFoundError NOT_FOUND"
+        assert found["fallback"] == "own"
+        assert found["foreign"] == []
