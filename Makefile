@@ -10,7 +10,7 @@ CONTRACT := proto/contract.binpb
 .PHONY: e2e-kubernetes
 .PHONY: e2e-compose bench
 .PHONY: e2e-slurm
-.PHONY: help install run test lint openapi settings-doc fuzz stubs stubs-check freeze-contract clean
+.PHONY: help install run test lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,6 +67,9 @@ freeze-contract: install ## Make today's proto/ what later changes may not break
 
 openapi: install ## Write the OpenAPI document that a test compares with the contract
 	$(BIN)/python -m placewise_service.api.openapi > tests/golden/openapi.json
+
+readme: install ## Print README's answers anew, as a fresh service gives them
+	$(BIN)/python -m tests.e2e.readme_calls
 
 settings-doc: install ## Write docs/settings.md
 	$(BIN)/python -m placewise_service.settings > docs/settings.md
