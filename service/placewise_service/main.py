@@ -173,6 +173,7 @@ def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
         reserve_ttl_s=settings.place.reserve_ttl_s,
         stale_telemetry_after_s=settings.stale_telemetry_after_s,
         log_buffer_records=settings.declog.buffer_records,
+        observe_share=settings.declog.observe_share,
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )
     return build_engine(store, SystemClock(), telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)

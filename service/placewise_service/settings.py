@@ -132,6 +132,12 @@ class DecisionLogSettings(Section):
         ge=1,
         description="Records a process holds until Redis has taken them; more are dropped and counted.",
     )
+    observe_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Share of the Place decisions logged with what was seen, on clusters that do not explore.",
+    )
 
 
 class OtelSettings(Section):

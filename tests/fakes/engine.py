@@ -18,11 +18,15 @@ CLUSTER = "c"
 
 @asynccontextmanager
 async def running_engine(
-    nodes: int = 4, gpus: int = 4, store: StateStore | None = None, clock: ManualClock | None = None
+    nodes: int = 4,
+    gpus: int = 4,
+    store: StateStore | None = None,
+    clock: ManualClock | None = None,
+    observe_share: float = 0.0,
 ) -> AsyncIterator[Engine]:
     """An engine that knows cluster "c" of `nodes` equal nodes n0, n1, …"""
     clock = clock or ManualClock(1_000_000.0)
-    options = EngineOptions(queue=QueueSettings(slot_s=10.0))
+    options = EngineOptions(queue=QueueSettings(slot_s=10.0), observe_share=observe_share)
     engine = build_engine(store or MemoryStore(clock), clock, Telemetry(), options)
     await engine.start()
     if nodes:

@@ -20,6 +20,7 @@ from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.view import ClusterView
+from placewise_service.declog.record import decode
 from placewise_service.engine import Engine, common
 from placewise_service.state.codec import encode
 from placewise_service.state.memory import MemoryStore
@@ -318,6 +319,21 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
         assert nodes == [a.node for a in answer.decisions[0].assignments]
         full = view.index[next(iter(view.jobs[JobId("before")].assignments)).node]
         assert not mask[:, full].any(), "what is taken is masked"
+
+
+async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_too() -> None:
+    async with running_engine(nodes=8, gpus=8, observe_share=0.5) as engine:
+        await engine.place(place(make_job("dry"), is_dry_run=True))
+        for n in range(40):
+            await engine.place(place(make_job(f"j{n}")))
+        assert await engine._common.sink.flush()
+        entries = await engine._common.store.read_decisions(CLUSTER, "0", 100)
+        dry, *records = [decode(data) for _, data in entries]
+        assert dry.choices == ()
+        assert {record.meta.propensity for record in records} == {1.0}
+        seen = [record for record in records if record.choices]
+        assert 5 <= len(seen) <= 35  # of 40 fair draws; outside once in a million runs
+        assert all(record.choices[0].job_id == record.jobs[0].id for record in seen)
 
 
 async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -> None:

@@ -62,7 +62,13 @@ def build_engine(
     )
     return Engine(
         common=common,
-        placer=Placer(served.placement, served.placement[options.fallback_policy], tables.interference, served),
+        placer=Placer(
+            served.placement,
+            served.placement[options.fallback_policy],
+            tables.interference,
+            served,
+            observe_share=options.observe_share,
+        ),
         subtasks=served.subtasks,
         admission=served.admission,
         partition=served.partition,

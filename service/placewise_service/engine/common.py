@@ -37,6 +37,7 @@ class EngineOptions:
     reserve_ttl_s: float = 60.0
     stale_telemetry_after_s: float = 90.0
     log_buffer_records: int = 20_000
+    observe_share: float = 0.0
     queue: QueueSettings = QueueSettings()
 
 

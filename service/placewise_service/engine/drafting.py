@@ -6,6 +6,7 @@ Synchronous: between the first look at the view and the assumption of the result
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from random import random
 from types import MappingProxyType
 
 import structlog
@@ -39,19 +40,22 @@ class Draft:
     propensity: float = 1.0
     seed: int = 0
     is_explored: bool = False
+    is_observed: bool = False
     fallback_reason: str = ""
     choices: list[Choice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Placer:
-    """The policies in force and what they are given."""
+    """The policies in force and what they are given. `observe_share` of the decisions of a cluster that does not
+    explore are logged with what was seen; of one that explores, all."""
 
     policies: Mapping[str, PlacementPolicy]
     fallback: PlacementPolicy
     interference: GpuInterference
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
     encoder: Encoder = field(default_factory=Encoder)
+    observe_share: float = 0.0
 
     def draft(
         self,
@@ -92,6 +96,7 @@ class Placer:
         running: Mapping[JobId, RunningJob],
     ) -> None:
         rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
+        draft.is_observed = rate > 0 or (not command.is_dry_run and random() < self.observe_share)
         answers: dict[JobId, JobDecision] = {}
         for job in policy.order(command.jobs, view, context):
             known = view.jobs.get(job.id) or running.get(job.id)
@@ -112,7 +117,7 @@ class Placer:
         if proposal is None:
             outcome, blockers = why.explain(job, view, context)
             return JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
-        if rate > 0:
+        if draft.is_observed:
             self._observe(job, proposal, view, context, draft)
         draft.propensity *= proposal.propensity
         draft.is_explored |= is_explored

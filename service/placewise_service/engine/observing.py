@@ -1,7 +1,9 @@
 """What the log keeps of a choice that will be learned from: the observation, the mask of each step, the actions taken.
 
-Only where a cluster explores: elsewhere every propensity is 1, and there is nothing to weigh. The view moves on with
-the next event, so this is copied before the answer; packing and writing it comes after, with the rest of the record.
+Every choice of a cluster that explores, and a small share of the others, drawn without looking at them. There every
+propensity is 1, so that nothing is to be weighed, but a policy or a model of speeds may still be learned from what was
+seen. An observation costs as much as the decision. The view moves on with the next event, so this is copied before the
+answer; packing and writing it comes after, with the rest of the record.
 """
 
 from collections import Counter
