@@ -5,6 +5,7 @@ far, what of it would still fit, and what is free. Changes nothing and decides n
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,9 @@ class StepTokens:
         view, rows = builder.view, builder.rows
         self._builder = builder
         self._wanted = {id(group): self._wants(group) for group in builder.job.groups}
+        self._left = {role: builder.remaining_of(role) for role in _HERE}
+        self._kinds_left = Counter(id(group) for group in builder.groups_left())
+        self._nodes = {m for _, m in builder.placed}
         self._rooms: dict[Role, tuple[_Wanted, FloatArray]] = {}
         self._rack: IntArray = view.rack[rows]
         self._free: FloatArray = view.free[:, rows]
@@ -62,13 +66,12 @@ class StepTokens:
 
     def update(self, c: int) -> None:
         """After the builder placed a task on candidate c: only that node has changed, and what is left of the gang."""
-        builder, view = self._builder, self._builder.view
-        group, m = builder.placed[-1]
+        view = self._builder.view
+        group, m = self._builder.placed[-1]
         self._write_here(c, group)
         free: list[float] = view.free[:, m].tolist()
         inverse: list[float] = self._inverse[:, c].tolist()
         free[GPUS] = float(view.free_gpus()[m])
-        self._free[:, c] = free
         self.features[c, _USAGE] = (
             free[CPU] * inverse[CPU],
             free[MEMORY] * inverse[MEMORY],
@@ -78,6 +81,13 @@ class StepTokens:
             view.load()[m] * _LOAD_SCALE,
             view.task_count[m] * _COUNT_SCALE,
         )
+        self._nodes.add(m)
+        self._left[group.role] -= 1
+        self._kinds_left[id(group)] -= 1
+        if len(self._wanted) > 1:
+            self._free[:, c] = free
+            if not self._left[group.role]:
+                self.features[:, _FIT[group.role]] = 0.0
         for wanted, rooms in self._rooms.values():
             if rooms[c]:  # a gang only takes: where there was no room there is none now
                 rooms[c] = self._room_on(wanted, m, free)
@@ -101,30 +111,25 @@ class StepTokens:
 
     def _write_room(self) -> None:
         """What is left of the gang, and how much of it each node could still take."""
-        builder, out = self._builder, self.features
-        left = {role: builder.remaining_of(role) for role in _HERE}
-        nodes_used = len({m for _, m in builder.placed})
-        out[:, _GANG] = (_FEW_SCALE * nodes_used, *(_FEW_SCALE * count for count in left.values()))
-        fits_all: BoolArray | float = self._has_all_left()
-        for role, count in left.items():
+        out = self.features
+        out[:, _GANG] = (_FEW_SCALE * len(self._nodes), *(_FEW_SCALE * count for count in self._left.values()))
+        fits_all: BoolArray | None = None
+        for role, count in self._left.items():
             if count:
                 rooms = self._rooms_of(role)
                 out[:, _FIT[role]] = np.minimum(rooms, count) * _FEW_SCALE
-                fits_all = np.asarray((rooms >= count) * fits_all)
-            else:
-                out[:, _FIT[role]] = 0.0
-        out[:, _FITS_ALL] = fits_all
+                fits = rooms >= count
+                fits_all = fits if fits_all is None else fits_all & fits
+        if fits_all is not None:
+            out[:, _FITS_ALL] = fits_all & self._fits_together() if len(self._wanted) > 1 else fits_all
 
-    def _has_all_left(self) -> BoolArray | float:
-        """(C,) 1 where all that is left fits together; 1 for tasks of one kind, whose own rooms say so."""
-        groups = self._builder.groups_left()
-        if all(group is groups[0] for group in groups):
-            return 1.0
+    def _fits_together(self) -> BoolArray:
+        """(C,) True where what is left of all groups fits at once."""
         need = np.zeros(len(self._free))
-        for group in groups:
-            wanted = self._wanted[id(group)]
+        for kind, count in self._kinds_left.items():
+            wanted = self._wanted[kind]
             for row, amount in wanted.amounts:
-                need[row] += amount if row != GPUS or wanted.is_plain else 0.0
+                need[row] += count * amount if row != GPUS or wanted.is_plain else 0.0
         needed = need.nonzero()[0]
         return np.asarray((self._free[needed] >= need[needed, None]).all(axis=0))
 

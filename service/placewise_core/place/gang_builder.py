@@ -74,7 +74,8 @@ class GangBuilder:
 
     def mask(self) -> BoolArray:
         """(2C,) actions that are possible now. All False while tasks remain means the gang does not fit this way."""
-        return np.concatenate([self._role_mask(role) for role in _ROLES])
+        workers, servers = (self._role_mask(role) for role in _ROLES)
+        return np.concatenate((workers, servers))
 
     def is_stuck(self) -> bool:
         """True if no action is possible."""
