@@ -45,8 +45,7 @@ class AdapterProcess:
         if self.is_tls:
             certificate, key = self.plane.authority.issue(self.name)
             listen |= {"certificate_path": str(certificate), "key_path": str(key)}
-        # fifo: the default, proteus, answers a queue once per slot, and would have every test wait for its slot.
-        adapter = {"retry_s": 0.25, "decide_budget_s": 2.0, "admit_policy": "fifo"} | config.pop("adapter", {})
+        adapter = {"retry_s": 0.25, "decide_budget_s": 2.0} | config.pop("adapter", {})
         document = {
             "cluster": "e2e",
             "service": {"targets": [service]},

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pyarrow import parquet
 from tests.e2e.slurm_cluster import SlurmCluster, free_ports
@@ -75,7 +76,6 @@ class SlurmWorld:
             "PLACEWISE_STATE_DIR": str(self.root / "service-state"),
             "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
             "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
-            "PLACEWISE_ADMIT__POLICY": "fifo",
         }
 
     def start_service(self) -> None:
@@ -152,16 +152,22 @@ class SlurmWorld:
 
     def exported_outcomes(self) -> set[tuple[str, str, str]]:
         """(job key, kind, decision id) of every outcome in the decision log, as `placewise log export` writes it."""
+        rows = self._exported("outcomes", "job_id", "kind", "decision_id")
+        return {(row["job_id"], row["kind"].upper(), row["decision_id"]) for row in rows}
+
+    def exported_shares(self, job_id: int) -> dict[str, tuple[str, float]]:
+        """(status, seconds) of each unit that a job's Partition decision gave a share, joined with its outcome."""
+        rows = self._exported("joined", "job_id", "rpc", "unit", "status", "actual_s")
+        of_job = [row for row in rows if (row["job_id"], row["rpc"]) == (str(job_id), "Partition")]
+        return {row["unit"]: (row["status"], row["actual_s"]) for row in of_job}
+
+    def _exported(self, table: str, *columns: str) -> list[dict[str, Any]]:
         folder = self.root / "export"
         command = [PLACEWISE, "log", "export", str(folder), "--cluster", CLUSTER]
         environment = {**os.environ, **self.service_environment}
         subprocess.run(command, env=environment, cwd=self.root, check=True, capture_output=True, timeout=120)
-        found = set()
-        for path in folder.rglob("*.parquet"):
-            if "outcomes" in str(path.relative_to(folder)):
-                rows = parquet.read_table(path, columns=["job_id", "kind", "decision_id"]).to_pylist()
-                found |= {(row["job_id"], row["kind"].upper(), row["decision_id"]) for row in rows}
-        return found
+        paths = [path for path in folder.rglob("*.parquet") if table in path.relative_to(folder).parts]
+        return [row for path in paths for row in parquet.read_table(path, columns=list(columns)).to_pylist()]
 
     def timeline(self) -> dict[int, dict[str, float]]:
         """Seconds since the epoch of each job's submission, last update and (last) start, from slurmctld's log."""
@@ -182,13 +188,16 @@ class SlurmWorld:
 
 
 @contextlib.contextmanager
-def slurm_world(*, is_typed: bool = False, is_dry_run: bool = False, nodes: int = 16) -> Iterator[SlurmWorld]:
+def slurm_world(
+    *, is_typed: bool = False, is_dry_run: bool = False, nodes: int = 16, settings: str = ""
+) -> Iterator[SlurmWorld]:
+    """`settings` are further lines of the bridge's `[adapter]`."""
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
     root.chmod(0o755)
     grpc_port, rest_port = free_ports(2)
     poke_port = free_ports(1, socket.SOCK_DGRAM)[0]
-    text = _bridge_toml(root, grpc_port, poke_port, is_typed=is_typed, is_dry_run=is_dry_run)
+    text = _bridge_toml(root, grpc_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
     (root / "bridge.toml").write_text(text)
     (root / "shares").mkdir()
     loaded = config.load(root / "bridge.toml")
@@ -224,7 +233,7 @@ def slurm_world(*, is_typed: bool = False, is_dry_run: bool = False, nodes: int 
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _bridge_toml(root: Path, grpc_port: int, poke_port: int, *, is_typed: bool, is_dry_run: bool) -> str:
+def _bridge_toml(root: Path, grpc_port: int, poke_port: int, settings: str, *, is_typed: bool, is_dry_run: bool) -> str:
     return f"""
 [adapter]
 cluster = "{CLUSTER}"
@@ -232,6 +241,7 @@ resync_s = 5.0
 start_timeout_s = 8.0
 release_after_s = 3.0
 is_dry_run = {str(is_dry_run).lower()}
+{settings}
 
 [service]
 address = "127.0.0.1:{grpc_port}"

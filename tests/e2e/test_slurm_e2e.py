@@ -259,7 +259,8 @@ def test_typed_gpus_shares_and_foreign_jobs() -> None:
         script = "echo $CUDA_VISIBLE_DEVICES > gpus.$SLURM_JOB_ID; sleep 1"
         ids = [slurm.submit(script, "-N1", f"--gres=gpu:{rng.choice([1, 2, 3, 5])}") for _ in range(20)]
         share = slurm.submit(
-            "srun bash -c 'echo $PLACEWISE_SHARE_UNIT $PLACEWISE_SHARE_SCALE' > share.$SLURM_JOB_ID",
+            "srun bash -c 'echo $PLACEWISE_SHARE_UNIT $PLACEWISE_SHARE_SCALE; sleep $((1 + SLURM_LOCALID))'"
+            " > share.$SLURM_JOB_ID",
             "-N1",
             "--ntasks-per-node=2",
             "--gres=gpu:2",
@@ -278,13 +279,23 @@ def test_typed_gpus_shares_and_foreign_jobs() -> None:
         shares = [line.split() for line in lines if line]
         assert len({unit for unit, _ in shares}) == 2
         assert sum(float(scale) for _, scale in shares) == pytest.approx(100)
-        print(f"\ntyped GPUs: 20 jobs on exactly the GPUs decided; shares {shares}")
+        wait_until_quiet(world, client)
+        fates = world.exported_shares(share)
+        assert {unit.partition("/")[2] for unit in fates} == {unit for unit, _ in shares}
+        assert {status for status, _ in fates.values()} == {"OBSERVED"}
+        # The tasks slept for one and for two seconds.
+        assert sorted(round(seconds) for _, seconds in fates.values()) == [1, 2]
+        print(f"\ntyped GPUs: 20 jobs on exactly the GPUs decided; shares {shares}, took {fates}")
 
 
 def test_admission_by_proteus_takes_one_job_per_slot() -> None:
     """Backlog control holds jobs although the cluster is empty: a wait is a wait, and every job gets its turn."""
     slot_s = 2
-    with slurm_world(nodes=4) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+    of_the_cluster = 'admit_policy = ""'
+    with (
+        slurm_world(nodes=4, settings=of_the_cluster) as world,
+        Client(f"127.0.0.1:{world.grpc_port}") as client,
+    ):
         queue = QueueSettings(queue="main", v=0.5, epsilon_seconds=600, slot_duration=Duration(seconds=slot_s))
         settings = ClusterSettings(admit_policy="proteus", queues=[queue])
         client.update_cluster_settings(UpdateClusterSettingsRequest(cluster=CLUSTER, settings=settings))
