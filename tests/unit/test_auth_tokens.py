@@ -2,6 +2,7 @@
 
 import datetime
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -12,9 +13,14 @@ from tests.fakes.faces import Faces, FakeEngine, faces
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
+from placewise.v1.decision_pb2 import PlaceRequest
+from placewise.v1.decision_pb2_grpc import DecisionServiceStub
+from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
 from placewise_service.api.auth import ANYONE, Open, Principal, Scope, TokenFile, TokensFileError, create_token
+from placewise_service.api.routes import ROUTES
+from placewise_service.api.rpcs import RPCS, Reach, Rpc
 
 PLACE = "/v1/clusters/prod/jobs:place"
 QUESTION = {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}
@@ -135,6 +141,56 @@ async def test_both_faces_demand_tokens(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.GetCluster(GetClusterRequest(cluster="prod"), metadata=wrong)
             assert caught.value.code() is code
+
+
+@pytest.mark.parametrize("name", sorted(RPCS))
+async def test_each_call_needs_its_scope_on_its_cluster_by_both_faces(tmp_path: Path, name: str) -> None:
+    rpc, path = RPCS[name], tmp_path / "t"
+    others = [scope for scope in Scope if scope is not rpc.scope]
+    everywhere = create_token(path, "everywhere", [rpc.scope])
+    here = create_token(path, "here", [rpc.scope], ["prod"])
+    refused = [create_token(path, "another scope", others)]
+    if rpc.reach is Reach.CLUSTER:
+        refused.append(create_token(path, "another cluster", [rpc.scope], ["other"]))
+    if rpc.reach is Reach.ALL:
+        refused.append(here)
+    async with faces(authenticator=TokenFile(path, ManualClock())) as running:
+        for token in (everywhere, *([] if here in refused else [here])):
+            assert not await is_denied(running, rpc, token)
+        for token in refused:
+            assert await is_denied(running, rpc, token)
+
+
+async def is_denied(running: Faces, rpc: Rpc, token: str) -> bool:
+    """Whether the token may not make the call, on cluster "prod" where it is about one: both faces say the same."""
+    fields = {"cluster": "prod"} if "cluster" in rpc.request.DESCRIPTOR.fields_by_name else {}
+    call = running.channel.unary_unary(rpc.path, response_deserializer=rpc.response.FromString)
+    answered = call(rpc.request(**fields).SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
+    by_grpc = await answered.code() is grpc.StatusCode.PERMISSION_DENIED
+    (route,) = (route for route in ROUTES if route.rpc is rpc)
+    url = route.path.format(cluster="prod", decision_id="d", name="n")
+    body = {"json": {}} if route.body else {}
+    response = await running.http.request(route.method, url, headers={"authorization": f"Bearer {token}"}, **body)
+    assert (response.status_code == 403) is by_grpc, (rpc.name, response.text)
+    return by_grpc
+
+
+async def test_each_question_of_a_stream_is_authorised_by_its_own_cluster(tmp_path: Path) -> None:
+    token = create_token(tmp_path / "t", "prod alone", [Scope.DECIDE], ["prod"])
+    engine = FakeEngine()
+    for cluster in ("prod", "other"):
+        await engine.report_nodes(cluster, [make_node("n0")], full=True)
+
+    async def questions() -> AsyncIterator[PlaceRequest]:
+        for cluster in ("prod", "other", "prod"):
+            group = TaskGroup(role=TaskGroup.WORKER, count=1)
+            yield PlaceRequest(cluster=cluster, jobs=[Job(id=f"in-{cluster}", groups=[group])])
+
+    async with faces(engine, authenticator=TokenFile(tmp_path / "t", ManualClock())) as running:
+        stub = DecisionServiceStub(running.channel)
+        metadata = (("authorization", f"Bearer {token}"),)
+        answers = [answer async for answer in stub.StreamPlace(questions(), metadata=metadata)]
+        assert [answer.error.code for answer in answers] == [0, grpc.StatusCode.PERMISSION_DENIED.value[0], 0]
 
 
 async def rest_codes(running: Faces, token: str | None) -> list[int]:
