@@ -39,6 +39,7 @@ MESSAGES = {
     Reason.UNIT_BUSY: "it serves a job",
     Reason.SHARE_BELOW_THRESHOLD: "its share would be too small to be worth the overhead",
 }
+_KEPT = 4096  # what is told again as it stands; answers of usual size are well below
 _NAMED = 256  # a task split over part of 10 000 nodes has tens of thousands left: named one by one only when explained
 
 
@@ -57,28 +58,31 @@ class Exclusion:
         self.codes[self.codes == 0] = CODES[reason]
         self.codes[rows] = 0
 
-    def named(self, units: Units, view: ClusterView, is_explaining: bool) -> tuple[Excluded, ...]:
+    def named(self, units: Units, is_explaining: bool) -> tuple[Excluded, ...]:
         """Excluded units one by one, in the order of REASONS; the first 256 unless explained."""
         limit = len(self.codes) if is_explaining else _NAMED
         found: list[Excluded] = []
-        for reason in self._reasons():
-            rows = np.flatnonzero(self.codes == CODES[reason])[: limit - len(found)]
-            message = MESSAGES[reason]
-            for u, m in zip(rows.tolist(), units.node[rows].tolist(), strict=True):
-                found.append(Excluded(view.node_id(m), units.name(u), reason, message))
+        for reason in self.counts():
+            code = CODES[reason]
+            for u in np.flatnonzero(self.codes == code)[: limit - len(found)].tolist():
+                found.append(units.told.get((u, code)) or _told(units, u, reason))
         return tuple(found)
 
     def blockers(self) -> tuple[Blocker, ...]:
         """How many units each reason keeps out."""
-        counts = self._counts()
-        return tuple(Blocker(r, nodes=int(counts[CODES[r]]), message=MESSAGES[r]) for r in self._reasons())
+        return tuple([Blocker(r, nodes=count, message=MESSAGES[r]) for r, count in self.counts().items()])
 
-    def _counts(self) -> IntArray:
-        return np.bincount(np.maximum(self.codes, 0), minlength=len(REASONS) + 1)
+    def counts(self) -> dict[Reason, int]:
+        """How many units each reason keeps out, in the order of REASONS, without those that keep out none."""
+        counts: list[int] = np.bincount(np.maximum(self.codes, 0), minlength=len(REASONS) + 1).tolist()
+        return {reason: count for reason, count in zip(REASONS, counts[1:], strict=True) if count}
 
-    def _reasons(self) -> list[Reason]:
-        counts = self._counts()
-        return [reason for reason in REASONS if counts[CODES[reason]]]
+
+def _told(units: Units, u: int, reason: Reason) -> Excluded:
+    excluded = Excluded(units.node_ids[u], units.names[u], reason, MESSAGES[reason])
+    if len(units.told) < _KEPT:
+        units.told[u, CODES[reason]] = excluded
+    return excluded
 
 
 def excluded_units(

@@ -110,10 +110,10 @@ class HeatIsland:
         exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
         if not figures.capability.all():
             exclusion.add((figures.capability <= 0)[units.node], Reason.UTILISATION_LIMIT)
-        plan = self._plan(task, view, units, figures, exclusion, q)
+        plan = self._plan(task, units, figures, exclusion, q)
         return replace(
             plan,
-            excluded=(*_unknown(unknown), *exclusion.named(units, view, context.is_explaining)),
+            excluded=(*_unknown(unknown), *exclusion.named(units, context.is_explaining)),
             blockers=(*plan.blockers, *exclusion.blockers()),
         )
 
@@ -172,7 +172,6 @@ class HeatIsland:
     def _plan(
         self,
         task: DivisibleTask,
-        view: ClusterView,
         units: Units,
         figures: _Figures,
         exclusion: Exclusion,
@@ -191,7 +190,7 @@ class HeatIsland:
             return _too_hot(task, units, figures, exclusion, candidates, q)
         if len(chosen.rows) < len(rows):
             exclusion.keep_only(chosen.rows, Reason.SHARE_BELOW_THRESHOLD)
-        shares = _shares(task, chosen, view, units, figures.thermal)
+        shares = _shares(task, chosen, units, figures.thermal)
         threshold = threshold_scale(max(len(shares), 2), mean, figures.serial, q)
         return PartitionPlan(
             Outcome.PLACED,
@@ -258,9 +257,7 @@ def _without_idle(chosen: _Candidates, serial_scale: float) -> _Candidates:
     return chosen.take(np.flatnonzero(useful))
 
 
-def _shares(
-    task: DivisibleTask, chosen: _Candidates, view: ClusterView, units: Units, thermal: ThermalState
-) -> tuple[Share, ...]:
+def _shares(task: DivisibleTask, chosen: _Candidates, units: Units, thermal: ThermalState) -> tuple[Share, ...]:
     node = units.node[chosen.rows]
     if len(chosen.rows) == 1:
         scales = np.array([task.parallel_scale])
@@ -271,9 +268,10 @@ def _shares(
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
     peaks = np.nan_to_num(peak_celsius(thermal.rows(node), working))
-    columns = (chosen.rows, node, scales, seconds, peaks, chosen.capability)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return tuple(Share(view.node_id(m), units.name(u), t, s, peak, c) for u, m, t, s, peak, c in rows)
+    columns = (chosen.rows, scales, seconds, peaks, chosen.capability)
+    rows = zip(*[column.tolist() for column in columns], strict=True)
+    node_ids, names = units.node_ids, units.names
+    return tuple([Share(node_ids[u], names[u], t, s, peak, c) for u, t, s, peak, c in rows])
 
 
 def _nothing(outcome: Outcome, q: float, blockers: tuple[Blocker, ...]) -> PartitionPlan:

@@ -5,10 +5,11 @@ the GPUs and is no unit of its own. Idle means that it serves no job.
 """
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from placewise_core.decision import Excluded
 from placewise_core.job import JobId
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
@@ -17,7 +18,10 @@ NO_GPU = -1
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """All units in node order: (U,) node index and GPU index (NO_GPU for a CPU); (M,) facts of their nodes."""
+    """All units in node order: (U,) node index and GPU index (NO_GPU for a CPU), and names; (M,) facts of their nodes.
+
+    `told` keeps what was said of excluded units, by unit and reason code: the busy ones are the same in most answers.
+    """
 
     node: IntArray
     gpu: IntArray
@@ -25,10 +29,9 @@ class Units:
     gpu_memory_gib: FloatArray
     per_node: IntArray
     flat: IntArray  # where each GPU is in the view's (M, G) arrays, unrolled
-
-    def name(self, u: int) -> str:
-        """The part of a unit's name after its node."""
-        return "cpu" if self.gpu[u] == NO_GPU else f"gpu{self.gpu[u]}"
+    node_ids: list[str]
+    names: list[str]  # the part after the node
+    told: dict[tuple[int, int], Excluded] = field(default_factory=dict)
 
     def is_idle(self, view: ClusterView) -> BoolArray:
         """(U,) units that serve no job."""
@@ -62,7 +65,10 @@ def units_of(view: ClusterView) -> Units:
     memory: FloatArray = view.gpu_memory.max(axis=1, initial=0.0)
     node, gpu = node[order], gpu[order]
     flat = node * view.gpu_exists.shape[1] + np.maximum(gpu, 0)
-    return Units(node, gpu, has_gpu, memory, per_node, flat)
+    unit_names = {NO_GPU: "cpu"} | {g: f"gpu{g}" for g in range(view.gpu_exists.shape[1])}
+    node_ids = [view.node_id(m) for m in node.tolist()]
+    names = [unit_names[g] for g in gpu.tolist()]
+    return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names)
 
 
 class UnitsCache:
@@ -91,7 +97,7 @@ def selected(units: Units, view: ClusterView, names: tuple[str, ...]) -> tuple[B
             head, _, tail = name.rpartition("/")
             m = view.index.get(head)
         rows = range(int(first[m]), int(first[m] + units.per_node[m])) if m is not None else range(0)
-        hits = [u for u in rows if tail in ("", units.name(u))]
+        hits = [u for u in rows if tail in ("", units.names[u])]
         if not hits:
             unknown.append(name)
         mask[hits] = True

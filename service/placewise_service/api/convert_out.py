@@ -170,32 +170,39 @@ def _meta(meta: DecisionMeta) -> decision_pb2.DecisionMeta:
 
 def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionResponse:
     plan = decision.plan
-    return decision_pb2.PartitionResponse(
+    message = decision_pb2.PartitionResponse(
         outcome=_OUTCOMES[plan.outcome],
-        shares=[_share(share) for share in plan.shares],
         units=len(plan.shares),
         threshold_scale=plan.threshold_scale,
         predicted_seconds=plan.predicted_s,
-        excluded=[_excluded(item) for item in plan.excluded],
         meta=_meta(decision.meta),
         overhead_s=plan.overhead_s,
         blockers=_blockers(plan.blockers),
     )
+    # There are hundreds of these: filled in place, field by field, they take a third of the time of keyword arguments.
+    add_share = message.shares.add
+    for share in plan.shares:
+        _fill_share(add_share(), share)
+    add_excluded = message.excluded.add
+    for excluded in plan.excluded:
+        _fill_excluded(add_excluded(), excluded)
+    return message
 
 
-def _share(share: Share) -> decision_pb2.Share:
-    return decision_pb2.Share(
-        node=share.node,
-        unit=share.unit,
-        scale=share.scale,
-        predicted_seconds=share.predicted_s,
-        predicted_peak_celsius=share.predicted_peak_celsius,
-        capability=share.capability,
-    )
+def _fill_share(message: decision_pb2.Share, share: Share) -> None:
+    message.node = share.node
+    message.unit = share.unit
+    message.scale = share.scale
+    message.predicted_seconds = share.predicted_s
+    message.predicted_peak_celsius = share.predicted_peak_celsius
+    message.capability = share.capability
 
 
-def _excluded(item: Excluded) -> decision_pb2.Excluded:
-    return decision_pb2.Excluded(node=item.node, unit=item.unit, reason=_REASONS[item.reason], message=item.message)
+def _fill_excluded(message: decision_pb2.Excluded, excluded: Excluded) -> None:
+    message.node = excluded.node
+    message.unit = excluded.unit
+    message.reason = _REASONS[excluded.reason]
+    message.message = excluded.message
 
 
 def admit_response(decision: AdmitDecision, settings: QueueSettings) -> decision_pb2.AdmitOrWaitResponse:
