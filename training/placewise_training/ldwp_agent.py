@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from placewise_core.features import UTILISATION_COLUMNS, encode_utilisation
-from placewise_core.job import SubtaskState
 from placewise_core.view import ClusterView
 from placewise_training.models.dqn import FixedDqn, transferred
 from placewise_training.sim.choosers import NodeChooser
@@ -92,11 +91,11 @@ class PaperDqn:
         """The net, rebuilt where nodes came or went; what was remembered was of another feature space."""
         if self.net is not None and self.net.nodes == names:
             if self._target is None:
-                self._target = _clone(self.net)
+                self._target = clone(self.net)
             return self.net
         torch.manual_seed(self.seed)
         self.net = FixedDqn(names, _TASK, _NODE) if self.net is None else transferred(self.net, names)
-        self._target = _clone(self.net)
+        self._target = clone(self.net)
         self._memory.clear()
         self._last = self._observed = None
         return self.net
@@ -193,16 +192,11 @@ class _Throughput:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._seen: deque[tuple[float, float]] = deque([(0.0, 0.0)])
-        self._finished: dict[str, int] = {}
+        self._done: dict[str, float] = {}  # nodes that left keep theirs
 
     def at(self, now_s: float, nodes: Mapping[str, NodeQueue]) -> float:
-        self._finished.update({name: queue.finished for name, queue in nodes.items()})
-        under_way = sum(
-            sum(s.state is SubtaskState.DONE for s in job.subtasks) / len(job.subtasks)
-            for queue in nodes.values()
-            for _, job in queue.tasks.values()
-        )
-        done = sum(self._finished.values()) + under_way
+        self._done.update({name: queue.work_done for name, queue in nodes.items()})
+        done = sum(self._done.values())
         self._seen.append((now_s, done))
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - self._window_s:
             self._seen.popleft()
@@ -210,7 +204,8 @@ class _Throughput:
         return 60.0 * (done - before) / max(1.0, now_s - since_s)
 
 
-def _clone(net: FixedDqn) -> FixedDqn:
+def clone(net: FixedDqn) -> FixedDqn:
+    """With weights of its own."""
     copy = FixedDqn(net.nodes, net.task_features, net.node_features)
     copy.load_state_dict(net.state_dict())
     return copy

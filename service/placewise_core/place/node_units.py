@@ -12,6 +12,7 @@ from placewise_core.place.subtask_metrics import SubtaskMetrics, gpu_vector
 from placewise_core.view import CPU, ClusterView, FloatArray
 
 SM, DRAM = 0, 4  # rows of gpu_vector
+_Running = tuple[JobId, Subtask, str]  # of which job, and on which unit
 
 
 @dataclass(slots=True)
@@ -58,15 +59,17 @@ class NodeUnits:
 def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics) -> NodeUnits:
     """Units of node m with what the view and the running subtasks of the request say is on them."""
     cores = int(view.capacity[CPU, m])
-    busy = {unit for _, _, unit in _running(view, m, jobs) if unit.startswith("cpu")}
+    held = _held(view, m)
+    running = list(_running(held, jobs))
+    busy = {unit for _, _, unit in running if unit.startswith("cpu")}
     idle = [name for name in (f"cpu{i}" for i in range(cores)) if name not in busy]
     # Cores held by whole jobs have no names: they are taken from the end.
-    unnamed = math.ceil(sum(a.demand.cpu_cores for _, a in _assignments(view, m) if not a.cpu_unit))
+    unnamed = math.ceil(sum(a.demand.cpu_cores for _, a in held if not a.cpu_unit))
     idle = idle[: max(0, min(len(idle), cores - unnamed))]
     gpus = {
         gpu.index: _unit(view, m, gpu.index) for gpu in view.nodes[m].gpus if not view.gpu_is_exclusive[m, gpu.index]
     }
-    _add_running(view, m, jobs, metrics, gpus)
+    _add_running(view, m, running, metrics, gpus)
     return NodeUnits(cores, idle, [gpus[g] for g in sorted(gpus)])
 
 
@@ -81,11 +84,11 @@ def _unit(view: ClusterView, m: int, g: int) -> GpuUnit:
 
 
 def _add_running(
-    view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics, gpus: dict[int, GpuUnit]
+    view: ClusterView, m: int, running: Sequence[_Running], metrics: SubtaskMetrics, gpus: dict[int, GpuUnit]
 ) -> None:
     """Running subtasks on their GPUs. Telemetry already counts them; where it is silent, their own metrics do."""
     silent = {g.index for g in view.nodes[m].gpus if math.isnan(g.util)}
-    for job_id, subtask, unit in _running(view, m, jobs):
+    for job_id, subtask, unit in running:
         gpu = gpus.get(int(unit[3:])) if unit.startswith("gpu") and unit[3:].isdigit() else None
         if gpu is None:
             continue
@@ -95,24 +98,29 @@ def _add_running(
             gpu.util, gpu.memory_util = util, memory
 
 
-def _running(view: ClusterView, m: int, jobs: Sequence[Job]) -> Iterator[tuple[JobId, Subtask, str]]:
-    """(job, subtask, unit) of every running subtask: as the request says for its jobs, as the view says for others."""
+def _running(held: Sequence[tuple[RunningJob, Assignment]], jobs: Sequence[Job]) -> Iterator[_Running]:
+    """Every running subtask: as the request says for its jobs, as the view says for others."""
     asked = {job.id for job in jobs}
     for job in jobs:
         for subtask in job.subtasks:
             if subtask.state is SubtaskState.RUNNING and subtask.unit:
                 yield job.id, subtask, subtask.unit.rpartition("/")[2]
-    for running, assignment in _assignments(view, m):
-        if running.id in asked or not assignment.cpu_unit:
+    for running, assignment in held:
+        if not assignment.cpu_unit or running.id in asked:
             continue
         found = next((s for s in running.job.subtasks if s.id == assignment.subtask), None)
         if found is not None:
             yield running.id, found, assignment.cpu_unit
 
 
-def _assignments(view: ClusterView, m: int) -> Iterator[tuple[RunningJob, Assignment]]:
-    """What running jobs hold on node m."""
+def _held(view: ClusterView, m: int) -> list[tuple[RunningJob, Assignment]]:
+    """What running jobs hold on node m, of cores: a pipeline that only waits there holds nothing."""
+    node = view.node_id(m)
+    found = []
     for job_id in view.jobs_on(m):
         running = view.jobs.get(job_id)
         if running is not None:
-            yield from ((running, a) for a in running.assignments if view.index.get(a.node) == m)
+            for assignment in running.assignments:
+                if (assignment.cpu_unit or assignment.demand.cpu_cores) and assignment.node == node:
+                    found.append((running, assignment))
+    return found

@@ -80,13 +80,17 @@ class Recorder:
     taught: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     _encoder: RowEncoder = field(default_factory=RowEncoder)
+    _teacher: DrainFirst = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._teacher = DrainFirst(self.truth)
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         if self.has_times:
             measure_times(view, self.truth)
         names = list(nodes)
         rows = self._encoder.encode(asked(task), view, [view.index[name] for name in names])
-        taught = names.index(DrainFirst(self.truth).choose(task, view, nodes, now_s))
+        taught = names.index(self._teacher.choose(task, view, nodes, now_s))
         rng = np.random.default_rng((self.seed, 72, task.number))
         drawn = rng.random()
         if drawn < self.explore:

@@ -92,6 +92,7 @@ class BacklogEct:
         self._core_s = {name: kind.core_s for name, kind in kinds.items()}
         gains = [kind.speedup for kind in kinds.values() if kind.has_gpu_version]
         self._mean_speedup = sum(gains) / len(gains)
+        self._kept: dict[int, tuple[Job, float]] = {}
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
         own = self._work(task)
@@ -101,10 +102,16 @@ class BacklogEct:
         return task.size * sum(self._core_s[s.kind] for s in task.job.subtasks)
 
     def _ahead(self, queue: "NodeQueue") -> float:
-        return sum(
-            task.size * sum(self._core_s[s.kind] for s in job.subtasks if s.state is not SubtaskState.DONE)
-            for task, job in queue.tasks.values()
-        )
+        return sum(self._left(task, job) for task, job in queue.tasks.values())
+
+    def _left(self, task: PipelineTask, job: Job) -> float:
+        """Core-seconds of what is not done. Remembered until the task goes on."""
+        kept = self._kept.get(task.number)
+        if kept is not None and kept[0] is job:
+            return kept[1]
+        left = task.size * sum(self._core_s[s.kind] for s in job.subtasks if s.state is not SubtaskState.DONE)
+        self._kept[task.number] = (job, left)
+        return left
 
     def _pace(self, queue: "NodeQueue") -> float:
         gpus = len(queue.spec.node.gpus) * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * self._mean_speedup
@@ -123,6 +130,7 @@ class DrainFirst:
 
     def __init__(self, truth: str) -> None:
         self._kinds = subtask_truths(truth)
+        self._kept: dict[int, tuple[Job, tuple[float, float]]] = {}
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
         cpu_s, gpu_s = self._work(task, task.job)
@@ -136,7 +144,10 @@ class DrainFirst:
         return max(cpu_s / max(1, queue.cores), gpu_s / max(power, 1e-9))
 
     def _work(self, task: PipelineTask, job: Job) -> tuple[float, float]:
-        """Seconds on cores alone, and on one K80, of what is not done."""
+        """Seconds on cores alone, and on one K80, of what is not done. Remembered until the task goes on."""
+        kept = self._kept.get(task.number)
+        if kept is not None and kept[0] is job:
+            return kept[1]
         cpu_s = gpu_s = 0.0
         for subtask in job.subtasks:
             if subtask.state is SubtaskState.DONE:
@@ -147,4 +158,5 @@ class DrainFirst:
                 gpu_s += left_s / kind.speedup
             else:
                 cpu_s += left_s
+        self._kept[task.number] = (job, (cpu_s, gpu_s))
         return cpu_s, gpu_s

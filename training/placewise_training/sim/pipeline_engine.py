@@ -58,6 +58,7 @@ class NodeQueue:
     tasks: dict[str, tuple[PipelineTask, Job]] = field(default_factory=dict)
     running: dict[tuple[str, str], _Running] = field(default_factory=dict)
     finished: int = 0
+    work_done: float = 0.0  # tasks' worth of subtasks
     _by_unit: dict[str, list[_Running]] = field(default_factory=dict)
     _used: Use | None = None
 
@@ -245,7 +246,8 @@ class PipelineSimulation:
         jobs = [job for _, job in itertools.islice(queue.tasks.values(), _WINDOW)]
         if not jobs:
             return
-        for job_id, subtask_id, unit in self.units.assign(jobs, name, self.view, self._unit_states(queue), self.now_s):
+        states = self._unit_states(queue) if self.units.wants_states else ()
+        for job_id, subtask_id, unit in self.units.assign(jobs, name, self.view, states, self.now_s):
             self._start(queue, job_id, subtask_id, unit)
 
     def _unit_states(self, queue: NodeQueue) -> list[UnitState]:
@@ -299,6 +301,7 @@ class PipelineSimulation:
         job = _with_state(job, key[1], SubtaskState.DONE, "")
         queue.tasks[key[0]] = (task, job)
         self.work_done += 1.0 / len(job.subtasks)
+        queue.work_done += 1.0 / len(job.subtasks)
         done = sum(s.state is SubtaskState.DONE for s in job.subtasks)
         if done == len(job.subtasks):
             self._finish_task(queue, task)

@@ -28,9 +28,13 @@ class UnitState:
 
 
 class UnitPolicy(Protocol):
-    """Assigns ready subtasks of the tasks on one node to its units. Called at every arrival and completion there."""
+    """Assigns ready subtasks of the tasks on one node to its units. Called at every arrival and completion there.
+
+    `wants_states` False: it reads what runs where from the jobs, and is given no states of units.
+    """
 
     name: str
+    wants_states: bool
 
     def assign(
         self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
@@ -43,6 +47,7 @@ class IawpUnits:
     """The service's own scheduler."""
 
     name = "iawp"
+    wants_states = False
 
     def __init__(self, metrics: SubtaskMetrics | None = None, scheduler: SubtaskScheduler | None = None) -> None:
         self._metrics = metrics
@@ -58,6 +63,7 @@ class _OneByOne:
     """A baseline: ready subtasks in order of arrival, each to the unit `choose` wants, one to a unit."""
 
     name = ""
+    wants_states = True
 
     def assign(
         self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
