@@ -1,0 +1,84 @@
+"""LDWP's Q nets: symmetry, masks, parameter transfer; and the paper's DQN learns and follows nodes that come and go."""
+
+import numpy as np
+import pytest
+import torch
+
+from placewise_training.ldwp_agent import DqnSettings, Logged, PaperDqn, pretrained
+from placewise_training.models.dqn import FixedDqn, NodeDqn, transferred
+from placewise_training.sim.choosers import LoadedPats, NodeChooser
+from placewise_training.sim.faults import Fault, FaultKind, added
+from placewise_training.sim.hardware import ldwp_cluster
+from placewise_training.sim.pipeline_engine import PipelineSimulation
+from placewise_training.sim.pipelines import PipelineWorkload
+from placewise_training.sim.units import IawpUnits
+
+
+def simulation(chooser: NodeChooser, seed: int, tasks: int = 60, **more: object) -> PipelineSimulation:
+    work = PipelineWorkload(tasks=tasks, per_minute=40.0, sizes=(1000.0, 2000.0)).generate("train", seed)
+    return PipelineSimulation(ldwp_cluster(3), work, "train", chooser, IawpUnits(), seed=seed, **more)  # type: ignore[arg-type]
+
+
+def test_permuting_nodes_permutes_values_and_padding_changes_nothing() -> None:
+    torch.manual_seed(0)
+    net, rows, order = NodeDqn(5), torch.rand(1, 4, 5), [2, 0, 3, 1]
+    values = net(rows, torch.ones(1, 4))
+    torch.testing.assert_close(net(rows[:, order], torch.ones(1, 4)), values[:, order])
+    padded = torch.cat([rows, torch.rand(1, 3, 5)], dim=1)
+    mask = torch.tensor([[1.0, 1, 1, 1, 0, 0, 0]])
+    torch.testing.assert_close(net(padded, mask)[:, :4], values)
+    assert (net(padded, mask)[:, 4:] < -1e8).all()
+
+
+def test_transfer_keeps_what_was_learnt_of_nodes_that_stay() -> None:
+    """With the others silent, a node's value comes out as before, wherever it now stands."""
+    torch.manual_seed(0)
+    net = FixedDqn(("a", "b", "c"), 2, 3)
+    new = transferred(net, ("c", "d", "a"))
+    torch.testing.assert_close(new.hidden.weight, net.hidden.weight)
+    before, after = torch.zeros(1, net.first.in_features), torch.zeros(1, new.first.in_features)
+    for source, into in ((net, before), (new, after)):
+        into[0, source.columns("a")] = torch.arange(7.0)
+        into[0, source.task_columns()] = torch.tensor([0.5, 1.0, -1.0, 2.0])
+    torch.testing.assert_close(new(after)[0, [2, 0]], net(before)[0, [0, 2]])
+    torch.testing.assert_close(new.last.bias[1], net.last.bias.mean())
+
+
+def test_pretraining_learns_the_log() -> None:
+    log = Logged(LoadedPats())
+    simulation(log, 1).run()
+    net = pretrained(log, seed=0, steps=80)
+    with torch.no_grad():
+        guessed = net(torch.from_numpy(np.stack(log.states))).argmax(dim=1).numpy()
+    assert (guessed == np.array(log.actions)).mean() > 0.8
+
+
+def test_the_papers_dqn_follows_nodes_that_come_and_go() -> None:
+    more = ldwp_cluster(5)[3:]
+    faults = [added(20.0, more[0]), added(20.0, more[1]), Fault(50.0, FaultKind.REMOVE, more[0].id)]
+    agent = PaperDqn(seed=0)
+    result = simulation(agent, 2, faults=faults).run()
+    assert result.finished == 60
+    assert agent.net is not None
+    assert more[0].id not in agent.net.nodes
+    assert more[1].id in agent.net.nodes
+    assert len(agent.throughputs) >= 60
+
+
+def test_the_papers_dqn_learns_a_toy_problem() -> None:
+    """Reward 1 for one of three nodes, whatever is seen: after some batches it is the best."""
+    agent = PaperDqn(net=FixedDqn(("a", "b", "c"), 4, 6), settings=DqnSettings(gamma=0.0, target_every=10))
+    agent._net_for(("a", "b", "c"))
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    from placewise_training.ldwp_agent import _Step  # noqa: PLC0415 (a detail, but its own)
+
+    for _ in range(200):
+        state, action = rng.random(agent.net.first.in_features, dtype=np.float32), int(rng.integers(3))  # type: ignore[union-attr]
+        agent._memory.append(_Step(state, action, float(action == 1), state))
+    for _ in range(100):
+        agent._learn(agent.net)  # type: ignore[arg-type]
+    with torch.no_grad():
+        values = agent.net(torch.rand(50, agent.net.first.in_features))  # type: ignore[union-attr, misc]
+    assert float((values.argmax(dim=1) == 1).float().mean()) > 0.9
+    assert float(values.mean(dim=0)[1]) == pytest.approx(1.0, abs=0.3)
