@@ -282,10 +282,11 @@ class EmbeddedRedis:
         is_stopping = False
         while not is_stopping:
             is_stopping = self._stopping.wait(_FLUSH_PERIOD_S)
-            # appendonly.aof, and since Redis 7 the files of appendonlydir/, which it replaces as they grow
-            for path in (*self._directory.glob("*.aof"), *self._directory.glob("appendonlydir/*.aof")):
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    os.fsync(file.fileno())
+            # appendonly.aof, and since Redis 7 the files of appendonlydir/, which it replaces as they grow; and the
+            # directory, or a power failure would bring back the file that was written anew in the meantime.
+            for path in (*self._directory.glob("*.aof"), *self._directory.glob("appendonlydir/*"), self._directory):
+                with contextlib.suppress(FileNotFoundError):
+                    _sync(path)
 
     def _relaunch(self) -> bool:
         """True where supervision goes on with a new server, or ends because stop was called meanwhile."""
@@ -300,6 +301,14 @@ class EmbeddedRedis:
         if self._stopping.is_set() and self._process is not None:
             self._process.terminate()  # stop looked at the one before
         return True
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _end(pid: int, signals: Sequence[signal.Signals]) -> None:
