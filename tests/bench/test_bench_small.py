@@ -1,10 +1,14 @@
 """The benchmark commands on a small scale: that they measure, and that the promises hold. Figures: `make bench`."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+from tests.fakes.policy_net import write_policy
 
 from placewise_service.cli import invoke
+from placewise_service.engine.build import PACKAGED_BUNDLES
 
 pytestmark = pytest.mark.e2e
 
@@ -18,6 +22,26 @@ def test_a_benchmark_measures_service_and_echo_in_one_run(rpc: str, capfd: pytes
     assert figures["p50_ms"] > figures["echo_p50_ms"] > 0
     assert figures["p50_ratio"] == pytest.approx(figures["p50_ms"] / figures["echo_p50_ms"])
     assert figures["rps_ratio"] == pytest.approx(figures["rps"] / figures["echo_rps"])
+
+
+def test_learned_policies_are_measured_one_by_one_and_in_batches(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "default"
+    shutil.copytree(PACKAGED_BUNDLES / "default", bundle)
+    write_policy(bundle)
+    assert invoke(["bundle", "build", str(bundle), "--from", str(bundle), "--json"]) == 0
+    capfd.readouterr()
+    few = ["--nodes", "4", "--jobs", "4", "--tasks", "2", "--rounds", "3", "--batch", "20", "--batch-rounds", "2"]
+    assert invoke(["bench", "learned", *few, "--bundles", str(tmp_path), "--json"]) == 0
+    figures = json.loads(capfd.readouterr().out)
+    for policy in ("harmony", "search"):
+        assert figures[f"{policy}_p50_ratio"] == pytest.approx(
+            figures[f"{policy}_p50_ms"] / figures[f"{policy}_echo_p50_ms"]
+        )
+    for way in ("request", "stream", "concurrent"):
+        assert figures[f"decisions_per_s_{way}"] > 1
+    assert (figures["batch_errors"], figures["batch_fallbacks"]) == (0, 0)
 
 
 def test_a_workload_that_does_not_fit_is_refused(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import math
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -13,11 +15,12 @@ import typer
 
 from placewise.v1.cluster_pb2 import ReportJobEventsRequest, ReportNodesRequest, UpdateClusterSettingsRequest
 from placewise_client.aio import AsyncClient
+from placewise_service.bench.batches import BatchPlan, BatchResult
 from placewise_service.bench.contention import Contention, ContentionPlan
 from placewise_service.bench.figures import figures
 from placewise_service.bench.load import Plan, Result
 from placewise_service.bench.processes import Service, echo_process, redis_process, service_process
-from placewise_service.bench.workload import Workload
+from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
@@ -27,6 +30,8 @@ app = typer.Typer(
     help="Measure the service against a bare gRPC echo, or hunt for broken promises.", no_args_is_help=True
 )
 
+_LEARNED = ("harmony", "search")
+_LEARNED_FIGURES = ("p50_ms", "p50_ratio", "p99_over_p50", "echo_p50_ms", "decide_p50_ms", "errors")
 _NODES_PER_REPORT = 1000
 _RECOVERY_LIMIT_S = 2.0
 
@@ -37,6 +42,12 @@ PolicyOption = Annotated[str, typer.Option(help="Policy; empty: the service's de
 RoundsOption = Annotated[int, typer.Option(min=1, help="Rounds of up to 32 calls, on service and echo by turns.")]
 ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Callers at once where throughput is measured.")]
 ReplicasOption = Annotated[int, typer.Option(min=1, help="Service processes on one Redis.")]
+BundlesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundles", file_okay=False, resolve_path=True, help="Folder of bundles to serve; empty: the shipped one."
+    ),
+]
 SharingOption = Annotated[bool, typer.Option("--sharing", help="Jobs share GPUs: decisions look at neighbours.")]
 
 
@@ -50,10 +61,42 @@ def place(
     concurrency: ConcurrencyOption = 16,
     replicas: ReplicasOption = 1,
     is_sharing: SharingOption = False,
+    bundles: BundlesOption = None,
     is_json: JsonOption = False,
 ) -> None:
     """Place: one more gang beside the running jobs, reserved and given back."""
-    _bench("Place", Workload("bench", nodes, jobs, tasks, policy, is_sharing), rounds, concurrency, replicas, is_json)
+    workload = Workload("bench", nodes, jobs, tasks, policy, is_sharing)
+    _bench("Place", workload, rounds, concurrency, replicas, is_json, bundles)
+
+
+@app.command()
+def learned(
+    nodes: NodesOption = 30,
+    jobs: JobsOption = 32,
+    tasks: TasksOption = 4,
+    batch: Annotated[
+        int, typer.Option(min=1, max=256, help="Gangs asked for at once, for decisions per second.")
+    ] = 256,
+    rounds: RoundsOption = 40,
+    batch_rounds: Annotated[int, typer.Option(min=1, help="Rounds of `batch` gangs for each way of asking.")] = 6,
+    bundles: BundlesOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Learned policies: latency of harmony and search against the echo, and harmony's decisions per second."""
+    result: dict[str, Any] = {}
+    for policy in _LEARNED:
+        workload = Workload("bench", nodes, jobs, tasks, policy)
+        workload.check()
+        measured = asyncio.run(_measure("Place", workload, rounds, 1, 1, bundles))
+        result |= {f"{policy}_{name}": measured[name] for name in _LEARNED_FIGURES}
+    result |= asyncio.run(_throughput(jobs, tasks, batch, batch_rounds, bundles))
+    if is_json:
+        print_json(result)
+    else:
+        print_table("learned policies", ("figure", "value"), list(result.items()))
+    errors = sum(value for name, value in result.items() if name.endswith("errors"))
+    if errors:
+        raise CommandError(f"{errors} calls failed or found no room", Exit.NEGATIVE)
 
 
 @app.command()
@@ -115,9 +158,17 @@ def chaos(
     _hunt(ContentionPlan(nodes, clients, decisions, policy, kills, seed), replicas, is_json)
 
 
-def _bench(rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int, is_json: bool) -> None:
+def _bench(
+    rpc: str,
+    workload: Workload,
+    rounds: int,
+    concurrency: int,
+    replicas: int,
+    is_json: bool,
+    bundles: Path | None = None,
+) -> None:
     workload.check()
-    result = asyncio.run(_measure(rpc, workload, rounds, concurrency, replicas))
+    result = asyncio.run(_measure(rpc, workload, rounds, concurrency, replicas, bundles))
     if is_json:
         print_json(result)
     else:
@@ -126,30 +177,49 @@ def _bench(rpc: str, workload: Workload, rounds: int, concurrency: int, replicas
         raise CommandError(f"{result['errors']} calls failed or found no room", Exit.NEGATIVE)
 
 
-async def _measure(rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int) -> dict[str, Any]:
+async def _measure(
+    rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int, bundles: Path | None
+) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(redis_process()) if replicas > 1 else None
-        return await _measure_on(redis, rpc, workload, rounds, concurrency, replicas)
+        async with _services(replicas, redis, bundles) as services:
+            sample = await _set_up(services[0].target, rpc, workload)
+            with echo_process(rpc, sample) as echo:
+                targets = tuple(service.target for service in services)
+                plan = Plan(rpc, workload, targets, echo, rounds, concurrency)
+                result = await asyncio.to_thread(_load, plan)
+            return figures(plan, result, services[0].ready_s, services[0].memory_mib())
 
 
-async def _measure_on(
-    redis: EmbeddedRedis | None, rpc: str, workload: Workload, rounds: int, concurrency: int, replicas: int
-) -> dict[str, Any]:
-    async with _services(replicas, redis) as services:
-        sample = await _set_up(services[0].target, rpc, workload)
-        with echo_process(rpc, sample) as echo:
-            targets = tuple(service.target for service in services)
-            plan = Plan(rpc, workload, targets, echo, rounds, concurrency)
-            result = await asyncio.to_thread(_load, plan)
-        return figures(plan, result, services[0].ready_s, services[0].memory_mib())
+async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: Path | None) -> dict[str, Any]:
+    """Decisions per second of one replica, on nodes for the running jobs and a batch, and a quarter more."""
+    nodes = math.ceil(1.25 * (jobs + batch) * tasks / GPUS_PER_NODE)
+    workload = Workload("bench", nodes, jobs, tasks, _LEARNED[0])
+    async with _services(1, None, bundles) as (service,):
+        await _set_up(service.target, "Place", workload)
+        plan = BatchPlan(workload, service.target, batch, rounds)
+        result = await asyncio.to_thread(_run_client, "batches", msgspec.json.encode(plan))
+    measured = msgspec.json.decode(result, type=BatchResult)
+    return {
+        "batch": batch,
+        "batch_nodes": nodes,
+        **{f"decisions_per_s_{way}": per_s for way, per_s in measured.per_s.items()},
+        "batch_fallbacks": measured.fallbacks,
+        "batch_errors": measured.errors,
+    }
 
 
 def _load(plan: Plan) -> Result:
-    command = [sys.executable, "-m", "placewise_service.bench.load"]
-    done = subprocess.run(command, input=msgspec.json.encode(plan), stdout=subprocess.PIPE, check=False)  # noqa: S603
+    return msgspec.json.decode(_run_client("load", msgspec.json.encode(plan)), type=Result)
+
+
+def _run_client(module: str, plan: bytes) -> bytes:
+    """What a client of placewise_service.bench prints, in a process of its own."""
+    command = [sys.executable, "-m", f"placewise_service.bench.{module}"]
+    done = subprocess.run(command, input=plan, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own words
     if done.returncode:
         raise CommandError(f"the load client ended with {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Result)
+    return done.stdout
 
 
 async def _set_up(target: str, rpc: str, workload: Workload) -> bytes:
@@ -174,9 +244,13 @@ async def _set_up(target: str, rpc: str, workload: Workload) -> bytes:
 
 
 @asynccontextmanager
-async def _services(replicas: int, redis: EmbeddedRedis | None) -> AsyncIterator[list[Service]]:
+async def _services(
+    replicas: int, redis: EmbeddedRedis | None, bundles: Path | None = None
+) -> AsyncIterator[list[Service]]:
     """Replicas on one Redis; without one, a service on its embedded Redis."""
     environment = {"PLACEWISE_REDIS_URL": redis.url} if redis is not None else {}
+    if bundles is not None:
+        environment["PLACEWISE_BUNDLE_DIR"] = str(bundles)
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(service_process(environment)) for _ in range(replicas)]
 
