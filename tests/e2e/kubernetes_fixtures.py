@@ -35,7 +35,12 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 def _grant(control: ControlPlane, manifests: Path) -> None:
     """The adapter runs with the role of the shipped manifests: what that lacks, it lacks here."""
-    paths = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
+    paths = {
+        "ClusterRole": "clusterroles",
+        "ClusterRoleBinding": "clusterrolebindings",
+        "Role": "namespaces/placewise/roles",
+        "RoleBinding": "namespaces/placewise/rolebindings",
+    }
     for document in yaml.safe_load_all(manifests.read_text()):
         if document["kind"] in paths:
             control.request("POST", f"/apis/rbac.authorization.k8s.io/v1/{paths[document['kind']]}", document)

@@ -48,6 +48,8 @@ class AdapterProcess:
         adapter = {"retry_s": 0.25, "decide_budget_s": 2.0} | config.pop("adapter", {})
         document = {
             "cluster": "e2e",
+            # As shipped: the real Lease, by the real Role.
+            "lease": "placewise/placewise-kubernetes",
             "service": {"targets": [service]},
             "listen": listen,
             # Far beyond what is needed: a machine that is busy with other things must not turn a test into another one.

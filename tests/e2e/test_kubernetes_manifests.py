@@ -26,6 +26,8 @@ PATHS = {
     "Service": "/api/v1/namespaces/placewise/services",
     "Deployment": "/apis/apps/v1/namespaces/placewise/deployments",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/placewise/networkpolicies",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/placewise/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/placewise/rolebindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
@@ -104,6 +106,8 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("PATCH", "/api/v1/nodes/n00"),
         ("POST", "/api/v1/namespaces/default/pods/any/eviction"),
         ("GET", "/apis/apps/v1/deployments"),
+        ("GET", "/apis/coordination.k8s.io/v1/namespaces/placewise/leases/of-another"),
+        ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/placewise-kubernetes"),
     ],
 )
 def test_the_adapter_may_not(plane: ControlPlane, method: str, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import urllib.error
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -268,6 +269,42 @@ async def _again(adapter: AdapterProcess, recorder: Recorder, options: dict[str,
     await adapter.ready()
 
 
+async def test_of_two_replicas_one_decides_and_the_other_takes_over(
+    adapter: AdapterProcess, watched: Watched, recorder: Recorder, cluster: str
+) -> None:
+    first, second = adapter, AdapterProcess(adapter.plane, free_port(), name="standby")
+    first.start(recorder.target, cluster=cluster)
+    await first.ready()
+    second.start(recorder.target, cluster=cluster)
+    try:
+        await _until(lambda: _stands_by(second))
+        gangs = gangs_of([4, 2, 1] * 4, "placewise")
+        for number, pods in enumerate(gangs.values()):
+            if number == 6:
+                await asyncio.to_thread(first.kill)
+            await watched.create(pods)
+        await watched.until_bound([name for pods in gangs.values() for name in names_of(pods)])
+        await second.ready()
+        for name in gangs:
+            assert watched.on_nodes(name) == decided_for(recorder, name)
+        assert max(recorder.answers.values()) == 1
+    finally:
+        second.stop()
+        with suppress(KeyError):  # it was killed
+            first.stop()
+
+
+def _stands_by(replica: AdapterProcess) -> bool:
+    try:
+        replica.get("/readyz")
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return b"another replica decides" in refused.read()
+    except OSError:
+        return False  # it does not listen yet
+    return False
+
+
 async def test_a_pod_that_replaces_another_takes_its_place(
     running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder
 ) -> None:
@@ -312,7 +349,7 @@ async def test_pods_of_others_are_left_alone_and_counted(
     await watched.create(foreign)
     await watched.until_bound(names_of(foreign))
     await _until_running(service, cluster, len(foreign))
-    assert recorder.calls["Place"] == 0
+    assert (recorder.calls["Place"], recorder.calls["AdmitOrWait"]) == (0, 0)
     mine = gang("mine", 1, gpus=GPUS_PER_NODE)
     await watched.create(mine)
     await watched.until_bound(names_of(mine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from placewise_kubernetes.config import KubernetesConfig, ServiceConfig
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeAccess, KubeClient
+from placewise_kubernetes.lease import Lease
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.server import build_app, server_tls
 from placewise_kubernetes.volcano import VolcanoExtender
@@ -63,10 +65,13 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
             is_open_failing=config.settings.release_after_s <= 0,
             is_reservation_protected=config.is_reservation_protected,
         )
-        app = build_app(extender, VolcanoExtender(host, config.enqueue_budget_s), loop.metrics, host.is_synced)
+        identity = f"{socket.gethostname()}:{config.listen.port}"  # the same after a restart, so that it need not wait
+        lease = Lease(kube, config.lease, identity) if config.lease else None
+        volcano = VolcanoExtender(host, config.enqueue_budget_s)
+        app = build_app(extender, volcano, loop.metrics, host.is_synced, lambda: lease is None or lease.is_held)
         port = await _listen(stack, app, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        parts = [tasks.create_task(host.run()), tasks.create_task(loop.run())]
+        parts = [tasks.create_task(host.run()), tasks.create_task(_decide(loop, lease))]
         log.info("listening on %s:%d", config.listen.host, port)
         try:
             yield Adapter(host, loop, port)
@@ -75,6 +80,19 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
                 part.cancel()
             await loop.reporter.flush()
             await host.writer.drain()
+            if lease is not None:
+                await lease.release()
+
+
+async def _decide(loop: AdapterLoop, lease: Lease | None) -> None:
+    """Runs the loop, with a lease only while it is held. Raises LeaseLostError in an ExceptionGroup."""
+    if lease is None:
+        await loop.run()
+        return
+    await lease.acquire()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lease.keep())
+        group.create_task(loop.run())
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, config: KubernetesConfig) -> int:

@@ -63,6 +63,8 @@ class KubernetesConfig:
     """Longest that Volcano's jobEnqueueable waits for an answer before it says "not yet"; it asks again in a second."""
     tolerated_taints: tuple[str, ...] = ()
     """Taint keys that the cluster's jobs tolerate; a node with any other blocking taint takes no gang."""
+    lease: str = ""
+    """Lease ("namespace/name") that the deciding replica holds while others wait; empty: this is the only replica."""
     is_reservation_protected: bool = True
     """Pods that Placewise does not manage are kept off GPUs held for a gang that is being bound."""
 
@@ -103,6 +105,8 @@ def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     values["rules"] = _rules(_section(values.get("rules"), "rules"))
     config = _build(KubernetesConfig, values, "")
     _check_listen(config.listen)
+    if config.lease and not all(config.lease.partition("/")):
+        raise ConfigError("lease: NAMESPACE/NAME is needed")
     return config
 
 

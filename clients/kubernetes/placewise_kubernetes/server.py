@@ -21,13 +21,22 @@ log = logging.getLogger(__name__)
 # A pod is some KiB; Volcano sends a NodeInfo with all its tasks for each candidate node.
 BODY_LIMIT_BYTES = 64 * 2**20
 
+STANDING_BY = "another replica decides"
+
 Answer = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 
 def build_app(
-    extender: Extender, volcano: VolcanoExtender, metrics: AdapterMetrics, is_ready: Callable[[], bool]
+    extender: Extender,
+    volcano: VolcanoExtender,
+    metrics: AdapterMetrics,
+    is_synced: Callable[[], bool],
+    is_leading: Callable[[], bool] = lambda: True,
 ) -> web.Application:
-    """Routes: /filter /prioritize /bind, /volcano/jobEnqueueable /volcano/prioritize, /healthz /readyz /metrics."""
+    """Routes: /filter /prioritize /bind, /volcano/jobEnqueueable /volcano/prioritize, /healthz /readyz /metrics.
+
+    A replica that does not lead answers no scheduler: what it said could differ from what the leader says.
+    """
     app = web.Application(client_max_size=BODY_LIMIT_BYTES)
     calls: dict[str, Answer] = {
         "/filter": extender.filter,
@@ -38,9 +47,9 @@ def build_app(
     }
     histograms = [_histogram(path) for path in calls]
     for (path, answer), histogram in zip(calls.items(), histograms, strict=True):
-        app.router.add_post(path, _handler(answer, histogram))
+        app.router.add_post(path, _handler(answer, histogram, is_leading))
     app.router.add_get("/healthz", _text("ok\n"))
-    app.router.add_get("/readyz", _readiness(is_ready))
+    app.router.add_get("/readyz", _readiness(is_synced, is_leading))
     app.router.add_get("/metrics", _metrics(metrics, histograms))
     return app
 
@@ -58,8 +67,12 @@ def server_tls(listen: ListenConfig) -> ssl.SSLContext | None:
     return context
 
 
-def _handler(answer: Answer, histogram: Histogram) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(
+    answer: Answer, histogram: Histogram, is_leading: Callable[[], bool]
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
+        if not is_leading():
+            return web.json_response({"Error": STANDING_BY}, status=503)
         started_s = time.monotonic()
         try:
             result = await answer(json.loads(await request.read()))
@@ -85,12 +98,12 @@ def _text(text: str, status: int = 200) -> Callable[[web.Request], Awaitable[web
     return handle
 
 
-def _readiness(is_ready: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _readiness(
+    is_synced: Callable[[], bool], is_leading: Callable[[], bool]
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(_: web.Request) -> web.Response:
-        ready = is_ready()
-        return web.Response(
-            text="ok\n" if ready else "nodes and pods are not listed yet\n", status=200 if ready else 503
-        )
+        problem = "nodes and pods are not listed yet" if not is_synced() else "" if is_leading() else STANDING_BY
+        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
 
     return handle
 
