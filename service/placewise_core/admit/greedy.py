@@ -6,7 +6,7 @@ and the Lyapunov state goes back untouched. Jobs that already hold resources kee
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -116,8 +116,8 @@ class GreedyAdmission(ABC):
                 found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(view))
             else:
                 candidates.append(self._waiting(job, position, state))
-        for rank, (waiting, admission) in enumerate(self._dispatch(candidates, state), start=1):
-            found[waiting.position] = replace(admission, rank=rank)
+        for waiting, admission in self._dispatch(candidates, state):
+            found[waiting.position] = admission
         return AdmitPlan(tuple(found[position] for position in range(len(jobs))), queue)
 
     def _waiting(self, job: Job, position: int, state: Round) -> Waiting:
@@ -127,25 +127,26 @@ class GreedyAdmission(ABC):
         return Waiting(job, position, match, single_s, submitted + EXPECTED_FACTOR[job.priority] * single_s)
 
     def _dispatch(self, candidates: Sequence[Waiting], state: Round) -> list[tuple[Waiting, Admission]]:
+        """Every candidate's answer in the order of dispatch, which is its rank."""
         answers: list[tuple[Waiting, Admission]] = []
         waits = 0
-        for waiting in self.order(candidates, state):
+        for rank, waiting in enumerate(self.order(candidates, state), start=1):
             if waits and self.stops_at_first_wait:
-                answers.append((waiting, self._wait(waiting, state, blockers.behind(waits))))
+                answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
                 waits += 1
                 continue
             options = state.pool.options(waiting.job)
             chosen = self.choose(waiting, options, state) if len(options) else None
             if chosen is None:
                 why = blockers.does_not_fit(waiting.job, state.pool, state.context.now_s)
-                answers.append((waiting, self._wait(waiting, state, why)))
+                answers.append((waiting, self._wait(waiting, rank, state, why)))
                 waits += 1
                 continue
             state.pool.take(waiting.job, options, chosen)
-            answers.append((waiting, self._start(waiting, options, chosen, state)))
+            answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 
-    def _start(self, waiting: Waiting, options: Options, i: int, state: Round) -> Admission:
+    def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
         latency_s = float(state.latency_s(waiting, options)[i])
         return Admission(
             waiting.job.id,
@@ -153,15 +154,17 @@ class GreedyAdmission(ABC):
             gpus=int(options.gpus[i]),
             nodes=int(options.nodes[i]),
             gpus_per_node=int(options.gpus_per_node[i]),
+            rank=rank,
             expected_finish_time_s=state.context.now_s + latency_s,
             slack_s=self.slack_s(waiting, latency_s, state),
             profile_model=waiting.match.label,
             cer=float(state.cer(waiting, options)[i]),
         )
 
-    def _wait(self, waiting: Waiting, state: Round, why: tuple[Blocker, ...]) -> Admission:
+    def _wait(self, waiting: Waiting, rank: int, state: Round, why: tuple[Blocker, ...]) -> Admission:
         slack_s = self.slack_s(waiting, waiting.single_s, state)
-        return Admission(waiting.job.id, Verdict.WAIT, slack_s=slack_s, blockers=why, profile_model=waiting.match.label)
+        label = waiting.match.label
+        return Admission(waiting.job.id, Verdict.WAIT, rank=rank, slack_s=slack_s, blockers=why, profile_model=label)
 
 
 def _running(job: Job, view: ClusterView, context: AdmitContext) -> Admission:

@@ -6,12 +6,12 @@ from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import QueueSettings
 from placewise_training.reproduce import heat
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
-from placewise_training.reproduce.composed import Composed
+from placewise_training.reproduce.composed import SHORTEST, Composed, admission
 from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.reproduce.trials import run_elastic
+from placewise_training.sim.bundles import Bundle, shipped
 from placewise_training.sim.hardware import qos_cluster
-from placewise_training.sim.policies import admission_policy
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import ElasticWorkload
 
@@ -20,14 +20,8 @@ _EPSILON_S = 360.0
 _HARMONY_LIKE = "consolidate"
 
 
-def _policy(name: str) -> AdmissionPolicy:
-    made = admission_policy(name)
-    assert made is not None
-    return made
-
-
 def _composed(shapes: str) -> Callable[[], AdmissionPolicy]:
-    return lambda: Composed(_policy("proteus"), _policy(shapes), _policy("tetris-cer"))
+    return lambda: Composed(admission("proteus"), admission(shapes), admission("tetris-cer"))
 
 
 _FIFO, _PROTEUS, _SHAPED, _PLACED, _SAVED = (
@@ -37,6 +31,8 @@ _FIFO, _PROTEUS, _SHAPED, _PLACED, _SAVED = (
     "proteus × qos shape, consolidate",
     "proteus × qos-savable, consolidate",
 )
+_SEARCHED, _LEARNED_PLACE = "proteus × qos shape, search", "proteus × qos shape, harmony"
+_FIFO_SHORT = f"fifo{SHORTEST}, consolidate"
 _QOS, _SAVABLE, _CER, _CER_SPREAD = (
     "qos, consolidate",
     "qos-savable, consolidate",
@@ -44,19 +40,22 @@ _QOS, _SAVABLE, _CER, _CER_SPREAD = (
     "tetris-cer, load-balance",
 )
 _METHODS: Mapping[str, tuple[Callable[[], AdmissionPolicy], str]] = {
-    _FIFO: (lambda: _policy("fifo"), "load-balance"),
-    _PROTEUS: (lambda: _policy("proteus"), "load-balance"),
+    _FIFO: (lambda: admission("fifo"), "load-balance"),
+    _PROTEUS: (lambda: admission("proteus"), "load-balance"),
     _SHAPED: (_composed("qos"), "load-balance"),
     _PLACED: (_composed("qos"), _HARMONY_LIKE),
+    _SEARCHED: (_composed("qos"), "search"),
+    _LEARNED_PLACE: (_composed("qos"), "harmony"),
     _SAVED: (_composed("qos-savable"), _HARMONY_LIKE),
-    _QOS: (lambda: _policy("qos"), _HARMONY_LIKE),
-    _SAVABLE: (lambda: _policy("qos-savable"), _HARMONY_LIKE),
-    _CER: (lambda: _policy("tetris-cer"), _HARMONY_LIKE),
-    _CER_SPREAD: (lambda: _policy("tetris-cer"), "load-balance"),
+    _FIFO_SHORT: (lambda: admission("fifo" + SHORTEST), _HARMONY_LIKE),
+    _QOS: (lambda: admission("qos"), _HARMONY_LIKE),
+    _SAVABLE: (lambda: admission("qos-savable"), _HARMONY_LIKE),
+    _CER: (lambda: admission("tetris-cer"), _HARMONY_LIKE),
+    _CER_SPREAD: (lambda: admission("tetris-cer"), "load-balance"),
 }
 
 
-def _chain(is_quick: bool) -> Experiment:
+def _chain(is_quick: bool, bundle: Bundle) -> Experiment:
     hours = 3.0 if is_quick else 8.0
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
@@ -65,7 +64,17 @@ def _chain(is_quick: bool) -> Experiment:
         jobs = ElasticWorkload(jobs=round(per_hour * hours), per_hour=per_hour).generate(truth, seed)
         make, place = _METHODS[method]
         settings = QueueSettings(epsilon_s=_EPSILON_S, slot_s=_SLOT_S)
-        trialled = run_elastic(qos_cluster(), jobs, truth, make(), place, seed, slot_s=_SLOT_S, queue_settings=settings)
+        trialled = run_elastic(
+            qos_cluster(),
+            jobs,
+            truth,
+            make(),
+            place,
+            seed,
+            slot_s=_SLOT_S,
+            queue_settings=settings,
+            bundle=bundle,
+        )
         metrics, log = trialled.result.metrics, trialled.log
         return Outcome(
             {
@@ -93,9 +102,9 @@ def _chain(is_quick: bool) -> Experiment:
             Metric("gpu_hours", "GPU hours per job", "h", is_plotted=False),
         ),
         trial=trial,
-        note="The first five rows of a setting add one part at a time: Proteus' admission, the QoS order and shape, "
-        "placement on few nodes (the best heuristic so far where a learned placement will go), late jobs last. The "
-        "others are single policies for comparison. All decide once in a slot of a minute.",
+        note="The first rows of a setting add one part at a time: Proteus' admission, the QoS order and shape, "
+        "placement on few nodes by rule, by the search and by Harmony's policy, late jobs last. The others are single "
+        "policies for comparison. All decide once in a slot of a minute.",
     )
 
 
@@ -175,6 +184,22 @@ def _claims() -> list[Claim]:
             "The shape already says how many nodes; what is left to placement is whom a job shares its nodes with.",
         ),
         (
+            "search",
+            "The search for a placement, instead of few nodes by rule, lowers turnaround",
+            _SEARCHED,
+            _PLACED,
+            "The reward model was trained on gangs of Harmony's kind; the symmetric shapes admitted here leave fewer "
+            "placements to choose from.",
+        ),
+        (
+            "harmony",
+            "Harmony's placement, instead of few nodes by rule, lowers turnaround",
+            _LEARNED_PLACE,
+            _PLACED,
+            "The policy was trained on gangs of Harmony's kind; the symmetric shapes admitted here leave fewer "
+            "placements to choose from.",
+        ),
+        (
             "savable",
             "Late jobs last lowers turnaround",
             _SAVED,
@@ -196,12 +221,13 @@ def _claims() -> list[Claim]:
     return made
 
 
-def paper(is_quick: bool) -> Paper:
-    """The chain of additions; quick: three hours of submissions instead of eight."""
+def paper(is_quick: bool, bundle: Bundle | None = None) -> Paper:
+    """The chain of additions, with the learned placements of a bundle (the shipped one unless given); quick: three
+    hours of submissions instead of eight."""
     return Paper(
         name="combined",
         title="Beyond the papers: admission, shape, placement and heat together",
-        experiments=(_chain(is_quick), _heat_parts(is_quick)),
+        experiments=(_chain(is_quick, bundle or shipped()), _heat_parts(is_quick)),
         claims=_claims(),
         assumptions=(
             "The QoS paper's jobs and cluster (30 minutes on one GPU in the median), eight hours of submissions.",

@@ -1,4 +1,4 @@
-"""Proteus says when, the QoS-aware policy says who is next and in which shape: two admission policies as one."""
+"""Admission policies made of others: in another order, or two as one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,10 +8,41 @@ from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Verdict
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
+from placewise_training.sim.policies import admission_policy
+
+SHORTEST = ", shortest first"
+
+
+def admission(method: str) -> AdmissionPolicy:
+    """An admission policy by name; with ", shortest first" behind it, the same told of the shortest job first.
+
+    Raises ValueError for an unknown name.
+    """
+    policy = admission_policy(method.removesuffix(SHORTEST))
+    if policy is None:
+        raise ValueError("no admission policy is named")
+    return ShortestFirst(policy) if method.endswith(SHORTEST) else policy
+
+
+class ShortestFirst:
+    """Shortest remaining time on one GPU first. The jobs of these experiments declare their true times, which a host
+    seldom knows: a bound."""
+
+    def __init__(self, policy: AdmissionPolicy) -> None:
+        self.name = policy.name + SHORTEST
+        self._policy = policy
+
+    def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
+        order = sorted(range(len(jobs)), key=lambda i: (jobs[i].single_gpu_s, i))
+        plan = self._policy.admit([jobs[i] for i in order], view, queue, context)
+        found = dict(zip(order, plan.admissions, strict=True))
+        return AdmitPlan(tuple(found[i] for i in range(len(jobs))), plan.queue)
 
 
 class Composed:
-    """Jobs go to Proteus in the order of `shapes`; the one it admits starts in the shape `shapes` gives it now.
+    """Proteus says when, the QoS-aware policy says who is next and in which shape.
+
+    Jobs go to Proteus in the order of `shapes`; the one it admits starts in the shape `shapes` gives it now.
 
     Where `shapes` would let that job wait, `fallback` names its shape: Proteus has said that it starts, and its GPUs
     stay promised until it does.

@@ -12,6 +12,7 @@ from placewise_core.decision import AdmitPlan
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
 from placewise_training.reproduce.design import InterruptedRunError
+from placewise_training.sim.bundles import LEARNED, Bundle
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, SimResult, Simulation
 from placewise_training.sim.hardware import NodeSpec
@@ -102,10 +103,12 @@ def run_elastic(
     *,
     slot_s: float = 0.0,
     queue_settings: QueueSettings | None = None,
+    bundle: Bundle | None = None,
 ) -> Trialled:
-    """To the end of the last job. `slot_s` > 0: decisions at slots, else at every event.
+    """To the end of the last job. `slot_s` > 0: decisions at slots, else at every event. `bundle` is where a learned
+    placement comes from, the shipped one unless given.
 
-    Raises InterruptedRunError on Ctrl-C.
+    Raises InterruptedRunError on Ctrl-C, NeedsBundleError for a learned placement that is not there.
     """
     log, timed = JobLog(), TimedAdmission(admission)
     options = SimOptions(
@@ -113,8 +116,10 @@ def run_elastic(
         queue_settings=queue_settings or QueueSettings(slot_s=slot_s or 10.0),
         belief=make_truth("train", seed).sharing,
         observers=(log.observe,),
+        reports_progress=place in LEARNED,
     )
-    simulation = Simulation(nodes, jobs, truth, placement_policy(place), admission=timed, options=options, seed=seed)
+    policy = placement_policy(place, bundle)
+    simulation = Simulation(nodes, jobs, truth, policy, admission=timed, options=options, seed=seed)
     result = simulation.run()
     if result.is_partial:
         raise InterruptedRunError
