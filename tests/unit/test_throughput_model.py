@@ -7,11 +7,11 @@ import pytest
 from tests.fakes.proteus_queue import bundled
 
 from placewise_core.job import Job, JobId
-from placewise_core.speed.forms import OverlapForm, QosForm, path_shares
-from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, path_shares
+from placewise_core.speed.throughput import FORMS, ThroughputModel
 
 DATA = bundled("throughput.json")
-MODELS = {form: ThroughputModel(DATA, form) for form in ("qos", "overlap")}
+MODELS = {form: ThroughputModel(DATA, form) for form in FORMS}
 
 
 def job(model: str = "ResNet50", **fields: float) -> Job:
@@ -46,7 +46,7 @@ def test_overlap_form_hides_what_it_can() -> None:
     assert float(form.throughput(64, 8, 2)) == pytest.approx(8 * 64 / step)
 
 
-@pytest.mark.parametrize("form", ["qos", "overlap"])
+@pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_profile_gives_positive_finite_speeds(form: str) -> None:
     model = MODELS[form]
     nodes, per_node = (a.ravel() for a in np.meshgrid(np.arange(1, 17), np.arange(1, 9)))
@@ -56,6 +56,49 @@ def test_every_profile_gives_positive_finite_speeds(form: str) -> None:
             speeds = model.throughput(wanted, model.match(wanted, profile.gpu_model), nodes, per_node)
             assert np.isfinite(speeds).all()
             assert (speeds > 0).all()
+
+
+def knots(**fields: object) -> KnotForm:
+    usual: dict[str, object] = {
+        "a": 0.01,
+        "c": 0.001,
+        "batches": (16.0, 64.0),
+        "batch_factors": (1.0, 1.1),
+        "contention": 0.1,
+        "alpha_node": 0.02,
+        "growth_node": 0.5,
+        "node_counts": (2.0, 8.0),
+        "alpha_network": (0.1, 0.4),
+        "growth_network": 0.25,
+        "width": (0.1, 0.2, 0.3),
+        "batch_growth": 0.5,
+        "power": 2.0,
+    }
+    return KnotForm(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+def test_knot_form_is_its_formula() -> None:
+    form = knots()
+    assert float(form.throughput(64, 1, 1, 1)) == pytest.approx(64 / ((0.01 + 0.064) * 1.1))
+    compute = (0.01 + 0.032) * 1.1**0.5 * 4**0.1  # 32 is half way between the knots 16 and 64, on a log scale
+    sync = (0.1 * 0.4) ** 0.5 * 8**0.25 * 4 ** (0.1 + 0.2 / 4 + 0.3 / 16) * 2**0.5  # 4 nodes: half way from 2 to 8
+    assert float(form.throughput(32, 16, 4, 4)) == pytest.approx(16 * 32 / (compute**2 + sync**2) ** 0.5)
+    inside = 0.02 * 2**0.5
+    compute = (0.01 + 0.016) * 4**0.1
+    assert float(form.throughput(16, 4, 1, 4)) == pytest.approx(4 * 16 / (compute**2 + inside**2) ** 0.5)
+    np.testing.assert_allclose(form.shape_throughput(512.0, 4, 4), form.throughput(32, 16, 4, 4))
+
+
+def test_knots_without_their_values_are_refused() -> None:
+    assert KnotForm.from_dict(knots().as_dict()) == knots()
+    for broken in (
+        {"batches": (1.0,)},
+        {"node_counts": ()},
+        {"width": (1.0, 2.0)},
+        {"batches": (), "batch_factors": ()},
+    ):
+        with pytest.raises(ValueError, match="knots"):
+            KnotForm.from_dict(knots(**broken).as_dict())
 
 
 def test_the_nearest_profile_is_used_and_said() -> None:
@@ -68,7 +111,7 @@ def test_the_nearest_profile_is_used_and_said() -> None:
     assert model.match(job("")).label == "ResNet50"
 
 
-@pytest.mark.parametrize("form", ["qos", "overlap"])
+@pytest.mark.parametrize("form", sorted(FORMS))
 def test_latency_on_one_gpu_is_what_the_job_says(form: str) -> None:
     model = MODELS[form]
     for work in (5.0, 100.0, 86_400.0):
@@ -94,33 +137,9 @@ def test_another_schema_is_refused() -> None:
 
 def test_the_bundle_says_where_it_comes_from_and_how_wrong_it_is() -> None:
     assert DATA["provenance"]["licence"] == "Apache-2.0"
-    assert DATA["held_out"]["overlap"]["held_out_mean_error"] < DATA["held_out"]["qos"]["held_out_mean_error"]
-    assert DATA["form"] == "overlap"
+    assert set(DATA["held_out"]) == set(FORMS)
+    assert DATA["form"] == min(FORMS, key=lambda form: float(DATA["held_out"][form]["held_out_mean_error"]))
     readme = Path(__file__).parents[2] / "service/placewise_service/bundles/default/README.md"
     text = readme.read_text("utf-8")
-    for form in ("qos", "overlap"):
+    for form in FORMS:
         assert f"{100 * DATA['held_out'][form]['held_out_mean_error']:.1f} %" in text
-
-
-def test_the_fit_recovers_the_forms_it_is_given() -> None:
-    fit = pytest.importorskip("placewise_training.data.fit_throughput")
-    rng = np.random.default_rng(0)
-    shapes = [[g] * d for d in (1, 2, 3, 4, 8) for g in (1, 2, 3, 4)] + [[2, 3], [1, 4], [2, 4, 4]]
-    batches = np.array([16.0, 32.0, 64.0, 128.0])
-    per_node = [np.array(s, dtype=float) for s in shapes for _ in batches]
-    shares = np.array([path_shares(g) for g in per_node])
-    local = np.tile(batches, len(shapes))
-    gpus = np.array([g.sum() for g in per_node])
-    nodes = np.array([float(len(g)) for g in per_node])
-    names = np.array([str(s) for s in shapes for _ in batches])
-    qos = QosForm((50.0, 200.0, -90.0), 128.0, gamma=0.4, lam=2.5, batch_min=16.0, batch_max=128.0)
-    overlap = OverlapForm(0.02, 0.004, 0.01, 0.002, 0.08, 0.004, power=1.8)
-    noise = np.exp(rng.normal(0, 0.01, len(local)))
-    for truth, fitter, predict in (
-        (qos, fit.fit_qos, fit.qos_prediction),
-        (overlap, fit.fit_overlap, fit.overlap_prediction),
-    ):
-        rows = fit.Rows(names, gpus, nodes, shares[:, 0], shares[:, 1], local, np.ones(len(local)))
-        exact = predict(truth, rows)
-        rows = fit.Rows(names, gpus, nodes, shares[:, 0], shares[:, 1], local, exact * noise)
-        assert fit.held_out_errors(rows, fitter, predict).mean() < 0.03

@@ -1,4 +1,4 @@
-"""Two forms of data-parallel throughput, in samples per second. Formulas only: no profiles, no matching, no I/O.
+"""Three forms of data-parallel throughput, in samples per second. Formulas only: no profiles, no matching, no I/O.
 
 Both take arrays that broadcast against each other: local batch b per GPU, GPUs n, and how they are spread.
 """
@@ -22,6 +22,10 @@ class ThroughputForm(Protocol):
 
     def compute_s(self, local_batch: ArrayLike) -> Array:
         """Seconds of one step on one GPU without synchronisation (Cost_bat(b), Proteus (1))."""
+        ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """The coefficients as plain data: what the class's `from_dict` takes."""
         ...
 
 
@@ -119,9 +123,7 @@ class OverlapForm:
         beta = np.where(is_local, self.beta_node, self.beta_network)
         sync = np.where(n < 2, 0.0, alpha + beta * more)
         compute = self.compute_s(b)
-        longest = np.maximum(compute, sync)  # taken out of the power mean, which would overflow or vanish otherwise
-        step = longest * ((compute / longest) ** self.power + (sync / longest) ** self.power) ** (1.0 / self.power)
-        return np.asarray(n * b / step)
+        return np.asarray(n * b / _overlapped(compute, sync, self.power))
 
     def shape_throughput(self, global_batch: float, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
         d, g = np.asarray(nodes, dtype=np.float64), np.asarray(gpus_per_node, dtype=np.float64)
@@ -136,3 +138,83 @@ class OverlapForm:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "OverlapForm":
         return cls(**{name: float(data[name]) for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class KnotForm:
+    """As OverlapForm, with times that follow measured points and know how the GPUs lie on the nodes.
+
+    * t_g = (a + c·b) · f(b) · g^contention: f is read off `batches` (straight lines in log b), g is the most GPUs that
+      the job has on one node, which share its cores and PCIe.
+    * t_s alone is 0; inside a node α·(n/2)^κ; across d nodes α(d)·(n/2)^κ·g^(w₀ + w₁/d + w₂/d²), with α(d) read off
+      `node_counts`; both times (b/b_min)^`batch_growth`, for gradients that grow with the batch.
+
+    Beyond the measured batches and node counts f and α keep their last value.
+    """
+
+    a: float
+    c: float
+    batches: tuple[float, ...]
+    batch_factors: tuple[float, ...]
+    contention: float
+    alpha_node: float
+    growth_node: float
+    node_counts: tuple[float, ...]
+    alpha_network: tuple[float, ...]
+    growth_network: float
+    width: tuple[float, float, float]
+    batch_growth: float
+    power: float
+
+    def throughput(self, local_batch: ArrayLike, gpus: ArrayLike, nodes: ArrayLike, widest: ArrayLike) -> Array:
+        """n·b/t for n GPUs on that many nodes, at most `widest` of them on one."""
+        b, n = np.asarray(local_batch, dtype=np.float64), np.asarray(gpus, dtype=np.float64)
+        d, log_g = np.asarray(nodes, dtype=np.float64), np.log(np.asarray(widest, dtype=np.float64))
+        compute = self.compute_s(b) * np.exp(self.contention * log_g)
+        return np.asarray(n * b / _overlapped(compute, self._sync_s(b, n, d, log_g), self.power))
+
+    def _sync_s(self, b: Array, n: Array, d: Array, log_g: Array) -> Array:
+        log_pairs = np.log(np.maximum(n, 2.0) / 2.0)
+        w0, w1, w2 = self.width
+        across = np.interp(np.log(d), np.log(self.node_counts), np.log(self.alpha_network)) if self.node_counts else 0.0
+        across = across + self.growth_network * log_pairs + (w0 + w1 / d + w2 / d**2) * log_g
+        inside = np.log(self.alpha_node) + self.growth_node * log_pairs
+        grown = np.log(np.clip(b, self.batches[0], self.batches[-1]) / self.batches[0])
+        log_s = np.where(d > 1, across, inside) + self.batch_growth * grown
+        return np.where(n < 2, 0.0, np.exp(np.minimum(log_s, _MOST_LOG_S)))
+
+    def shape_throughput(self, global_batch: float, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
+        d, g = np.asarray(nodes, dtype=np.float64), np.asarray(gpus_per_node, dtype=np.float64)
+        return self.throughput(global_batch / (d * g), d * g, d, g)
+
+    def compute_s(self, local_batch: ArrayLike) -> Array:
+        b = np.asarray(local_batch, dtype=np.float64)
+        factor = np.exp(np.interp(np.log(b), np.log(self.batches), np.log(self.batch_factors)))
+        return np.asarray((self.a + self.c * b) * factor)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "KnotForm":
+        """Raises ValueError where a list of knots and its values differ in length, or batches are missing."""
+        values: dict[str, Any] = {
+            name: tuple(float(v) for v in data[name]) if isinstance(data[name], list) else float(data[name])
+            for name in cls.__slots__
+        }
+        form = cls(**values)
+        is_paired = len(form.batches) == len(form.batch_factors) > 0 and len(form.node_counts) == len(
+            form.alpha_network
+        )
+        if not is_paired or len(form.width) != 3:
+            raise ValueError("a profile's knots and their values do not match")
+        return form
+
+
+_MOST_LOG_S = 20.0  # sixteen years a step: far from anything fitted, and finite
+
+
+def _overlapped(compute: Array, sync: Array, power: float) -> Array:
+    """(t_g^p + t_s^p)^(1/p); the longer one is taken out, or powers would overflow or vanish."""
+    longest = np.maximum(compute, sync)
+    return np.asarray(longest * ((compute / longest) ** power + (sync / longest) ** power) ** (1.0 / power))

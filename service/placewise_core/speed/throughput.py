@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from placewise_core.job import Job
-from placewise_core.speed.forms import OverlapForm, QosForm, ThroughputForm
+from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
 FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "qos": QosForm.from_dict,
     "overlap": OverlapForm.from_dict,
+    "knots": KnotForm.from_dict,
 }
 _REMEMBERED = 4096  # names and batches come from callers: without a bound they would fill the memory
 _GENERIC_PARAMS_MILLIONS = 25.0  # of a job that says nothing at all: about a ResNet-50, the commonest training job
@@ -49,7 +50,7 @@ class Match:
 class ThroughputModel:
     """Profiles with the look-up of the nearest one.
 
-    `data` is the parsed `throughput.json`; `form` picks "qos" or "overlap" ("" = the one that generalised better when
+    `data` is the parsed `throughput.json`; `form` picks one of FORMS ("" = the one that generalised best when
     the file was fitted). Raises ValueError for a file of another schema or without profiles.
     """
 

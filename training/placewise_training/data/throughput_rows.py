@@ -1,0 +1,106 @@
+"""Measured steps of data-parallel training, repeats included, by network and GPU model. Fits nothing.
+
+`open/step_repeats.csv` has every measured row of the sources: data/open/README.md names them and their licences.
+"""
+
+import csv
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.speed.forms import path_shares
+
+Array = NDArray[np.float64]
+TABLE = "step_repeats.csv"
+_LEAST_ROWS = 12  # with fewer no form could be fitted and judged
+# One name per network, whatever the source calls it. Millions of parameters: published sizes of these networks.
+NAMES: Mapping[str, tuple[str, float]] = {
+    "bert": ("BERT", 110.0),
+    "deepspeech2": ("DeepSpeech2", 38.0),
+    "NeuMF": ("NeuMF", 31.8),
+    "ResNet18": ("ResNet18", 11.69),
+    "resnet50": ("ResNet50", 25.56),
+    "resnet50_cifar10": ("ResNet50-CIFAR10", 23.5),
+    "gpt2": ("GPT-2", 124.0),
+    "vgg16": ("VGG16", 138.36),
+    "ResNet50": ("ResNet50", 25.56),
+    "BERT": ("BERT", 110.0),
+    "DeepSpeech2": ("DeepSpeech2", 38.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measured steps of one (network, GPU model); all arrays are (N,).
+
+    `placement` is GPUs per node as digits in ascending order, `widest` the most of them on one node, cross and within
+    the shares of equation (8)'s path lengths.
+    """
+
+    placement: NDArray[np.str_]
+    gpus: Array
+    nodes: Array
+    widest: Array
+    cross: Array
+    within: Array
+    local_batch: Array
+    throughput: Array
+
+    def take(self, mask: NDArray[np.bool_]) -> "Rows":
+        return Rows(*(getattr(self, name)[mask] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rows of one network on one GPU model."""
+
+    source: str
+    gpu_model: str
+    model: str
+    params_millions: float
+    rows: Rows
+
+
+def rows_of(placements: Sequence[str], local_batch: Sequence[float], step_s: Sequence[float]) -> Rows:
+    """Rows from the three columns of the table."""
+    per_node = [np.array([float(digit) for digit in placement]) for placement in placements]
+    gpus = np.array([each.sum() for each in per_node])
+    shares = np.array([path_shares(each) for each in per_node])
+    batch = np.asarray(local_batch, dtype=np.float64)
+    return Rows(
+        placement=np.array(placements),
+        gpus=gpus,
+        nodes=np.array([float(len(each)) for each in per_node]),
+        widest=np.array([each.max() for each in per_node]),
+        cross=shares[:, 0],
+        within=shares[:, 1],
+        local_batch=batch,
+        throughput=gpus * batch / np.asarray(step_s, dtype=np.float64),
+    )
+
+
+def measured_groups() -> list[Group]:
+    """Every network on every GPU model with enough rows, sorted by source, GPU model and name."""
+    found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    for row in csv.DictReader(_text().splitlines()):
+        found.setdefault((row["source"], row["gpu_type"], row["model"]), []).append(row)
+    groups = []
+    for (source, gpu, model), rows in sorted(found.items()):
+        if len(rows) >= _LEAST_ROWS:
+            batches, steps = ([float(row[name]) for row in rows] for name in ("local_batch", "step_time_s"))
+            measured = rows_of([row["placement"] for row in rows], batches, steps)
+            groups.append(Group(source, gpu, *NAMES[model], measured))
+    return groups
+
+
+def fingerprint() -> str:
+    """SHA-256 of the table."""
+    return hashlib.sha256(_text().encode()).hexdigest()
+
+
+def _text() -> str:
+    return resources.files("placewise_training.data").joinpath("open", TABLE).read_text("utf-8")
