@@ -113,7 +113,7 @@ class SlurmScheduler:
         """The jobs the hints are about. False where some could not be found this way."""
         gate = asyncio.Semaphore(_READ_AT_ONCE)
         known = [self._named_job(job_id, gate) for job_id in sorted(hints.job_ids | self._completing)]
-        *named, (new, is_certain) = await asyncio.gather(*known, self._new_jobs(hints.passed_by))
+        named, (new, is_certain) = await asyncio.gather(asyncio.gather(*known), self._new_jobs(hints.passed_by))
         found = [job for job in named if job is not None]
         return [*found, *new], is_certain and len(found) == len(known)
 
