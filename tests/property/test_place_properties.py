@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import cast
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -11,7 +12,7 @@ from tests.fakes.place_cases import arrays, context, view_of
 from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.place.gpus import gpu_model_of, pick_gpus, takers
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import ClaimingPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
 from placewise_core.view import GPUS, ClusterView
@@ -192,6 +193,28 @@ def test_a_proposal_leaves_the_view_as_it_was(situation: tuple[list[Node], list[
     before = arrays(view)
     POLICIES[policy].propose(asked[-1], view, context(interference=INTERFERENCE))
     _assert_same(before, arrays(view))
+
+
+@given(situations(), st.sampled_from(["consolidate", "load-balance"]))
+@settings(max_examples=120, deadline=None)
+def test_a_gang_that_stays_claimed_is_the_one_proposed(situation: tuple[list[Node], list[Job], str], name: str) -> None:
+    """Decided and held at once, by the policies that can, the view is as if the proposal were held afterwards."""
+    made, asked, _ = situation
+    policy = cast(ClaimingPolicy, POLICIES[name])
+    view, other = view_of(made), view_of(made)
+    for job in asked:
+        expected = policy.propose(job, other, context(interference=INTERFERENCE))
+        claimed = policy.claim(job, view, context(interference=INTERFERENCE))
+        if expected is None or claimed is None:
+            assert claimed is expected
+        else:
+            assert claimed == dataclasses.replace(expected, is_claimed=True)
+            view.hold(RunningJob(job, claimed.assignments))
+            other.add_job(RunningJob(job, expected.assignments))
+        _assert_same(arrays(other), arrays(view))
+    for job in asked:
+        view.remove_job(job.id)
+    _assert_same(arrays(view_of(made)), arrays(view))
 
 
 @given(situations(), st.randoms())

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.place_cases import gang, node, running, view_of
 
+from placewise_core.cluster import RunningJob
 from placewise_core.job import GpuSharing, Resources
 from placewise_core.place import neighbours
 from placewise_core.place.tables import packaged_tables
@@ -102,6 +103,7 @@ def test_neighbours_on_a_shared_gpu_slow_down_and_others_do_not() -> None:
     )
     job = gang("new", workers=1, model="resnet50", sharing=share, total_epochs=4.0, single_gpu_s=8.0)
     taken = running("new", "a", [0], Resources(4, 1, 8)).assignments
+    view.add_job(RunningJob(job, taken))
     prediction = neighbours.predict(job, taken, view, MEASURED)
     assert prediction.speed == pytest.approx(0.5 * 0.8)
     found = {n.job_id: (n.speed_before, n.speed_after) for n in prediction.neighbours}
@@ -113,6 +115,8 @@ def test_a_reported_speed_is_where_a_neighbour_starts_from() -> None:
     known = replace(running("shared", "a", [0], model="lm", gpu_sharing=share), speed=3.0)
     view = view_of([node("a", gpus=1, max_jobs_per_gpu=2)], [known])
     job = gang("new", workers=1, model="resnet50", sharing=share)
-    prediction = neighbours.predict(job, running("new", "a", [0]).assignments, view, MEASURED)
+    taken = running("new", "a", [0]).assignments
+    view.add_job(RunningJob(job, taken))
+    prediction = neighbours.predict(job, taken, view, MEASURED)
     assert prediction.speed == 0.0
     assert [(n.speed_before, n.speed_after) for n in prediction.neighbours] == [pytest.approx((3.0, 1.2))]

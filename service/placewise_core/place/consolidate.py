@@ -29,6 +29,9 @@ class Consolidate:
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return decode(self, job, view, context)
 
+    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context, keeps_claims=True)
+
     def scores(self, task: TaskContext) -> FloatArray:
         last = task.placed[-1][1] if task.placed else -1
         if last >= 0 and task.mask[last]:

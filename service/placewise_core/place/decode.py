@@ -40,17 +40,24 @@ def task_names(job: Job) -> list[tuple[TaskGroup, str]]:
 
 
 def decode(
-    scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceContext, choose: Chooser = best
+    scorer: NodeScorer,
+    job: Job,
+    view: ClusterView,
+    context: PlaceContext,
+    choose: Chooser = best,
+    keeps_claims: bool = False,
 ) -> Proposal | None:
     """Places every task of `job` by `scorer`, or None if the gang does not fit that way.
 
     A greedy order may run into a dead end where another would not: then best fit is tried, and `info` says so. That
     holds for `best` alone: a chooser that draws must be able to state its probabilities.
+
+    `keeps_claims` leaves a proposal claimed on the view (ClaimingPolicy); without a proposal nothing is.
     """
     decoder = _Decoder(scorer, job, view, context, choose)
-    proposal = decoder.decode()
+    proposal = decoder.decode(keeps_claims)
     if proposal is None and choose is best and decoder.placed:
-        proposal = _Decoder(_BestFit(), job, view, context, best).decode()
+        proposal = _Decoder(_BestFit(), job, view, context, best).decode(keeps_claims)
         return None if proposal is None else replace(proposal, info={RESCUED: 1.0})
     return proposal
 
@@ -94,17 +101,27 @@ class _Decoder:
         self.current: TaskContext | None = None
         self._claimed = 0
 
-    def decode(self) -> Proposal | None:
+    def decode(self, keeps_claims: bool = False) -> Proposal | None:
+        is_whole = False
         try:  # not `claiming`: a context manager is dear for what is done a million times
             is_whole = self.place_all()
         finally:
-            self._give_back()
+            if not (keeps_claims and is_whole):
+                self._give_back()
         if not is_whole:
             return None
+        if keeps_claims:
+            for assignment in self.assignments[self._claimed :]:
+                self.view.claim(self.job, assignment)
         if len(self.job.groups) > 1:
             order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
             self.assignments.sort(key=lambda a: order[a.task])
-        return Proposal(tuple(self.assignments), propensity=self.propensity, candidates=tuple(self.candidates))
+        return Proposal(
+            tuple(self.assignments),
+            propensity=self.propensity,
+            candidates=tuple(self.candidates),
+            is_claimed=keeps_claims,
+        )
 
     @contextmanager
     def claiming(self) -> Iterator[None]:

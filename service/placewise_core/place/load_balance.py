@@ -19,6 +19,9 @@ class LoadBalance:
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return decode(self, job, view, context)
 
+    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context, keeps_claims=True)
+
     def scores(self, task: TaskContext) -> FloatArray:
         return -task.view.load()
 

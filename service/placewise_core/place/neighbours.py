@@ -4,7 +4,7 @@ A gang runs at the pace of its slowest task: the least relative speed over its G
 GPUs are listed with equal speeds: what they do to each other over CPU, memory and network nobody has measured.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment
@@ -20,7 +20,6 @@ SoloSpeed = Callable[[Job, Sequence[Assignment]], float]
 Unit = tuple[int, int]  # node index, GPU index
 
 _UNCHANGED = 1.0
-_NONE: frozenset[Unit] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +45,23 @@ def predict(
     interference: GpuInterference,
     solo_speed: SoloSpeed = declared_speed,
 ) -> Prediction:
-    """For a placement that is not yet on the view."""
+    """For a placement that is on the view."""
     units = _units(assignments, view)
     nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
-    shared = {unit for unit in units if view.tenants(*unit)}
-    slowed = {tenant.job_id for unit in shared for tenant in view.tenants(*unit)}
-    own = min((_relative(job, unit, (), view, interference) for unit in shared), default=_UNCHANGED)
+    slowed = {t.job_id for unit in units for t in view.tenants(*unit)} - {job.id}
     others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])
     return Prediction(
-        speed=own * solo_speed(job, assignments),
+        speed=_slowest(job, units, view, interference) * solo_speed(job, assignments),
         neighbours=tuple(
-            [
-                _neighbour(other, job, shared if other in slowed else _NONE, view, interference, solo_speed)
-                for other in others
-            ]
+            [_neighbour(other, job.id, other in slowed, view, interference, solo_speed) for other in others]
         ),
     )
 
 
 def _neighbour(
     other: JobId,
-    job: Job,
-    shared: Set[Unit],
+    newcomer: JobId,
+    is_slowed: bool,
     view: ClusterView,
     interference: GpuInterference,
     solo_speed: SoloSpeed,
@@ -75,28 +69,33 @@ def _neighbour(
     running = view.jobs.get(other)
     if running is None:
         return Neighbour(other, 0.0, 0.0)
-    if running.speed > 0 and not shared:
+    if running.speed > 0 and not is_slowed:
         return Neighbour(other, running.speed, running.speed)
     units = _units(running.assignments, view)
-    before = _UNCHANGED
-    for unit in units:
-        if len(view.tenants(*unit)) > 1:
-            before = min(before, _relative(running.job, unit, (), view, interference))
+    before = _slowest(running.job, units, view, interference, newcomer)
     speed = running.speed if running.speed > 0 else (solo_speed(running.job, running.assignments) or 1.0) * before
-    if not shared:
+    if not is_slowed:
         return Neighbour(other, speed, speed)
-    joins = {unit: (job.model,) if unit in shared else () for unit in units}
-    after = min((_relative(running.job, unit, joins[unit], view, interference) for unit in units), default=_UNCHANGED)
+    after = _slowest(running.job, units, view, interference)
     return Neighbour(other, speed, speed * after / before if before > 0 else 0.0)
+
+
+def _slowest(
+    job: Job, units: Sequence[Unit], view: ClusterView, interference: GpuInterference, without: JobId | None = None
+) -> float:
+    """Relative speed of a job beside its other tenants, on the GPU where it is least; `without` a newcomer."""
+    slowest = _UNCHANGED
+    for unit in units:
+        tenants = view.tenants(*unit)
+        if len(tenants) > 1:
+            others = [t.model for t in tenants if t.job_id not in (job.id, without)]
+            if others:
+                relative = interference.relative_speed(job.model, others, gpu_model_of(view, *unit))
+                slowest = min(slowest, relative)
+    return slowest
 
 
 def _units(assignments: Sequence[Assignment], view: ClusterView) -> list[Unit]:
     """The GPUs of a placement; nodes that the view does not know are passed over."""
     index = view.index
     return [(index[a.node], g) for a in assignments if a.node in index for g in a.gpu_indices]
-
-
-def _relative(job: Job, unit: Unit, joining: Sequence[str], view: ClusterView, interference: GpuInterference) -> float:
-    """Relative speed of a job on one GPU beside its other tenants and the models `joining`."""
-    others = [*(t.model for t in view.tenants(*unit) if t.job_id != job.id), *joining]
-    return interference.relative_speed(job.model, others, gpu_model_of(view, *unit)) if others else _UNCHANGED

@@ -63,6 +63,7 @@ class Proposal:
     propensity: float = 1.0
     candidates: tuple[Candidate, ...] = ()
     info: Mapping[str, float] = field(default_factory=dict)
+    is_claimed: bool = False  # the gang is on the view already: see ClaimingPolicy
     is_fallback: bool = False
     fallback_reason: str = ""
 
@@ -82,6 +83,15 @@ class PlacementPolicy(Protocol):
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         """A placement of the whole gang, or None."""
+        ...
+
+
+class ClaimingPolicy(PlacementPolicy, Protocol):
+    """A policy that can leave what it proposes claimed on the view, for a caller that is going to hold it: claiming
+    anew costs as much as deciding."""
+
+    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        """As `propose`, but the view has the gang's claims on return; the caller holds them or gives them back."""
         ...
 
 

@@ -3,8 +3,7 @@
 Synchronous: between the first look at the view and the assumption of the result nothing else runs.
 """
 
-import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import random
 from types import MappingProxyType
@@ -22,9 +21,12 @@ from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice
 from placewise_service.engine.gang import held, with_groups
+from placewise_service.engine.ids import random_bits
 from placewise_service.engine.observing import choice_of
 
 log = structlog.get_logger(__name__)
+
+Propose = Callable[[Job, ClusterView, PlaceContext], Proposal | None]
 
 NONE_RUNNING: Mapping[JobId, RunningJob] = MappingProxyType({})
 
@@ -122,8 +124,6 @@ class Placer:
         draft.propensity *= proposal.propensity
         draft.is_explored |= is_explored
         draft.fallback_reason = draft.fallback_reason or proposal.fallback_reason
-        draft.expected_tenants.update(_shared_tenants(proposal, view))
-        prediction = neighbours.predict(job, proposal.assignments, view, self.interference, self.solo_speed)
         running = RunningJob(
             job,
             proposal.assignments,
@@ -131,8 +131,13 @@ class Placer:
             reservation_id=f"{draft.decision_id}.{len(draft.holds)}",
             decision_id=draft.decision_id,
         )
-        view.add_job(running)
+        if proposal.is_claimed:
+            view.hold(running)
+        else:
+            view.add_job(running)
         draft.holds.append(running)
+        draft.expected_tenants.update(_shared_tenants(running, view))
+        prediction = neighbours.predict(job, proposal.assignments, view, self.interference, self.solo_speed)
         return JobDecision(
             job_id=job.id,
             outcome=Outcome.PLACED,
@@ -162,6 +167,9 @@ class Placer:
     ) -> tuple[Proposal | None, bool]:
         """A policy that breaks never fails the call: the heuristic answers, and says so."""
         try:
+            claim: Propose | None = getattr(policy, "claim", None)
+            if claim is not None and rate <= 0:
+                return claim(job, view, context), False
             return explore.propose(policy, rate, job, view, context)
         except Exception as error:
             failed = {"decision_id": decision_id, "policy": policy.name, "job": job.id}
@@ -172,18 +180,18 @@ class Placer:
             return replace(proposal, is_fallback=True, fallback_reason=f"{policy.name}: {type(error).__name__}"), False
 
 
-def _shared_tenants(proposal: Proposal, view: ClusterView) -> dict[str, tuple[JobId, ...]]:
-    """Who else is on each GPU the proposal shares: what the slowdown prediction rests on."""
+def _shared_tenants(running: RunningJob, view: ClusterView) -> dict[str, tuple[JobId, ...]]:
+    """Who else is on each GPU the job shares: what the slowdown prediction rests on."""
     shared: dict[str, tuple[JobId, ...]] = {}
-    for assignment in proposal.assignments:
+    for assignment in running.assignments:
         m = view.index[assignment.node]
         for g in assignment.gpu_indices:
             tenants = view.tenants(m, g)
-            if tenants:
-                shared[f"{assignment.node}/{g}"] = tuple(sorted(t.job_id for t in tenants))
+            if len(tenants) > 1:
+                shared[f"{assignment.node}/{g}"] = tuple(sorted(t.job_id for t in tenants if t.job_id != running.id))
     return shared
 
 
 def seed_of(seed: int | None) -> int:
     """The request's seed, or a new one; the log keeps it, so that the decision can be repeated."""
-    return secrets.randbits(53) if seed is None else seed  # 53 bits: an integer that JSON keeps
+    return random_bits(53) if seed is None else seed  # 53 bits: an integer that JSON keeps
