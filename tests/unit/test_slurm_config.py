@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from placewise_slurm import config
 from placewise_slurm.hooks import SCRIPTS, write_hooks
-from placewise_slurm.main import EXIT_CONFIG, main
+from placewise_slurm.main import EXIT_CONFIG, EXIT_UNREACHABLE, main
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "slurm" / "slurm.toml.example"
 
@@ -45,6 +46,19 @@ def test_the_example_is_valid_and_names_every_setting() -> None:
 def test_bad_configurations_name_the_key(raw: dict[str, Any], named: str) -> None:
     with pytest.raises(config.ConfigError, match=named):
         config.parse(raw)
+
+
+def test_a_second_bridge_on_the_host_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first one listens for the hooks' datagrams; two would decide for the same jobs."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first:
+        first.bind(("127.0.0.1", 0))
+        path = tmp_path / "slurm.toml"
+        path.write_text(
+            f'[adapter]\ncluster = "c"\n[hooks]\nlisten_port = {first.getsockname()[1]}\nshares_dir = ""\n'
+            "[metrics]\nport = 0\n"
+        )
+        assert main(["--config", str(path), "run"]) == EXIT_UNREACHABLE
+    assert "in use" in capsys.readouterr().err
 
 
 def test_a_bad_file_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

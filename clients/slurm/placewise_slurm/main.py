@@ -121,7 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in problems:
             print(f"placewise-slurm: {problem}", file=sys.stderr)
         return EXIT_UNREACHABLE if problems else 0
-    asyncio.run(_run_until_signal(config))
+    try:
+        asyncio.run(_run_until_signal(config))
+    except OSError as error:  # a port is taken: most likely by another bridge
+        print(f"placewise-slurm: {error}", file=sys.stderr)
+        return EXIT_UNREACHABLE
     return 0
 
 

@@ -26,11 +26,10 @@ def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> Pl
 
 
 def of_admitted(command: PlaceCommand, plan: AdmitPlan) -> PlaceCommand:
-    """`command` with the admitted jobs alone, elastic ones in the shape they were admitted with."""
+    """`command` with the admitted jobs alone, in the order of their rank, elastic ones in the shape they were given."""
+    admitted = [pair for pair in zip(command.jobs, plan.admissions, strict=True) if pair[1].verdict is Verdict.ADMIT]
     jobs = []
-    for job, admission in zip(command.jobs, plan.admissions, strict=True):
-        if admission.verdict is not Verdict.ADMIT:
-            continue
+    for job, admission in sorted(admitted, key=lambda pair: pair[1].rank):
         is_shaped = not job.is_rigid and admission.nodes > 0
         jobs.append(replace(job, shape=Shape(admission.nodes, admission.gpus_per_node)) if is_shaped else job)
     return replace(command, jobs=tuple(jobs))

@@ -46,12 +46,13 @@ _EXPIRY_MARGIN_S = 5.0
 
 @dataclass(slots=True)
 class _Gang:
-    """What is remembered of one waiting gang between questions."""
+    """What is remembered of one waiting gang between questions. `order`: which admission, and its rank there."""
 
     job: NativeJob
     verdict: Verdict | None = None
     shape: Shape | None = None
     is_admitted: bool = False
+    order: tuple[int, int] = (0, 0)
     asked_at_s: float = float("-inf")
     failing_since_s: float | None = None
 
@@ -75,6 +76,7 @@ class Decider:
     _unanswered: pb.PlaceRequest | pb.AdmitOrWaitRequest | None = None
     _nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _attempt: int = 0
+    _admissions: int = 0
 
     async def decide(self, waiting: Sequence[NativeJob]) -> Mapping[str, Verdict]:
         """One verdict per job of `waiting`, by key. Takes about `decide_budget_s` at most when the service is away."""
@@ -185,7 +187,7 @@ class Decider:
         asked = [gang for gang in gangs if not gang.is_admitted]
         if asked:
             await self._ask_admissions(queue, asked, deadline_s)
-        return [gang for gang in gangs if gang.is_admitted]
+        return sorted((gang for gang in gangs if gang.is_admitted), key=lambda gang: gang.order)
 
     async def _ask_admissions(self, queue: str, gangs: list[_Gang], deadline_s: float) -> None:
         """One question for all; where the service refuses it, halves of it, until the job it refuses is found."""
@@ -212,6 +214,7 @@ class Decider:
         )
 
     def _read_admissions(self, gangs: list[_Gang], response: pb.AdmitOrWaitResponse) -> None:
+        self._admissions += 1
         by_job = {admission.job_id: admission for admission in response.admissions}
         for gang in gangs:
             admission = by_job.get(gang.job.key)
@@ -219,6 +222,7 @@ class Decider:
                 self._answer(gang, Waiting(text="not in the answer", decision_id=response.meta.decision_id))
             elif admission.verdict == pb.Admission.ADMIT:
                 gang.is_admitted = True
+                gang.order = (self._admissions, admission.rank)
                 gang.shape = _shape(admission)
             else:
                 blockers = admission.blockers
