@@ -2,11 +2,14 @@
 
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from placewise_training.cli import INTERRUPTED
 from placewise_training.reproduce import document, plots, registry, report, runner
 from placewise_training.reproduce.claims import (
     Claim,
@@ -17,6 +20,7 @@ from placewise_training.reproduce.claims import (
     judged,
     verdict_of,
 )
+from placewise_training.reproduce.command import reproduce_app
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
@@ -109,6 +113,31 @@ def test_interruption_leaves_whole_rounds_first_and_says_so() -> None:
     assert found["stopped"] == runner.INTERRUPTED
     assert [seed for _, _, seed in calls] == [0, 0, 0, 0, 1, 1]
     assert [row["metrics"]["time"]["seeds"] for row in found["experiments"][0]["rows"]] == [2, 1, 1, 1]
+
+
+def test_ctrl_c_leaves_a_partial_file_that_replaces_no_whole_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A real SIGINT in the middle of the command."""
+    calls: list[str] = []
+
+    def stopping(setting: str, method: str, seed: int) -> Outcome:
+        calls.append(method)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return Outcome({"time": 60.0 + 60.0 * seed})
+
+    made = paper(experiment(methods=("ours", "theirs"), trial=stopping))
+    monkeypatch.setattr(registry, "load", lambda name, **options: made)
+    (tmp_path / "made-up.json").write_text("{}")
+    result = CliRunner().invoke(reproduce_app, ["qos", "--out", str(tmp_path), "--json"])
+    assert result.exit_code == INTERRUPTED
+    printed = json.loads(result.stdout)
+    assert printed == json.loads((tmp_path / "made-up.partial.json").read_text())
+    assert (printed["partial"], printed["stopped"]) == (True, runner.INTERRUPTED)
+    cells = [row["metrics"].get("time", {}).get("values") for row in printed["experiments"][0]["rows"]]
+    assert cells == [{"0": 1.0}, {"0": 1.0}, {"0": 1.0}, None]
+    assert (tmp_path / "made-up.json").read_text() == "{}"
 
 
 def test_the_time_limit_ends_a_run_as_partial_and_its_claims_as_not_measured() -> None:

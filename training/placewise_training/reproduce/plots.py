@@ -89,6 +89,8 @@ def _bars(axis: Axes, experiment: Mapping[str, Any], metric: Mapping[str, Any]) 
     width = 0.85 / len(methods)
     for i, method in enumerate(methods):
         cells = _cells(experiment, method, metric["name"])
+        if not cells:
+            continue
         at = [settings.index(setting) + (i - (len(methods) - 1) / 2) * width for setting, _, _ in cells]
         axis.bar(
             at,

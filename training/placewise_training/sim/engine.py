@@ -103,6 +103,8 @@ class Simulation:
             self.run_until(until_s, progress)
         except KeyboardInterrupt:
             is_partial = True
+        if self.heat is not None:
+            self.metrics.peak_celsius = self.heat.peak_celsius()
         return SimResult(
             metrics=self.metrics.result(self.now_s),
             event_hash=self.hash.hexdigest(),

@@ -23,13 +23,18 @@ class HeatMap:
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
         self._states = {spec.id: ThermalState(spec.thermal) for spec in nodes}
+        self._peak_of_removed = 0.0
 
     def add(self, spec: NodeSpec, now_s: float) -> None:
         state = self._states[spec.id] = ThermalState(spec.thermal)
         state.time_s = now_s
 
     def remove(self, name: str) -> None:
-        del self._states[name]
+        self._peak_of_removed = max(self._peak_of_removed, self._states.pop(name).peak_celsius)
+
+    def peak_celsius(self) -> float:
+        """The highest any node has been, between reports too: a temperature turns only where the load changes."""
+        return max([self._peak_of_removed, *(state.peak_celsius for state in self._states.values())])
 
     def loads_changed(self, now_s: float, names: Iterable[str], nodes: Mapping[str, NodeLoad]) -> None:
         """These nodes run something else from `now_s` on."""

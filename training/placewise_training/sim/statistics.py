@@ -36,12 +36,12 @@ class Distribution:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, q: float) -> float:
-        """The value below which a share q lies; 0 of nothing."""
-        rank = q * (self.count - 1)
+        """The smallest value that at least a share q is no larger than; 0 of nothing."""
+        wanted = q * self.count - 1e-9
         seen = 0
         for key in sorted(self._bins):
             seen += self._bins[key]
-            if seen > rank:
+            if seen >= wanted:
                 return 0.0 if key == -(10**6) else min(self.largest, math.exp((key + 0.5) * _LOG_STEP))
         return 0.0
 
