@@ -3,15 +3,18 @@
 import json
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise_service import cli
 from placewise_service.cli import invoke
 from placewise_service.commands import serve as serve_command
+from placewise_service.main import Preparation
 from placewise_service.settings import Settings
 from placewise_service.state.embedded import EmbeddedRedis
 
@@ -89,14 +92,30 @@ def test_a_token_is_shown_once_and_stored_hashed(tmp_path: Path, capsys: pytest.
     assert invoke(["token", "create", "x", "--file", str(file), "--scope", "everything"]) == 2
 
 
-def test_options_of_serve_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Settings] = []
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Sequence[Preparation]]]:
+    """Takes the place of the service; what it was to be started with."""
+    seen: list[tuple[Settings, Sequence[Preparation]]] = []
 
-    def fake_serve(settings: Settings) -> int:
-        seen.append(settings)
+    def fake_serve(settings: Settings, preparations: Sequence[Preparation]) -> int:
+        seen.append((settings, preparations))
         return 0
 
     monkeypatch.setattr(serve_command.main, "serve", fake_serve)
+    return seen
+
+
+def test_a_demo_brings_its_cluster_and_asks_for_no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = served(monkeypatch)
+    assert invoke(["serve", "--demo"]) == 0
+    ((_, (preparation,)),) = seen
+    request = ReportNodesRequest.FromString(preparation.request)
+    assert (preparation.rpc, request.cluster, len(request.nodes)) == ("ReportNodes", "demo", 18)
+    assert invoke(["serve", "--demo", "--tokens-file", str(tmp_path / "tokens.yaml")]) == 2
+    assert len(seen) == 1
+
+
+def test_options_of_serve_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = served(monkeypatch)
     words = [
         "serve",
         "--host",
@@ -110,7 +129,8 @@ def test_options_of_serve_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_p
         "text",
     ]
     assert invoke(words) == 0
-    (settings,) = seen
+    ((settings, preparations),) = seen
+    assert preparations == ()
     assert (settings.server.grpc_host, settings.server.rest_host) == ("0.0.0.0", "0.0.0.0")
     assert (settings.server.grpc_port, settings.server.workers, settings.log.format) == (1234, 3, "text")
     assert settings.state_dir == tmp_path / "state"

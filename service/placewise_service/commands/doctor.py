@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
@@ -30,7 +30,7 @@ from placewise_service.commands.store import redis_options
 from placewise_service.engine.build import PACKAGED_BUNDLES
 from placewise_service.model.bundle import BundleError, load
 from placewise_service.settings import Settings, SettingsError, load_settings
-from placewise_service.state.connection import gate_for
+from placewise_service.state.connection import Client, gate_for
 from placewise_service.state.embedded import embedded_url, server_binary
 
 app = typer.Typer(help="Check configuration and reachability.")
@@ -140,9 +140,8 @@ async def _reached_redis(settings: Settings) -> str:
     gate = gate_for(redis_options(settings))
     client = gate.unbounded
     try:
-        info = await client.info("server")
-        version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
-        _check_version(version)
+        await client.execute_command("TIME")
+        version = await _version(client)
         policy: dict[str | None, str | None] = {}
         with contextlib.suppress(ResponseError):  # hosted Redis, and an ACL user, may not be shown its configuration
             for name in ("maxmemory-policy", "appendonly"):
@@ -157,6 +156,17 @@ async def _reached_redis(settings: Settings) -> str:
             f"reached, {version}; appendonly is off: a restart of Redis forgets what came since its last save"
         )
     return f"reached, {version}"
+
+
+async def _version(client: Client) -> str:
+    """Raises CommandError for one that is too old. An ACL user with no more rights than it needs is not told."""
+    try:
+        info = await client.info("server")
+    except NoPermissionError:
+        return "of a version that this user may not ask for"
+    version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
+    _check_version(version)
+    return version
 
 
 def _check_version(text: str) -> None:
