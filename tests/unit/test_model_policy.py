@@ -233,8 +233,8 @@ async def test_a_net_that_breaks_while_serving_is_flagged_and_counted(
     decision = await engine.place(command("a", policy=policy))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert (decision.meta.is_fallback, decision.meta.fallback_reason) == (True, reason)
-    counted = [
-        line for line in telemetry.render().decode().splitlines() if line.startswith("placewise_fallbacks_total{")
-    ]
-    assert [line.split()[-1] for line in counted if f'policy="{policy}"' in line] == ["1.0"]
+    await asyncio.sleep(0)  # a decision is counted once its answer is on its way
+    lines = telemetry.render().decode().splitlines()
+    counted = [line for line in lines if line.startswith("placewise_fallbacks_total{") and f'policy="{policy}"' in line]
+    assert [line.split()[-1] for line in counted] == ["1.0"]
     await engine.close()

@@ -225,6 +225,16 @@ def test_a_shortlist_holds_what_the_heuristics_would_take() -> None:
             assert {view.index[node] for node in nodes_of(policy.propose(job, view, context()))} <= rows
 
 
+def test_a_wide_gang_has_a_long_shortlist() -> None:
+    """Fifty tasks that must not meet: a fallback would mean that the net did not see enough nodes."""
+    view, demand = a_view(200), Resources(cpu_cores=1, gpus=1)
+    job = Job(JobId("wide"), groups=(TaskGroup(Role.WORKER, 50, demand, max_per_node=1),))
+    proposal = Harmony(Spreads(), Consolidate()).propose(job, view, context())
+    assert len(set(nodes_of(proposal))) == 50
+    assert proposal is not None
+    assert not proposal.is_fallback
+
+
 def test_a_shortlist_has_room_for_every_job_of_the_batch_and_none_for_full_nodes() -> None:
     view = busy(300)
     jobs = [make_job("a", workers=4), make_job("b", gpus=6.0)]
@@ -236,7 +246,7 @@ def test_a_shortlist_has_room_for_every_job_of_the_batch_and_none_for_full_nodes
 
 
 def test_jobs_beyond_the_shortlist_get_another_one() -> None:
-    """A hundred gangs fill the first 64 nodes: those after them are placed all the same, by the net."""
+    """A hundred gangs fill the first nodes: those after them are placed all the same, by the net."""
     view, net, asked = a_view(200, 4), Spreads(), context()
     harmony = Harmony(net, Consolidate())
     jobs = [make_job(f"j{i}", workers=4) for i in range(100)]

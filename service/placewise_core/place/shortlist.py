@@ -13,13 +13,15 @@ from placewise_core.place.capacity import task_capacity
 from placewise_core.place.policy import PlaceContext
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
-MOST_NODES = 64  # more than the clusters a net is trained on have; beyond it, choice is not what limits a placement
+MOST_NODES = 32  # as many as the clusters that nets are trained on have; every node there costs time with every task
+_NODES_PER_TASK = 2  # a wide gang that is spread must find room
 _MOST_DEMANDS = 8  # distinct ones of a batch that are looked at: each costs passes over all nodes
 
 
 def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, most: int = MOST_NODES) -> IntArray:
-    """(C,) ascending node indices, C ≤ `most`: every node where there are no more, else those worth a look for `jobs`,
-    the first of them above all."""
+    """(C,) ascending node indices: every node where there are no more than `most`, else those worth a look for `jobs`,
+    the first of them above all; more than `most` of them only for gangs of many tasks."""
+    most = max(most, _NODES_PER_TASK * max(job.task_count for job in jobs))
     if view.size <= most:
         return np.arange(view.size)
     usable = view.usable(context.now_s)
