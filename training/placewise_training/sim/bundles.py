@@ -56,7 +56,7 @@ class Bundle:
         if harmony is not None:
             found[harmony.name] = harmony
         if scorer is not None:
-            found[BestOfK.name] = search_policy(scorer, found)
+            found[BestOfK.name] = search_policy(scorer, found, harmony=harmony)
         return found
 
     def policy(self, name: str) -> PlacementPolicy:
