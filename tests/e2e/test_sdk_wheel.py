@@ -17,8 +17,10 @@ from tests.fakes.oracle import Oracle, OracleServer
 from placewise.v1 import cluster_pb2
 from placewise.v1.job_pb2 import Resources
 from placewise_client import Client
+from placewise_slurm.hooks import SCRIPTS
 
 SOURCE = Path(__file__).parents[2] / "clients" / "python"
+SLURM = SOURCE.with_name("slurm")
 
 PROGRAM = """
 import asyncio, importlib.util, json, sys
@@ -110,7 +112,24 @@ class TestTheWheelAlone:
     def test_it_brings_nothing_but_grpcio_and_protobuf(self, python: Path) -> None:
         installed = json.loads(run(python, "-I", "-m", "pip", "list", "--format=json"))
         names = {package["name"].lower().replace("_", "-") for package in installed}
-        assert names <= {"placewise-client", "grpcio", "protobuf", "typing-extensions", "pip", "setuptools"}
+        assert names - {"placewise-slurm"} <= {
+            "placewise-client",
+            "grpcio",
+            "protobuf",
+            "typing-extensions",
+            "pip",
+            "setuptools",
+        }
+
+    def test_the_slurm_bridge_installs_beside_it_and_writes_its_hooks(self, python: Path, tmp_path: Path) -> None:
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, SLURM)
+        (wheel,) = tmp_path.glob("placewise_slurm-*.whl")
+        run(python, "-I", "-m", "pip", "install", "--quiet", wheel)  # it asks for nothing that is not there already
+        command = python.with_name("placewise-slurm")
+        run(command, "--config", SLURM / "slurm.toml.example", "hooks", "--output", tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} - {wheel.name} == {*SCRIPTS}
+        for script in tmp_path.glob("*.sh"):
+            run("bash", "-n", script)
 
     async def test_it_asks_a_service_in_memory(self, python: Path, fake: str) -> None:
         found = await answers(python, fake)
