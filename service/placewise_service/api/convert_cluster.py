@@ -16,7 +16,7 @@ from placewise_core.cluster import (
     Telemetry,
 )
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray
-from placewise_service.api.convert_out import assignments, duration, queue_state, resources, set_time
+from placewise_service.api.convert_out import duration, fill_assignments, queue_state, resources, set_time
 
 _NODE_STATES: dict[NodeState, Any] = {state: cluster_pb2.Node.State.Value(state) for state in NodeState}
 _RUN_STATES: dict[RunState, Any] = {state: cluster_pb2.RunningJob.State.Value(state) for state in RunState}
@@ -91,10 +91,10 @@ def running_job(job: RunningJob) -> cluster_pb2.RunningJob:
     message = cluster_pb2.RunningJob(
         job_id=job.id,
         state=_RUN_STATES[job.state],
-        assignments=assignments(job.assignments),
         reservation_id=job.reservation_id,
         speed=job.speed,
     )
+    fill_assignments(message.assignments, job.assignments)
     if job.state is RunState.RESERVED:
         set_time(message.reservation_expire_time, job.expire_time_s)
     set_time(message.start_time, job.start_time_s)

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -28,6 +28,9 @@ from placewise_core.decision import (
 from placewise_core.job import Resources, Role
 from placewise_core.validate import MAX_TIME_S
 from placewise_service.model.registry import BundleState, BundleStatus
+
+if TYPE_CHECKING:  # the stubs' name; at run time the container is of another class
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 Answer = PlaceDecision | PartitionDecision | AdmitDecision
 
@@ -64,47 +67,47 @@ class PlaceAnswer:
         return self._message
 
 
+# Messages of an answer are added to it and filled field by field: a third of the time that keyword arguments take, and
+# nothing is copied.
+
+
 def place_response(decision: PlaceDecision, request_id: str = "") -> decision_pb2.PlaceResponse:
-    return decision_pb2.PlaceResponse(
-        decisions=[_job_decision(item) for item in decision.decisions],
-        meta=_meta(decision.meta),
-        request_id=request_id,
-    )
+    message = decision_pb2.PlaceResponse(meta=_meta(decision.meta), request_id=request_id)
+    for job in decision.decisions:
+        _fill_job_decision(message.decisions.add(), job)
+    return message
 
 
-def _job_decision(decision: JobDecision) -> decision_pb2.JobDecision:
-    message = decision_pb2.JobDecision(
-        job_id=decision.job_id,
-        outcome=_OUTCOMES[decision.outcome],
-        assignments=assignments(decision.assignments),
-        predicted_speed=decision.predicted_speed,
-        propensity=decision.propensity,
-    )
+def _fill_job_decision(message: decision_pb2.JobDecision, decision: JobDecision) -> None:
+    message.job_id = decision.job_id
+    message.outcome = _OUTCOMES[decision.outcome]
+    message.predicted_speed = decision.predicted_speed
+    message.propensity = decision.propensity
+    fill_assignments(message.assignments, decision.assignments)
     if decision.reservation_id:
         message.reservation_id = decision.reservation_id
         set_time(message.reservation_expire_time, decision.expire_time_s)
-    if decision.neighbours:
-        message.neighbours.extend(
-            decision_pb2.Neighbour(job_id=n.job_id, speed_before=n.speed_before, speed_after=n.speed_after)
-            for n in decision.neighbours
-        )
+    for neighbour in decision.neighbours:
+        beside = message.neighbours.add()
+        beside.job_id = neighbour.job_id
+        beside.speed_before = neighbour.speed_before
+        beside.speed_after = neighbour.speed_after
     if decision.blockers:
         message.blockers.extend(_blockers(decision.blockers))
     if decision.candidates:
         message.candidates.extend(_candidate(candidate) for candidate in decision.candidates)
-    return message
 
 
-def assignments(items: Iterable[Assignment]) -> list[cluster_pb2.Assignment]:
+def fill_assignments(
+    messages: "RepeatedCompositeFieldContainer[cluster_pb2.Assignment]", items: Iterable[Assignment]
+) -> None:
     """One message per task; tasks of one group ask for the same, so that their demand is built once."""
     demands: dict[int, job_pb2.Resources] = {}
-    messages = []
     for item in items:
-        key = id(item.demand)
-        demand = demands.get(key)
+        demand = demands.get(id(item.demand))
         if demand is None:
-            demand = demands[key] = resources(item.demand)
-        message = cluster_pb2.Assignment()  # filled field by field: two thirds of the time of keyword arguments
+            demand = demands[id(item.demand)] = resources(item.demand)
+        message = messages.add()
         message.task = item.task
         message.role = _ROLES[item.role]
         message.node = item.node
@@ -114,8 +117,6 @@ def assignments(items: Iterable[Assignment]) -> list[cluster_pb2.Assignment]:
             message.cpu_unit = item.cpu_unit
         if item.subtask:
             message.subtask = item.subtask
-        messages.append(message)
-    return messages
 
 
 def resources(amounts: Resources) -> job_pb2.Resources:
@@ -179,7 +180,6 @@ def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionRes
         overhead_s=plan.overhead_s,
         blockers=_blockers(plan.blockers),
     )
-    # There are hundreds of these: filled in place, field by field, they take a third of the time of keyword arguments.
     add_share = message.shares.add
     for share in plan.shares:
         _fill_share(add_share(), share)
