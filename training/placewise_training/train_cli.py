@@ -4,22 +4,27 @@ import dataclasses
 import inspect
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from placewise_training import (
     export_ldwp,
+    export_policy,
     export_stdm,
     ldwp_card,
+    policy_card,
     stdm_card,
     throughput_card,
     train_all,
     train_ldwp,
+    train_policy,
     train_stdm,
     train_throughput,
 )
@@ -36,28 +41,28 @@ def _group() -> None:
     """Train the models, export them to ONNX, and write their cards."""
 
 
+@contextmanager
+def _staged_bar(*, is_hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr per stage of a training: the part of the title before its comma."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    shown = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=shown, disable=is_hidden) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(title: str, done: int, total: int) -> None:
+            stage = title.partition(",")[0]
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(title, total=total)
+            bar.update(tasks[stage], completed=done, description=title)
+
+        yield show
+
+
 def _reward(**options: Any) -> None:
     as_json, card = options.pop("as_json"), options.pop("card")
     args = Args(**options)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=as_json or not sys.stderr.isatty(),
-    )
     try:
-        with bar:
-            tasks: dict[str, Any] = {}
-
-            def show(title: str, done: int, total: int) -> None:
-                stage = title.partition(",")[0]
-                if stage not in tasks:
-                    tasks[stage] = bar.add_task(title, total=total)
-                bar.update(tasks[stage], completed=done, description=title)
-
+        with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
             report = train(args, show)
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped; go on with --resume (checkpoint in {args.out})")
@@ -108,6 +113,36 @@ def _signature(trainer_args: Any) -> inspect.Signature:
 _reward.__signature__ = _signature(Args)  # type: ignore[attr-defined]
 _reward.__doc__ = "Train the reward model: where jobs are → how fast each of them runs."
 train_app.command(name="reward")(_reward)
+
+
+def _policy(**options: Any) -> None:
+    as_json, card = options.pop("as_json"), options.pop("card")
+    args = train_policy.Args(**options)
+    try:
+        with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
+            train_policy.train(args, show)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped; go on with --resume (checkpoint in {args.out})")
+        raise typer.Exit(INTERRUPTED) from None
+    encoder, decoder = export_policy.export_policy(args.out, args.out)
+    if card:
+        policy_card.write_card(args.out, card)
+    report = json.loads((args.out / train_policy.REPORT).read_text("utf-8"))
+    if as_json:
+        json.dump({**report, "models": [str(encoder), str(decoder)]}, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    table = Table(title=str(encoder), title_justify="left")
+    for column in ("policy", "average JCT on the judging truth, seconds"):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    for name, by_seed in report["metrics"].get("avg_jct_s", {}).items():
+        table.add_row(name, f"{sum(by_seed.values()) / len(by_seed):,.0f}")
+    Console().print(table)
+
+
+_policy.__signature__ = _signature(train_policy.Args)  # type: ignore[attr-defined]
+_policy.__doc__ = "Train Harmony's policy: tokens of nodes and jobs → where each task goes, and which job goes first."
+train_app.command(name="policy")(_policy)
 
 
 def _stdm(**options: Any) -> None:

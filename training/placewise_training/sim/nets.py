@@ -16,7 +16,7 @@ from placewise_core.part_tokens import PartTokens
 from placewise_core.place.harmony import PolicyState
 from placewise_core.place.ldwp_rows import COLUMNS
 
-_ENCODED = ("node_state", "job_state")
+_ENCODED = ("node_state", "job_state", "minutes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class OnnxPolicy:
             "job_mask": np.ones((1, len(seen.jobs)), dtype=np.float32),
             "node_mask": np.ones((1, len(seen.nodes)), dtype=np.float32),
         }
-        nodes, jobs = self.encoder.run(_ENCODED, feeds)
-        return PolicyState(nodes[0], jobs[0])
+        nodes, jobs, minutes = self.encoder.run(_ENCODED, feeds)
+        return PolicyState(nodes[0], jobs[0], minutes[0])
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         feeds = {"node_state": state.nodes[None], "job_state": state.jobs[job : job + 1], "step": step[None]}

@@ -1,0 +1,151 @@
+"""Harmony's policy, size-agnostic: tokens of nodes and jobs in, a logit per candidate node × {worker, PS} out.
+
+The paper feeds one fixed-size row per job, as long as the cluster has servers. Here nodes and jobs are tokens of their
+own, and where a job has tasks on a node the pair has an edge: a Transformer encoder attends over all tokens with a
+learned bias along the edges, and a pointer scores every candidate node for the next task of the gang. One net serves
+any number of nodes and jobs; permuting either permutes the answer. Encoded once per batch of jobs, decoded per task
+(placewise_core.place.harmony). Trains nothing itself.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PACE_COLUMNS, STEP_FEATURES
+
+_MASKED = -1e9
+_ROLES = 2  # worker, parameter server: the last axis of a placement and the halves of the actions
+_LINEAR_MINUTES = len(JOB_COLUMNS) + [column.name for column in PACE_COLUMNS].index("linear_minutes_left")
+_MINUTES_SCALE = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
+_MOST_LOG_MINUTES = 12.0  # four months
+
+
+class PolicyEncoder(nn.Module):
+    """nodes (B, M, NODE_FEATURES), jobs (B, J, JOB_FEATURES), placement (B, J, M, 2), job_mask (B, J) and node_mask
+    (B, M), 1 for what is there → node_state (B, M, D), job_state (B, J, D), minutes (B, J).
+
+    `minutes` is how long each job will run once it has been placed, as the net guesses: what the order of a batch rests
+    on. Needs at least one node and one job.
+    """
+
+    def __init__(self, width: int = 64, heads: int = 8, layers: int = 2) -> None:
+        super().__init__()
+        self.of_node = nn.Sequential(nn.Linear(NODE_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
+        self.of_job = nn.Sequential(nn.Linear(JOB_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
+        # What is on a node adds up: attention alone, an average, could not count.
+        self.job_to_node = nn.ModuleList([nn.Linear(width, width, bias=False) for _ in range(_ROLES)])
+        self.node_to_job = nn.ModuleList([nn.Linear(width, width, bias=False) for _ in range(_ROLES)])
+        self.layers = nn.ModuleList([EdgeLayer(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.length = nn.Linear(width, 1)
+
+    def forward(
+        self, nodes: Tensor, jobs: Tensor, placement: Tensor, job_mask: Tensor, node_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count = jobs.shape[1]
+        of_node = self.of_node(nodes)  # (B, M, D)
+        of_job = self.of_job(jobs) * job_mask.unsqueeze(2)  # (B, J, D)
+        by_role = placement.unbind(3)  # each (B, J, M)
+        gathered = [where.transpose(1, 2) @ f(of_job) for f, where in zip(self.job_to_node, by_role, strict=True)]
+        visited = [where @ f(of_node) for f, where in zip(self.node_to_job, by_role, strict=True)]
+        x = torch.cat([of_job + visited[0] + visited[1], of_node + gathered[0] + gathered[1]], dim=1)  # (B, J + M, D)
+        edges = _edges(placement)  # (B, J + M, J + M, 2)
+        blocked = (1.0 - torch.cat([job_mask, node_mask], dim=1)) * _MASKED
+        for layer in self.layers:
+            x = layer(x, edges, blocked.unsqueeze(1).unsqueeze(1))
+        x = self.norm(x)
+        job_state = x[:, :count]
+        log_minutes = jobs[:, :, _LINEAR_MINUTES] / _MINUTES_SCALE + self.length(job_state).squeeze(2)
+        return x[:, count:], job_state, torch.exp(log_minutes.clamp(0.0, _MOST_LOG_MINUTES)) - 1.0
+
+
+def _edges(placement: Tensor) -> Tensor:
+    """(B, J + M, J + M, 2): the placement between job and node tokens, both ways; nothing between equals."""
+    job_rows = torch.cat([_square(placement, 1), placement], dim=2)
+    node_rows = torch.cat([placement.transpose(1, 2), _square(placement, 2)], dim=2)
+    return torch.cat([job_rows, node_rows], dim=1)
+
+
+def _square(placement: Tensor, axis: int) -> Tensor:
+    """(B, n, n, 2) zeros with n the size of that axis, made from the tensor itself so that it may vary in ONNX."""
+    first = placement.amax(dim=3 - axis)  # (B, n, 2)
+    return (first.unsqueeze(1) + first.unsqueeze(2)) * 0.0
+
+
+class EdgeLayer(nn.Module):
+    """Pre-norm encoder layer whose attention is biased, per head, by what a job has on a node."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        self.width, self.heads = width, heads
+        self.before_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.before_dense = nn.LayerNorm(width)
+        self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        self.along = nn.Linear(_ROLES, heads, bias=False)
+        nn.init.constant_(self.along.weight, 2.0)  # begins by looking along the edges
+
+    def forward(self, x: Tensor, edges: Tensor, blocked: Tensor) -> Tensor:
+        x = x + self.mix(self._attend(self.before_attention(x), edges, blocked))
+        out: Tensor = x + self.dense(self.before_dense(x))
+        return out
+
+    def _attend(self, x: Tensor, edges: Tensor, blocked: Tensor) -> Tensor:
+        batch, count, _ = x.shape
+        qkv = self.qkv(x).reshape(batch, count, 3, self.heads, self.width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, P, D/H)
+        scores = query @ key.transpose(2, 3) / (self.width // self.heads) ** 0.5  # (B, H, P, P)
+        scores = scores + self.along(edges).permute(0, 3, 1, 2) + blocked
+        mixed = torch.softmax(scores, dim=3) @ value
+        joined: Tensor = mixed.transpose(1, 2).reshape(batch, count, self.width)
+        return joined
+
+
+class PolicyDecoder(nn.Module):
+    """node_state (B, M, D), job_state (B, D) of the job being placed, step (B, M, STEP_FEATURES) → (B, 2M) logits.
+
+    Actions in the order of placewise_core.actions. A node is judged beside the best of the others (the maximum over
+    nodes), so that "nobody takes the whole gang" can be told from "somebody does". `node_mask` (B, M) hides padding.
+    """
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.of_node = nn.Linear(width, width)
+        self.of_job = nn.Linear(width, width, bias=False)
+        self.of_step = nn.Sequential(nn.Linear(STEP_FEATURES, width), nn.ReLU(), nn.Linear(width, width, bias=False))
+        self.of_best = nn.Linear(width, width, bias=False)
+        self.dense = nn.Linear(width, width)
+        self.logits = nn.Linear(width, _ROLES)
+
+    def forward(self, node_state: Tensor, job_state: Tensor, step: Tensor, node_mask: Tensor | None = None) -> Tensor:
+        x = self.of_node(node_state) + self.of_job(job_state).unsqueeze(1) + self.of_step(step)
+        x = torch.relu(x)  # (B, M, D)
+        seen = x if node_mask is None else x * node_mask.unsqueeze(2)
+        x = torch.relu(self.dense(x) + self.of_best(seen.amax(dim=1, keepdim=True)))
+        out: Tensor = self.logits(x).transpose(1, 2).flatten(1)
+        return out
+
+
+class PolicyNet(nn.Module):
+    """Encoder, decoder, and a value head that exists in training only."""
+
+    def __init__(self, width: int = 64, heads: int = 8, layers: int = 2) -> None:
+        super().__init__()
+        self.shape = {"width": width, "heads": heads, "layers": layers}
+        self.encoder = PolicyEncoder(width, heads, layers)
+        self.decoder = PolicyDecoder(width)
+        self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def worth(self, node_state: Tensor, job_state: Tensor, job_mask: Tensor, node_mask: Tensor) -> Tensor:
+        """(B,) value of the states: sums of jobs, because a queue counts, and the mean node."""
+        jobs = (job_state * job_mask.unsqueeze(2)).sum(dim=1) / 16.0
+        nodes = (node_state * node_mask.unsqueeze(2)).sum(dim=1) / node_mask.sum(dim=1, keepdim=True)
+        out: Tensor = self.value(torch.cat([jobs, nodes], dim=1)).squeeze(1)
+        return out
+
+
+def masked_log_probabilities(logits: Tensor, mask: Tensor) -> Tensor:
+    """(B, 2M) log π, −1e9 where the mask forbids."""
+    return torch.log_softmax(logits.masked_fill(~mask, _MASKED), dim=1)
