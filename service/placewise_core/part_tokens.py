@@ -1,12 +1,14 @@
 """Tokens for the reward model: every job's tasks on every node they use, under each of K candidate placements.
 
 One token per (job, node) that holds tasks of the job: what is known of the job, what of it is here, and what the node
-carries in all (features.PART_COLUMNS). The jobs are the new one and all that share a node with any candidate, the same
-under each candidate, so that sums over them compare. Changes nothing and decides nothing.
+carries in all (features.PART_COLUMNS). The jobs are the new one, all that share a node with any candidate, and a few
+witnesses elsewhere whose reported speeds tell what the cluster is like: the same under each candidate, so that sums
+over them compare. Changes nothing and decides nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,6 +35,8 @@ _SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
 _GIGABIT_PER_MS = 1.25e5  # bytes
 _MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
 _REMEMBERED = 20_000
+WITNESSES = 16
+_LATEST = 64  # running jobs that are looked through for witnesses, however many there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class PartTokens:
     """K candidates, P tokens each.
 
     parts (K, P, PART_FEATURES) float32 · job, node (K, P) int64: which job and node a token is of, PADDING where there
-    is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`.
+    is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`; jobs beyond those are witnesses.
     """
 
     parts: Float32
@@ -75,9 +79,15 @@ class _Kept:
 class PartEncoder:
     """Remembers what does not change about the jobs it saw. For one thread."""
 
-    def __init__(self, most_parts: int = 96) -> None:
-        """`most_parts` bounds the tokens of running jobs; those beyond it are left out under every candidate alike."""
+    def __init__(self, most_parts: int = 96, most_witnesses: int = 0) -> None:
+        """`most_parts` bounds the tokens of running jobs; those beyond it are left out under every candidate alike.
+
+        `most_witnesses` bounds the tokens of further jobs, which share no node with any candidate: what their hosts
+        reported says how fast this cluster's network and this job's model really are. WITNESSES is what the reward
+        model is trained with.
+        """
         self._most_parts = most_parts
+        self._most_witnesses = most_witnesses
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
         self._static: dict[JobId, tuple[Job, Float32]] = {}
 
@@ -86,6 +96,9 @@ class PartEncoder:
         fresh = [self._spread(job, placement, view, is_new=True) for placement in candidates]
         touched = dict.fromkeys(m for spread in fresh for m in spread.nodes)
         running, spreads = self._around(touched, view)
+        neighbours = tuple(running)
+        if self._most_witnesses:
+            self._add_witnesses(job, running, spreads, view)
         rows, owner, where = _stacked(spreads)
         observed = np.array([reported_speed(held) for held in running])
         if len(rows):
@@ -96,7 +109,7 @@ class PartEncoder:
         capacity = np.array([_capacity(m, view) for m in places]).reshape(len(places), 2)
         local = np.array([places[m] for m in where.tolist()], dtype=np.int64)
         own = np.concatenate([s.adds for s in spreads]) if spreads else np.zeros((0, 5))
-        return _filled(fresh, rows, owner, local, own, base, capacity, places, tuple(running))
+        return _filled(fresh, rows, owner, local, own, base, capacity, places, neighbours)
 
     def _around(self, nodes: dict[int, None], view: ClusterView) -> tuple[list[RunningJob], list[_Spread]]:
         ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
@@ -114,6 +127,20 @@ class PartEncoder:
             running.append(held)
             spreads.append(spread)
         return running, spreads
+
+    def _add_witnesses(self, job: Job, running: list[RunningJob], spreads: list[_Spread], view: ClusterView) -> None:
+        """Appends the latest jobs with a reported speed that are not there yet, those of the job's own model first."""
+        near = {held.id for held in running}
+        latest = islice(reversed(view.jobs.values()), _LATEST)
+        others = [held for held in latest if held.speed > 0 and held.id not in near]
+        left = self._most_witnesses
+        for held in sorted(others, key=lambda held: held.job.model != job.model):
+            spread = self._spread_of(held, view)
+            left -= len(spread.nodes)
+            if left < 0:
+                break
+            running.append(held)
+            spreads.append(spread)
 
     def _sums(self, m: int, view: ClusterView) -> FloatArray:
         """(5,) what the jobs on node m add up to."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.features import PART_FEATURES
+from placewise_core.features import PART_COLUMNS, PART_FEATURES
 from placewise_core.pace import linear_speed
 from placewise_core.place.load_balance import LoadBalance
 from placewise_training.data import reward_samples
@@ -19,12 +19,13 @@ from placewise_training.data.reward_samples import (
     training_situation,
 )
 from placewise_training.export import export_reward, parity, random_inputs, write_onnx
+from placewise_training.judge_reward import NEVER, Judged, beyond, calibration, constant_error, spread_limit
 from placewise_training.model_card import card
-from placewise_training.models.reward import RewardNet, relative_error
+from placewise_training.models.reward import RewardNet, relative_error, scale_loss
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.jobs import workers_of
 from placewise_training.sim.nets import OnnxScorer
-from placewise_training.train_reward import Args, constant_error, load_net, train
+from placewise_training.train_reward import Args, load_net, train
 
 TINY = {
     "simulations": 6,
@@ -44,7 +45,7 @@ def net(seed: int = 0) -> RewardNet:
 
 def predict(model: RewardNet, inputs: dict[str, np.ndarray]) -> np.ndarray:
     with torch.no_grad():
-        return np.asarray(model(*(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values())))
+        return np.asarray(model(*(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values()))[0])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -138,6 +139,7 @@ def test_training_learns_resumes_and_exports(tmp_path: Path) -> None:
     assert parity(load_net(tmp_path / "whole" / "reward.pt"), model) <= 1e-5
     report = (tmp_path / "bundle" / "reward.json").read_text("utf-8")
     assert '"sample"' in report
+    assert 0 < whole["spread_limit"] <= NEVER
     assert "Limits" in card(whole)
 
     go_on = Args(out=tmp_path / "whole", steps=440, validate_every=20, resume=True, **TINY)  # type: ignore[arg-type]
@@ -151,18 +153,80 @@ def test_a_checkpoint_of_another_net_is_refused(tmp_path: Path) -> None:
     other = {**few, "width": 16}
     with pytest.raises(ValueError, match="another net"):
         train(Args(out=tmp_path, steps=4, resume=True, **other))  # type: ignore[arg-type]
+    checkpoint = str(tmp_path / "reward.pt")
+    with pytest.raises(ValueError, match="another shape"):
+        train(Args(out=tmp_path, steps=4, start=checkpoint, **other))  # type: ignore[arg-type]
+    report = train(Args(out=tmp_path, steps=2, validate_every=1, start=checkpoint, **few))  # type: ignore[arg-type]
+    assert len(report["data"]["start"]) == 64
 
 
 @pytest.mark.parametrize(("placements", "tokens"), [(1, 1), (1, 96), (8, 3), (5, 40)])
 def test_parity_on_edge_shapes(tmp_path: Path, placements: int, tokens: int) -> None:
     write_onnx(net(3), tmp_path / "m.onnx")
     inputs = random_inputs(placements, tokens, 7)
-    theirs = OnnxScorer.load(tmp_path / "m.onnx").session.run(["speed"], inputs)[0]
+    with torch.no_grad():
+        ours = net(3)(*(torch.from_numpy(array) for array in inputs.values()))
     is_token = inputs["job"] >= 0
-    np.testing.assert_allclose(predict(net(3), inputs)[is_token], theirs[is_token], rtol=1e-5, atol=1e-5)
+    session = OnnxScorer.load(tmp_path / "m.onnx").session
+    for mine, theirs in zip(ours, session.run(["speed", "spread"], inputs), strict=True):
+        np.testing.assert_allclose(mine.numpy()[is_token], theirs[is_token], rtol=1e-5, atol=1e-5)
 
 
 def test_one_number_for_all_is_what_the_constant_means() -> None:
     tokens = np.zeros((2, PART_FEATURES), np.float32)
     same = [Sample(tokens, np.array([0, 1]), np.array([0, 1]), np.array([0.5, 0.5], np.float32))]
     assert constant_error(same, same) == pytest.approx(0.0)
+
+
+def test_the_spread_is_disagreement_and_expected_error() -> None:
+    model = net(1)
+    inputs = [torch.from_numpy(array) for array in random_inputs(1, 8, 3).values()]
+    with torch.no_grad():
+        model.level[:] = model.level[:1]  # members that agree, and each expects an error of 10 %
+        model.scale[:] = 0.0
+        model.scale_bias[:] = float(np.log(0.1))
+        np.testing.assert_allclose(model(*inputs)[1].numpy(), 0.1 * 2**0.5, rtol=1e-5)
+        model.level_bias[:] = torch.tensor([-0.3, 0.3, -0.3, 0.3])
+        np.testing.assert_allclose(model(*inputs)[1].numpy(), (2 * 0.1**2 + 0.3**2) ** 0.5, rtol=1e-4)
+
+
+def test_the_scale_loss_is_least_at_the_mean_error_and_leaves_the_speed_alone() -> None:
+    true = torch.exp(torch.tensor([[0.1, -0.2, 0.3]])).unsqueeze(2)
+    level = torch.zeros((1, 3, 1), requires_grad=True)
+    losses = {
+        scale: float(scale_loss(level, torch.full((1, 3, 1), float(np.log(scale))), true, torch.ones((1, 3, 1))))
+        for scale in (0.1, 0.15, 0.2, 0.25, 0.3)
+    }
+    assert min(losses, key=losses.__getitem__) == 0.2
+    scale_loss(level, torch.zeros((1, 3, 1), requires_grad=True), true, torch.ones((1, 3, 1))).backward()
+    assert level.grad is None
+
+
+def seen(wrong: np.ndarray, spread: np.ndarray) -> Judged:
+    yes = np.ones(len(wrong), dtype=np.bool_)
+    return Judged(wrong, np.log1p(wrong), spread, yes, yes)
+
+
+def test_the_limit_separates_what_errs_more_and_is_out_of_reach_where_nothing_does() -> None:
+    rng = np.random.default_rng(0)
+    spread = rng.uniform(0.05, 0.5, 2000)
+    knows = seen(np.abs(rng.normal(0.0, spread)), spread)
+    limit, separates = spread_limit(knows)
+    assert 0.4 < limit < 0.5
+    assert separates["error_beyond"] > separates["error_within"]
+    sides = beyond(knows, limit)
+    assert sides["error_beyond"] > sides["error_within"]
+    assert sides["share_beyond"] == pytest.approx(1 - separates["kept_share"], abs=0.01)
+    expected = [each["spread"] for each in calibration(knows)]
+    assert expected == sorted(expected)
+    assert calibration(knows)[-1]["log_error_rms"] > 2 * calibration(knows)[0]["log_error_rms"]
+    blind = seen(np.abs(rng.normal(0.0, 0.2, 40)), spread[:40])
+    assert spread_limit(blind)[0] == NEVER
+
+
+def test_shared_gpus_and_interval_batches_are_among_the_samples() -> None:
+    situations = [training_situation(seed) for seed in range(12)]
+    assert {situation.every_s for situation in situations} == {0.0, 1200.0}
+    shared = next(situation for situation in situations if situation.sharing_share)
+    held = [column.name for column in PART_COLUMNS].index("gpus_held") - len(PART_COLUMNS)
+    assert max(float(sample.tokens[:, held].max()) for sample in record(shared)) > 1.0

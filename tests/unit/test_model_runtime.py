@@ -42,7 +42,8 @@ def make_bundle(root: Path, name: str, seed: int = 0, *, has_net: bool = True) -
     if has_net:
         torch.manual_seed(seed)
         write_onnx(RewardNet(PART_FEATURES, width=16, heads=4), directory / "reward.onnx")
-        report = {"schema": "placewise.reward/1", "sample": sample_of(directory / "reward.onnx")}
+        sample = sample_of(directory / "reward.onnx")
+        report = {"schema": "placewise.reward/1", "spread_limit": 1e3, "sample": sample}
         (directory / "reward.json").write_bytes(msgspec.json.encode(report))
         files += ["reward.onnx", "reward.json"]
     describe(directory, files)
@@ -72,25 +73,36 @@ def test_a_bundle_without_a_net_is_fine(tmp_path: Path) -> None:
     assert load(make_bundle(tmp_path, "bare", has_net=False)).reward is None
 
 
-def give_spread(directory: Path, limit: object) -> None:
-    """The net gets its second output, and its report the sample and the limit that go with it."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    model = onnx.load(str(directory / "reward.onnx"))
-    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "half"))
-    model.graph.node.append(helper.make_node("Mul", ["speed", "half"], ["spread"]))
-    model.graph.output.append(helper.make_tensor_value_info("spread", TensorProto.FLOAT, ["placements", "tokens"]))
-    onnx.save(model, str(directory / "reward.onnx"))
+def set_limit(directory: Path, limit: object) -> None:
     report = msgspec.json.decode((directory / "reward.json").read_bytes())
-    report["sample"]["spread"] = (np.asarray(report["sample"]["speed"]) * 0.5).tolist()
     (directory / "reward.json").write_bytes(msgspec.json.encode(report | {"spread_limit": limit}))
     describe(directory, ALL)
 
 
+def drop_spread(directory: Path) -> None:
+    """As nets were exported that knew nothing of their spread."""
+    import onnx
+
+    model = onnx.load(str(directory / "reward.onnx"))
+    model.graph.output.pop()
+    onnx.save(model, str(directory / "reward.onnx"))
+    report = msgspec.json.decode((directory / "reward.json").read_bytes())
+    del report["spread_limit"], report["sample"]["spread"]
+    (directory / "reward.json").write_bytes(msgspec.json.encode(report))
+    describe(directory, ALL)
+
+
+def test_a_net_without_a_spread_is_trusted(tmp_path: Path) -> None:
+    directory = make_bundle(tmp_path, "old")
+    drop_spread(directory)
+    reward = load(directory).reward
+    assert reward is not None
+    assert reward.spread_limit == float("inf")
+
+
 async def test_a_model_that_is_unsure_of_the_new_job_leaves_the_heuristic(tmp_path: Path) -> None:
     for name, limit in (("sure", 1e3), ("unsure", 1e-6)):
-        give_spread(make_bundle(tmp_path, name), limit)
+        set_limit(make_bundle(tmp_path, name), limit)
         engine = engine_on(tmp_path, name)
         await engine.start()
         await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
@@ -103,7 +115,7 @@ async def test_a_model_that_is_unsure_of_the_new_job_leaves_the_heuristic(tmp_pa
 @pytest.mark.parametrize("limit", [None, 0.0, "much", float("inf")])
 def test_a_spread_without_a_limit_is_refused(tmp_path: Path, limit: object) -> None:
     directory = make_bundle(tmp_path, "net")
-    give_spread(directory, limit)
+    set_limit(directory, limit)
     with pytest.raises(BundleError, match="no spread_limit"):
         load(directory)
 
@@ -235,10 +247,10 @@ async def test_a_net_that_breaks_while_serving_leaves_the_heuristic(
     await engine.start()
     await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
 
-    def break_(self: object, tokens: PartTokens) -> None:
+    def break_(self: object, outputs: object, feeds: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(RewardRuntime, "speeds", break_)
+    monkeypatch.setattr(RewardRuntime, "_run", break_)
     decision = await engine.place(command("a"))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert decision.meta.is_fallback

@@ -9,6 +9,7 @@ from tests.fakes.cluster import make_job, make_node
 
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.events import ClusterRecords
+from placewise_core.feature_tables import MODEL_VOCABULARY
 from placewise_core.features import Float32
 from placewise_core.job import Job, JobId, NodeId, Role
 from placewise_core.part_tokens import PADDING, REPORTED, PartEncoder, PartTokens
@@ -232,6 +233,37 @@ def test_tokens_say_where_everything_is() -> None:
     assert np.isfinite(tokens.parts).all()
     assert tokens.parts[0, :2, REPORTED].tolist() == [[1.0, pytest.approx(0.5)]] * 2  # 0.01 of 2 × 10 / 1000 epochs/s
     assert not tokens.parts[:, 2:, REPORTED].any()
+
+
+def test_witnesses_follow_the_neighbours_and_count_for_nothing() -> None:
+    view = a_view()
+    running(view, "b", ["n0", "n1"], speed=0.01)
+    running(view, "silent", ["n3"])
+    for name, speed in (("other", 0.02), ("twin", 0.03)):
+        running(view, name, ["n3"], speed=speed)
+    job = declared("a", 2)
+    packed = [Assignment(f"worker-{i}", Role.WORKER, NodeId("n0"), (i + 1,), job.groups[0].demand) for i in range(2)]
+    alone, seen = (PartEncoder(most_witnesses=most).encode(job, [packed], view) for most in (0, 16))
+    assert [held.id for held in seen.neighbours] == ["b"]
+    assert seen.job.tolist() == [[1, 1, 2, 3, 0]]
+    assert seen.parts[0, 2:4, REPORTED.start].tolist() == [1.0, 1.0]  # the silent one has nothing to say
+    assert PartEncoder(most_witnesses=1).encode(job, [packed], view).job.tolist() == [[1, 1, 2, 0]]
+    for tokens in (alone, seen):
+        speeds = np.where(tokens.job > 1, 9.0, 0.5)
+        assert progress(speeds, job, tokens) == pytest.approx(progress(np.full(alone.job.shape, 0.5), job, alone))
+
+
+def test_witnesses_of_the_same_model_come_first() -> None:
+    view = a_view()
+    running(view, "twin", ["n3"], speed=0.02)
+    other = running(view, "other", ["n2"], speed=0.02)
+    view.remove_job(other.id)
+    view.add_job(dataclasses.replace(other, job=dataclasses.replace(other.job, model="bert")))
+    job = declared("a", 1)
+    placement = [Assignment("worker-0", Role.WORKER, NodeId("n0"), (0,), job.groups[0].demand)]
+    tokens = PartEncoder(most_witnesses=1).encode(job, [placement], view)
+    assert tokens.job.tolist() == [[1, 0]]
+    assert tokens.parts[0, 0, MODEL_VOCABULARY.index("resnet50")] == 1.0
 
 
 def test_tokens_do_not_depend_on_what_was_asked_before() -> None:

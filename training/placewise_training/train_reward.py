@@ -5,6 +5,8 @@
 Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves a checkpoint that `--resume` goes on from.
 """
 
+import hashlib
+import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +22,20 @@ from placewise_core.features import PART_FEATURES, feature_schema
 from placewise_core.part_tokens import REPORTED
 from placewise_training.data import reward_samples
 from placewise_training.data.reward_samples import Sample, collate, fingerprint, judging_situation, training_situation
-from placewise_training.models.reward import RewardNet, relative_error
+from placewise_training.judge_reward import beyond, calibration, constant_error, errors, judge, spread_limit
+from placewise_training.models.reward import RewardNet, relative_error, scale_loss
 
 SCHEMA = "placewise.reward/1"
 CHECKPOINT, REPORT = "reward.pt", "reward.json"
-_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume")  # not of the model: left out of its report
-_WITHIN = 0.10  # Harmony counts predictions within ten percent
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "start", "resume")  # not of the model: left out of its report
+_INTERVAL_S = 1200.0  # Harmony's scheduling interval
+_SCALE_WEIGHT = 0.02  # of the likelihood beside the relative error: it must not bend the trunk
+# Test sets: the truth that made them, and the seconds between two rounds of scheduling (0: at every event).
+JUDGED = {
+    "unseen_train": ("train", 0.0),
+    "unseen_judge": ("judge", 0.0),
+    "unseen_judge_intervals": ("judge", _INTERVAL_S),
+}
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
 
@@ -38,20 +48,27 @@ class Args:
         default=Path("var/train/reward"), metadata={"help": "Folder for checkpoint, report, TensorBoard."}
     )
     seed: int = field(default=0, metadata={"help": "Of every draw."})
-    simulations: int = field(default=250, metadata={"help": "Simulations the training samples come from."})
+    simulations: int = field(default=400, metadata={"help": "Simulations the training samples come from."})
     judged_simulations: int = field(default=12, metadata={"help": "Simulations of each test set."})
-    steps: int = field(default=4500, metadata={"help": "Optimiser steps."})
+    steps: int = field(default=4000, metadata={"help": "Optimiser steps."})
     batch: int = field(default=64, metadata={"help": "Placements per step."})
     width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
     heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})
     layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
+    members: int = field(default=4, metadata={"help": "Heads of the ensemble that tells how sure the net is."})
+    new_weight: float = field(
+        default=3.0, metadata={"help": "Weight of the new job, whose speed nobody reported; of others it is 1."}
+    )
     peak_rate: float = field(default=2e-3, metadata={"help": "Learning rate at the end of the warm-up."})
     warm_up: int = field(default=200, metadata={"help": "Steps of rising learning rate, which then falls."})
-    blind_share: float = field(default=0.3, metadata={"help": "Samples whose reported speeds are hidden."})
+    blind_share: float = field(default=0.15, metadata={"help": "Samples whose reported speeds are hidden."})
     held_back: float = field(default=0.05, metadata={"help": "Share of the simulations kept for validation."})
     validate_every: int = field(default=250, metadata={"help": "Steps between validations and checkpoints."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
     device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
+    start: str = field(
+        default="", metadata={"help": "Checkpoint (reward.pt) of an equal net whose weights to begin with."}
+    )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 
@@ -72,9 +89,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     simulated_s = time.perf_counter() - began  # next to nothing where samples were kept from an earlier run
 
     # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
-    net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers).to(device)
+    net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
     optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
+    if args.start:
+        net.load_state_dict(_same(load_net(Path(args.start)), net).state_dict())
     first, best, best_state = 0, float("inf"), _copied(net)
     if args.resume:
         first, best, best_state = _restore(args.out / CHECKPOINT, args, net, optimiser, schedule)
@@ -87,7 +106,10 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
             _blind(batch, args.blind_share, rng)
             tokens, job, node, speed, weight = _tensors(batch, device)
-            loss = relative_error(net(tokens, job, node), speed, weight)
+            level, scale = net.members(tokens, job, node)
+            true, weights = speed.unsqueeze(2), _weights(job, weight, args, rng)
+            loss = relative_error(level.exp(), true, weights)
+            loss = loss + _SCALE_WEIGHT * scale_loss(level, scale, true, weights)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -96,7 +118,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             if write is not None and step % 20 == 0:
                 write("loss/training", float(loss.detach()), step)
             if (step + 1) % args.validate_every == 0 or step + 1 == args.steps:
-                now = errors(net, held_back, device)["mean_relative_error"]
+                now = _validation_error(net, held_back, device)
                 if write is not None:
                     write("loss/held_back", now, step)
                 if now < best:
@@ -107,17 +129,25 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     train_s = time.perf_counter() - began
 
     # -- judgement: other measurements, another arrival pattern, other seeds; and the noise no model can know --
-    judged = _judge(net, args, held_back, training, device, show)
+    limit, separates = spread_limit(judge(net, held_back, device))
+    judged = _judge(net, args, limit, held_back, training, device, show)
     report = {
         "schema": SCHEMA,
         "feature_schema": feature_schema("reward")["hash"],
         "seed": args.seed,
         "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
         "parameters": sum(p.numel() for p in net.parameters()),
-        "data": {"training": fingerprint(training), "held_back": fingerprint(held_back)},
+        "data": {
+            "training": fingerprint(training),
+            "held_back": fingerprint(held_back),
+            **({"start": hashlib.sha256(Path(args.start).read_bytes()).hexdigest()} if args.start else {}),
+        },
         "samples": {"training": len(training), "held_back": len(held_back)},
         "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
-        "metrics": judged,
+        "spread_limit": limit,
+        "spread_separates": separates,
+        "metrics": {name: found["errors"] for name, found in judged.items()},
+        "calibration": {name: found["calibration"] for name, found in judged.items()},
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
@@ -133,94 +163,73 @@ def load_net(checkpoint: Path) -> RewardNet:
     if stored["feature_schema"] != feature_schema("reward")["hash"]:
         raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
     shape = stored["shape"]
-    net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"])
+    net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"], shape["members"])
     net.load_state_dict(stored["best"])
     return net.eval()
 
 
-def errors(
-    net: RewardNet, samples: Sequence[Sample], device: torch.device, *, is_blind: bool = False
-) -> dict[str, float]:
-    """Relative errors per job: mean, and the share within ten percent; also of the new jobs alone."""
-    wrong, weights, is_new = [], [], []
-    net.eval()
-    for start in range(0, len(samples), 256):
-        batch = collate(samples[start : start + 256])
-        if is_blind:
-            batch["tokens"][:, :, REPORTED] = 0.0
-        tokens, job, node, speed, weight = _tensors(batch, device)
-        with torch.no_grad():
-            predicted = net(tokens, job, node)
-        wrong.append(((predicted - speed).abs() / speed)[job >= 0].cpu().numpy())
-        weights.append(weight[job >= 0].cpu().numpy())
-        is_new.append((job == 0)[job >= 0].cpu().numpy())
-    net.train()
-    return _summary(np.concatenate(wrong), np.concatenate(weights), np.concatenate(is_new))
+def _same(begin: RewardNet, net: RewardNet) -> RewardNet:
+    """The net to begin with. Raises ValueError where its shape is another."""
+    if [p.shape for p in begin.parameters()] != [p.shape for p in net.parameters()]:
+        raise ValueError("the net to begin with has another shape than the one to train")
+    return begin
 
 
-def _summary(wrong: Any, weights: Any, is_new: Any) -> dict[str, float]:
-    def mean(values: Any, chosen: Any) -> float:
-        return float((values * weights)[chosen].sum() / max(1e-9, weights[chosen].sum()))
-
-    everything = np.ones(len(wrong), dtype=np.bool_)
-    return {
-        "mean_relative_error": mean(wrong, everything),
-        "within_10_percent": mean(wrong <= _WITHIN, everything),
-        "mean_relative_error_new": mean(wrong, is_new),
-        "within_10_percent_new": mean(wrong <= _WITHIN, is_new),
-    }
+def _weights(job: torch.Tensor, weight: torch.Tensor, args: Args, rng: np.random.Generator) -> torch.Tensor:
+    """(B, P, members): a new job counts more, and every member sees every placement with a weight of its own."""
+    weight = weight * torch.where(job == 0, args.new_weight, 1.0)
+    own = rng.poisson(1.0, (len(job), 1, args.members)) if args.members > 1 else np.ones((len(job), 1, 1))
+    drawn: torch.Tensor = weight.unsqueeze(2) * torch.from_numpy(0.5 + 0.5 * own.astype(np.float32)).to(weight.device)
+    return drawn
 
 
-def constant_error(training: Sequence[Sample], judged: Sequence[Sample]) -> float:
-    """Relative error of the best constant: the predictor any model has to beat. Fitted on `training`."""
-    known, w = _per_job(training)
-    true, v = _per_job(judged)
-    guesses = np.quantile(known, np.linspace(0.02, 0.98, 49))
-    best = min(guesses, key=lambda guess: float((np.abs(guess - known) / known * w).sum()))
-    return float((np.abs(best - true) / true * v).sum() / v.sum())
-
-
-def _per_job(samples: Sequence[Sample]) -> tuple[Any, Any]:
-    speeds = np.concatenate([sample.speed for sample in samples])
-    weights = np.concatenate([1.0 / np.bincount(sample.job)[sample.job] for sample in samples])
-    return speeds, weights
+def _validation_error(net: RewardNet, held_back: Sequence[Sample], device: torch.device) -> float:
+    """Half that of all jobs, half that of the new ones: the net is for the second, most jobs are in the first."""
+    found = errors(judge(net, held_back, device))
+    return 0.5 * (found["mean_relative_error"] + found["mean_relative_error_new"])
 
 
 def _judge(
     net: RewardNet,
     args: Args,
+    limit: float,
     held_back: Sequence[Sample],
     training: Sequence[Sample],
     device: torch.device,
     show: Show,
-) -> Mapping[str, Mapping[str, float]]:
+) -> Mapping[str, Mapping[str, Any]]:
     sets: dict[str, Sequence[Sample]] = {"held_back": held_back}
     seeds = range(10_000, 10_000 + args.judged_simulations)
-    for truth in ("train", "judge"):
-        path = args.out / f"unseen_{truth}.npz"
-        make = _maker(truth)
-        sets[f"unseen_{truth}"] = _samples(path, make, seeds, f"simulating ({truth})", show)
-    return {
-        name: {
-            **errors(net, samples, device),
-            "mean_relative_error_blind": errors(net, samples, device, is_blind=True)["mean_relative_error"],
-            "mean_relative_error_constant": constant_error(training, samples),
-            "samples": float(len(samples)),
-        }
-        for name, samples in sets.items()
+    for name, (truth, every_s) in JUDGED.items():
+        sets[name] = _samples(args.out / f"{name}.npz", _maker(truth, every_s), seeds, f"simulating {name}", show)
+    return {name: _judged(net, limit, samples, training, device) for name, samples in sets.items()}
+
+
+def _judged(
+    net: RewardNet, limit: float, samples: Sequence[Sample], training: Sequence[Sample], device: torch.device
+) -> Mapping[str, Any]:
+    seen = judge(net, samples, device)
+    figures = {
+        **errors(seen),
+        "mean_relative_error_blind": errors(judge(net, samples, device, is_blind=True))["mean_relative_error"],
+        "mean_relative_error_constant": constant_error(training, samples),
+        "samples": float(len(samples)),
+        **beyond(seen, limit),
     }
+    return {"errors": figures, "calibration": calibration(seen)}
 
 
-def _maker(truth: str) -> Callable[[int], reward_samples.Situation]:
-    return lambda seed: judging_situation(seed, truth)
+def _maker(truth: str, every_s: float) -> Callable[[int], reward_samples.Situation]:
+    return lambda seed: judging_situation(seed, truth, every_s=every_s)
 
 
 def _samples(
     path: Path, make: Callable[[int], reward_samples.Situation], seeds: Sequence[int], title: str, show: Show
 ) -> list[Sample]:
-    """Kept beside the checkpoint under the features and seeds they are of, so that a resumed run need not simulate."""
+    """Kept beside the checkpoint, stamped with features, seeds and sampling code: a resumed run need not simulate."""
     stamp = path.with_suffix(".txt")
-    wanted = f"{feature_schema('reward')['hash']} {seeds[0]}-{seeds[-1]}"
+    code = hashlib.sha256(inspect.getsource(reward_samples).encode()).hexdigest()
+    wanted = f"{feature_schema('reward')['hash']} {code} {seeds[0]}-{seeds[-1]}"
     if path.is_file() and stamp.is_file() and stamp.read_text("utf-8") == wanted:
         return reward_samples.read(path)
     samples = list(reward_samples.records(make, seeds, lambda done: show(title, done, len(seeds))))
@@ -253,6 +262,10 @@ def _tensors(batch: Mapping[str, Any], device: torch.device) -> list[torch.Tenso
     return [torch.from_numpy(np.asarray(batch[name])).to(device) for name in names]
 
 
+def _shape(args: Args) -> dict[str, int]:
+    return {"width": args.width, "heads": args.heads, "layers": args.layers, "members": args.members}
+
+
 def _keep(
     args: Args,
     net: RewardNet,
@@ -266,7 +279,7 @@ def _keep(
     torch.save(
         {
             "feature_schema": feature_schema("reward")["hash"],
-            "shape": {"width": args.width, "heads": args.heads, "layers": args.layers},
+            "shape": _shape(args),
             "step": step,
             "net": net.state_dict(),
             "optimiser": optimiser.state_dict(),
@@ -287,8 +300,7 @@ def _restore(
     schedule: torch.optim.lr_scheduler.LambdaLR,
 ) -> tuple[int, float, dict[str, torch.Tensor]]:
     stored = torch.load(path, weights_only=True)
-    shape = {"width": args.width, "heads": args.heads, "layers": args.layers}
-    if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != shape:
+    if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != _shape(args):
         raise ValueError(f"{path}: a checkpoint of another net or of other features")
     net.load_state_dict(stored["net"])
     optimiser.load_state_dict(stored["optimiser"])

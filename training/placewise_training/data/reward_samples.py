@@ -15,22 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment
-from placewise_core.job import Job
+from placewise_core.job import GpuSharing, Job
 from placewise_core.pace import linear_speed
-from placewise_core.part_tokens import PartEncoder, PartTokens
+from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import ClusterView
+from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster, make_node
-from placewise_training.sim.jobs import workers_of
+from placewise_training.sim.jobs import SimJob, workers_of
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.speed.profiles import MODEL_NAMES, Catalogue, train_catalogue
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS, HarmonyWorkload, Lengths
 
 Float32 = NDArray[np.float32]
-_KEPT_PER_DECISION = 4  # placements of one decision: more would make the data large and alike
+_MOST_KEPT = 4  # placements of one decision: more would make the data large and alike
+# Hosts schedule in intervals or at every event. In an interval's batch most neighbours have just started too, and
+# nobody has reported their speed yet.
+_INTERVAL_SHARE, _INTERVAL_S = 0.5, 1200.0
+_SHARING_SHARE, _SHARING_JOBS = 0.25, 0.6  # of the simulations, where GPUs may be shared; of their jobs, which allow it
 # A fabric's efficiency is a property of the cluster, and of a network's gradients on it: the training truth has it
 # from one cloud (Pollux, 14 % of the NIC for ResNet-50). A model that is to serve clusters nobody has measured trains
 # on the whole range instead: a factor per simulation, and a smaller one per network.
@@ -40,7 +45,10 @@ _PER_MODEL_SIGMA, _CPU_SIGMA = 0.3, 0.35
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One placement: tokens (P, F), job and node (P,), speed (P,) of each token's job in units of linear speed."""
+    """One placement: tokens (P, F), job and node (P,), speed (P,) of each token's job in units of linear speed.
+
+    Speed 0: a witness, which nothing is asked about.
+    """
 
     tokens: Float32
     job: NDArray[np.int64]
@@ -57,18 +65,20 @@ class Recorder:
     samples: list[Sample]
     simulation: Simulation | None = None
     name: str = "recorder"
-    encoder: PartEncoder = field(default_factory=PartEncoder)
+    encoder: PartEncoder = field(default_factory=lambda: PartEncoder(most_witnesses=WITNESSES))
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        found = [policy.propose(job, view, context) for policy in self.policies]
-        proposals = distinct([proposal for proposal in found if proposal is not None], view)
-        if not proposals:
+        first = self.policies[0].propose(job, view, context)
+        if first is None:  # a full cluster is the commonest answer: the others need not find out as well
             return None
+        found = [first, *(policy.propose(job, view, context) for policy in self.policies[1:])]
+        proposals = distinct([proposal for proposal in found if proposal is not None], view)
         self.rng.shuffle(proposals)
-        kept = [proposal.assignments for proposal in proposals[:_KEPT_PER_DECISION]]
+        most = int(self.rng.integers(1, _MOST_KEPT + 1))  # the jobs seen are those near any of them: also few
+        kept = [proposal.assignments for proposal in proposals[:most]]
         tokens = self.encoder.encode(job, kept, view)
         assert self.simulation is not None
         for k, assignments in enumerate(kept):
@@ -90,7 +100,10 @@ def distinct(proposals: Sequence[Proposal], view: ClusterView) -> list[Proposal]
 
 
 def true_speeds(sim: Simulation, job: Job, assignments: Sequence[Assignment], tokens: PartTokens) -> Float32:
-    """(1 + neighbours,) speeds over linear speeds if the job ran there, by the simulation's truth. Leaves no trace."""
+    """(jobs of the tokens,) speeds over linear speeds if the job ran there, by the simulation's truth; 0 for witnesses.
+
+    Leaves no trace.
+    """
     waiting = sim.waiting[job.id]
     names = [job.id, *(held.id for held in tokens.neighbours)]
     footprint = sim.speed.footprint(waiting, spots_of(assignments), sim.nodes)
@@ -107,7 +120,9 @@ def true_speeds(sim: Simulation, job: Job, assignments: Sequence[Assignment], to
     per_epoch = [made.samples / made.job.total_epochs for made in jobs]
     linear = [linear_speed(made.job, workers_of(made.job)) for made in jobs]
     pairs = zip(rates, per_epoch, linear, strict=True)
-    return np.asarray([rate / epoch / alone for rate, epoch, alone in pairs], dtype=np.float32)
+    speeds = np.zeros(max(len(jobs), int(tokens.job.max()) + 1), dtype=np.float32)
+    speeds[: len(jobs)] = [rate / epoch / alone for rate, epoch, alone in pairs]
+    return speeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +133,8 @@ class Situation:
     workload: HarmonyWorkload
     truth: ComposedSpeed
     seed: int
+    every_s: float = 0.0  # scheduling interval; 0: at every event
+    sharing_share: float = 0.0  # of the jobs, which allow that their GPUs are shared
 
 
 def training_situation(seed: int) -> Situation:
@@ -127,6 +144,8 @@ def training_situation(seed: int) -> Situation:
     nodes = int(rng.integers(3, 13)) if gpus == 2 else int(rng.integers(2, 7))
     cores, network = gpus * int(rng.choice([4, 4, 6, 8])), float(rng.choice([25, 50, 50, 100]))
     second = str(rng.choice(["1080TI", "T4", "V100", "P100"])) if rng.random() < 0.2 else gpu_model
+    every_s = _INTERVAL_S if rng.random() < _INTERVAL_SHARE else 0.0
+    is_shared = rng.random() < _SHARING_SHARE
     specs = [
         make_node(
             f"n{i}",
@@ -136,6 +155,7 @@ def training_situation(seed: int) -> Situation:
             network_gbps=network,
             gpu_model=second if i % 3 == 2 else gpu_model,
             gpu_memory_gib=16,
+            max_jobs_per_gpu=2 if is_shared else 1,
         )
         for i in range(nodes)
     ]
@@ -150,14 +170,15 @@ def training_situation(seed: int) -> Situation:
         gpu_model=gpu_model,
         gpus_per_node=gpus,
     )
-    return Situation(specs, workload, _varied(make_truth("train", seed), rng), seed)
+    truth = _varied(make_truth("train", seed), rng)
+    return Situation(specs, workload, truth, seed, every_s, _SHARING_JOBS if is_shared else 0.0)
 
 
-def judging_situation(seed: int, truth: str = "judge", nodes: int = 6) -> Situation:
+def judging_situation(seed: int, truth: str = "judge", nodes: int = 6, every_s: float = 0.0) -> Situation:
     """Harmony's cluster and job mix in Google-like bursts, under a truth as it is."""
     tasks = 3 if nodes <= 6 else 10
     workload = HarmonyWorkload(jobs=60, pattern="google", per_interval=3.0 * nodes / 6, most_tasks=tasks)
-    return Situation(harmony_cluster(nodes), workload, make_truth(truth, seed), seed)
+    return Situation(harmony_cluster(nodes), workload, make_truth(truth, seed), seed, every_s)
 
 
 def _varied(truth: ComposedSpeed, rng: np.random.Generator) -> ComposedSpeed:
@@ -183,11 +204,24 @@ def record(situation: Situation) -> list[Sample]:
     rng = np.random.default_rng((situation.seed, 22))
     recorder = Recorder(list(placement_policies().values()), rng, [])
     jobs = situation.workload.generate(situation.truth, situation.seed)
-    options = SimOptions(reports_progress=True)
+    if situation.sharing_share:
+        jobs = [_sharing(job, rng) if rng.random() < situation.sharing_share else job for job in jobs]
+    options = SimOptions(
+        discipline=Discipline(every_s=situation.every_s), belief=situation.truth.sharing, reports_progress=True
+    )
     sim = Simulation(situation.nodes, jobs, situation.truth, recorder, options=options, seed=situation.seed)
     recorder.simulation = sim
     sim.run()
     return recorder.samples
+
+
+def _sharing(job: SimJob, rng: np.random.Generator) -> SimJob:
+    """The job, allowing others on its GPUs up to a slowdown of its own."""
+    return replace(
+        job,
+        job=replace(job.job, gpu_sharing=GpuSharing(allowed=True, max_slowdown=float(rng.uniform(1.5, 3.0)))),
+        signature=(),
+    )
 
 
 def records(
@@ -200,15 +234,17 @@ def records(
 
 
 def collate(samples: Sequence[Sample]) -> Mapping[str, NDArray[np.generic]]:
-    """Padded: tokens (B, P, F), job, node, speed (B, P), and weight (B, P) that counts every job once."""
+    """Padded: tokens (B, P, F), job, node, speed (B, P), and weight (B, P) that counts every job but witnesses once."""
     count, longest = len(samples), max(len(sample.job) for sample in samples)
     tokens = np.zeros((count, longest, samples[0].tokens.shape[1]), dtype=np.float32)
     job, node = (np.full((count, longest), -1, dtype=np.int64) for _ in range(2))
     speed, weight = np.ones((count, longest), dtype=np.float32), np.zeros((count, longest), dtype=np.float32)
     for b, sample in enumerate(samples):
         p = len(sample.job)
-        tokens[b, :p], job[b, :p], node[b, :p], speed[b, :p] = sample.tokens, sample.job, sample.node, sample.speed
-        weight[b, :p] = 1.0 / np.bincount(sample.job)[sample.job]
+        tokens[b, :p], job[b, :p], node[b, :p] = sample.tokens, sample.job, sample.node
+        is_asked = sample.speed > 0
+        speed[b, :p] = np.where(is_asked, sample.speed, 1.0)
+        weight[b, :p] = is_asked / np.bincount(sample.job)[sample.job]
     return {"tokens": tokens, "job": job, "node": node, "speed": speed, "weight": weight}
 
 

@@ -13,24 +13,39 @@ from torch import Tensor, nn
 from placewise_core.part_tokens import REPORTED
 
 _MASKED = -1e9
+_LOWEST = -1e3  # below any activation
 _LEAST, _MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
+_LEAST_SCALE, _MOST_SCALE, _FIRST_SCALE = -6.0, 1.0, -2.3  # of the logarithm of the error's scale; it begins at 10 %
 
 
 class RewardNet(nn.Module):
-    """tokens (B, P, F), job and node (B, P) with −1 for padding → (B, P) speed of the token's job.
+    """tokens (B, P, F), job and node (B, P) with −1 for padding → (B, P) speed of the token's job, and its spread.
 
-    Speed is in units of linear speed: 1 where each worker is as fast as the job alone on one GPU
-    (part_tokens.linear_speed). All tokens of a job get the same value; padding gets some value that means nothing.
+    Speed is in units of linear speed: 1 where each worker is as fast as the job alone on one GPU (pace.linear_speed).
+    Spread is the standard deviation of its logarithm: what members of a small ensemble (heads on one trunk, each
+    trained on its own weights of the samples) disagree by, and the error that they expect of themselves. All tokens of
+    a job get the same values; padding gets values that mean nothing.
     """
 
-    def __init__(self, features: int, width: int = 64, heads: int = 8, layers: int = 2) -> None:
+    def __init__(self, features: int, width: int = 64, heads: int = 8, layers: int = 2, members: int = 4) -> None:
         super().__init__()
         self.embed = nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width))
         self.layers = nn.ModuleList([RelationLayer(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.hidden = nn.Linear(2 * width, width)
+        self.level = nn.Parameter(torch.randn(members, width) / width**0.5)
+        self.scale = nn.Parameter(torch.zeros(members, width))
+        self.level_bias = nn.Parameter(torch.zeros(members))
+        self.scale_bias = nn.Parameter(torch.full((members,), _FIRST_SCALE))
 
-    def forward(self, tokens: Tensor, job: Tensor, node: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, job: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
+        level, scale = self.members(tokens, job, node)
+        expected = 2.0 * (2.0 * scale).exp().mean(dim=2)  # the variance of a Laplace distribution of that scale
+        disagreement = ((level - level.mean(dim=2, keepdim=True)) ** 2).mean(dim=2)
+        return level.mean(dim=2).exp(), (expected + disagreement).sqrt()
+
+    def members(self, tokens: Tensor, job: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, P, members) each: the logarithms of the speed, and of the scale of its error."""
         is_token = job >= 0  # (B, P)
         is_pair = is_token.unsqueeze(2) & is_token.unsqueeze(1)  # (B, P, P)
         same_job = ((job.unsqueeze(2) == job.unsqueeze(1)) & is_pair).to(tokens.dtype)
@@ -42,15 +57,20 @@ class RewardNet(nn.Module):
         x = self.norm(x)
         tokens_of_job = same_job.sum(dim=2, keepdim=True).clamp(min=1.0)
         mean = same_job @ x / tokens_of_job  # (B, P, D)
-        # A gang runs at the pace of its slowest member: hence the maximum beside the mean.
-        others = (1.0 - same_job).unsqueeze(3) * _MASKED  # (B, P, P, 1)
-        slowest = (x.unsqueeze(1) + others).amax(dim=2).clamp(min=-1e3)
-        pooled = torch.cat([mean, slowest], dim=2)
+        # A gang runs at the pace of its slowest member: hence the maximum beside the mean. Gathered at each job's first
+        # token, as an array over pairs of tokens would be the widest of the net and leave the cache.
+        first = same_job.argmax(dim=2, keepdim=True).expand_as(x)  # (B, P, D); 0 for padding, which is below any token
+        lowest = torch.full_like(x, _LOWEST)
+        raised = lowest.scatter_reduce(1, first, torch.where(is_token.unsqueeze(2), x, lowest), "amax")
+        slowest = raised.gather(1, first)
+        hidden = torch.relu(self.hidden(torch.cat([mean, slowest], dim=2)))
         # Most jobs go on as reported: the net says by what factor the new neighbour changes that. Where nothing is
         # reported the factor is of 1, the linear speed.
         reported = tokens[:, :, REPORTED.start + 1 : REPORTED.stop].clamp(min=1e-3).log()
         reported = same_job @ (reported * tokens[:, :, REPORTED.start : REPORTED.start + 1]) / tokens_of_job
-        return torch.exp((self.head(pooled) + reported).squeeze(2).clamp(_LEAST, _MOST))
+        level = hidden @ self.level.T + self.level_bias + reported
+        scale = hidden @ self.scale.T + self.scale_bias
+        return level.clamp(_LEAST, _MOST), scale.clamp(_LEAST_SCALE, _MOST_SCALE)
 
 
 class RelationLayer(nn.Module):
@@ -89,6 +109,13 @@ class RelationLayer(nn.Module):
 
 
 def relative_error(predicted: Tensor, true: Tensor, weight: Tensor) -> Tensor:
-    """Harmony's loss, (1/N) Σ |c′ − c| / c′ with c′ the true speed: weighted mean over tokens."""
+    """Harmony's loss, (1/N) Σ |c′ − c| / c′ with c′ the true speed: weighted mean, shapes that broadcast."""
     error = (predicted - true).abs() / true.clamp(min=1e-6)
-    return (error * weight).sum() / weight.sum().clamp(min=1e-9)
+    return (error * weight).sum() / weight.expand_as(error).sum().clamp(min=1e-9)
+
+
+def scale_loss(level: Tensor, scale: Tensor, true: Tensor, weight: Tensor) -> Tensor:
+    """Negative log-likelihood of the log-speed's error under a Laplace distribution; moves the scale, not the speed."""
+    error = (level.detach() - true.clamp(min=1e-6).log()).abs()
+    likelihood = error * (-scale).exp() + scale
+    return (likelihood * weight).sum() / weight.expand_as(likelihood).sum().clamp(min=1e-9)
