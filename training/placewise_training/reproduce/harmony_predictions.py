@@ -12,7 +12,7 @@ import numpy as np
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
 from placewise_core.pace import linear_speed
-from placewise_core.part_tokens import PartEncoder, PartTokens
+from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.lif import LeastInterference
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies
@@ -61,7 +61,7 @@ class _Watcher:
         self.simulation: Simulation | None = None
         self._random = placement_policy("random")
         self._scorer = scorer
-        self._encoder = PartEncoder()
+        self._encoder = PartEncoder(most_witnesses=WITNESSES)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
