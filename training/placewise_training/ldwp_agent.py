@@ -141,11 +141,8 @@ class Logged:
     states: list[Vector] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)
     nodes: tuple[str, ...] = ()
+    name: str = "logged"
     _observed: Vector | None = None
-
-    @property
-    def name(self) -> str:
-        return self.chooser.name
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         self.nodes = tuple(nodes)

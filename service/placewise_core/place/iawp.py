@@ -39,8 +39,9 @@ class SubtaskScheduler:
     def starts(
         self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float, metrics: SubtaskMetrics | None = None
     ) -> list[tuple[str, str, str]]:
-        """(job id, subtask id, unit) of what would start, without decisions and reasons: for hosts that ask often."""
-        played = _played(jobs, view.index[node_id], view, metrics or self.metrics_of(view), self._settings, now_s)
+        """(job id, subtask id, unit) of what would start, without decisions and reasons: for hosts that ask often, and
+        whose pipelines are known to be DAGs."""
+        played = _played(view.index[node_id], view, jobs, metrics or self.metrics_of(view), self._settings, now_s)
         return [] if played is None else [(r.job.id, r.subtask.id, unit) for r, unit in played.made]
 
 
@@ -53,19 +54,19 @@ def assign_subtasks(
     now_s: float = 0.0,
 ) -> list[JobDecision]:
     """Assignments of ready subtasks, in the order they were made, and blockers for the others."""
+    for i, job in enumerate(jobs):
+        check_pipeline(job, f"jobs[{i}].subtasks")
     m = view.index[node]
-    played = _played(jobs, m, view, metrics, settings, now_s)
+    played = _played(m, view, jobs, metrics, settings, now_s)
     if played is None:
         return [_unusable(job, view, m, now_s) for job in jobs]
     return played.decisions(jobs)
 
 
 def _played(
-    jobs: Sequence[Job], m: int, view: ClusterView, metrics: SubtaskMetrics, settings: IawpSettings, now_s: float
+    m: int, view: ClusterView, jobs: Sequence[Job], metrics: SubtaskMetrics, settings: IawpSettings, now_s: float
 ) -> Round | None:
     """A finished round; None on a node that is not used now."""
-    for i, job in enumerate(jobs):
-        check_pipeline(job, f"jobs[{i}].subtasks")
     if not view.usable(now_s)[m]:
         return None
     rules = AsWritten if settings.is_as_written else ContentionRound

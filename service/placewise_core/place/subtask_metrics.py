@@ -39,7 +39,8 @@ class KnownMetrics:
         return cls(view.subtask_profiles)
 
     def of(self, subtask: Subtask) -> Mapping[str, float]:
-        return {**self._profiles.get(subtask.kind, {}), **subtask.profile}
+        stored = self._profiles.get(subtask.kind)
+        return {**stored, **subtask.profile} if stored else subtask.profile
 
 
 def gpu_vector(subtask: Subtask, metrics: SubtaskMetrics) -> FloatArray:

@@ -98,7 +98,10 @@ class Round(ABC):
 
     def _speedup(self, subtask: Subtask) -> float:
         """0 for a CPU-only subtask: it is the last any GPU would take."""
-        return self.metrics.of(subtask).get(SPEEDUP, UNKNOWN_SPEEDUP) if subtask.has_gpu_version else 0.0
+        if not subtask.has_gpu_version:
+            return 0.0
+        given = subtask.profile.get(SPEEDUP)  # what the request says is never overruled
+        return self.metrics.of(subtask).get(SPEEDUP, UNKNOWN_SPEEDUP) if given is None else given
 
     # -- the answer ---------------------------------------------------------------------------------------------
 

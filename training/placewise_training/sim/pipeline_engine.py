@@ -158,7 +158,8 @@ class PipelineSimulation:
         self._noise_seed = seed if is_noisy else None
         self._gpu, self._cpu, self._balance = TimeAverage(), TimeAverage(), TimeAverage()
         self._retimings = 0
-        self._reported_s = -_REPORT_EVERY_S
+        self._reported_s = -2.0 * _REPORT_EVERY_S
+        self._told: dict[str, Use] = {}
         self._last_finish_s = 0.0
         self._tasks = len(tasks)
         self._first_s = tasks[0].submit_time_s if tasks else 0.0
@@ -350,11 +351,17 @@ class PipelineSimulation:
             raise ValueError(f"{fault.kind} of {fault.node}: pipelines know ADD, REMOVE and DOWN")
 
     def report_telemetry(self) -> None:
-        """Utilisation of every node into the view, as a monitoring agent would report it at this moment."""
-        self._reported_s = self.now_s
-        self.view.apply_change(NodesReported(tuple(self._reported(queue) for queue in self.nodes.values())))
+        """Utilisation of every node into the view, as a monitoring agent would report it at this moment. A node where
+        nothing changed is left as it was reported last, but for once in a while."""
+        is_due = self.now_s - self._reported_s > _REPORT_EVERY_S
+        if is_due:
+            self._reported_s = self.now_s
+        changed = [q for name, q in self.nodes.items() if is_due or self._told.get(name) is not q.utilisation()]
+        if changed:
+            self.view.apply_change(NodesReported(tuple(self._reported(queue) for queue in changed)))
 
     def _reported(self, queue: NodeQueue) -> Node:
+        self._told[queue.spec.id] = queue.utilisation()
         cpu, memory, gpu, gpu_memory = queue.utilisation()
         telemetry = Telemetry(
             cpu_util=cpu,

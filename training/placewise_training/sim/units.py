@@ -4,6 +4,7 @@ Random, ECT and PATS get what IAWP gets: the same ready subtasks, metrics and un
 subtask on a GPU at a time, as the paper's baselines do.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,7 @@ from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.subtask_graph import split
 from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
 from placewise_core.view import ClusterView
+from placewise_training.sim.pipelines import subtask_truths
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +101,48 @@ class RandomUnits(_OneByOne):
         return candidates[int(self._rng.integers(len(candidates)))] if candidates else None
 
 
-class EctUnits(_OneByOne):
-    """The unit where the subtask is expected to be complete first, waiting for a busy one included."""
+class EctUnits:
+    """Minimum completion time: every ready subtask in turn goes to the unit where it is expected to be complete first,
+    behind what runs there and what was given to it before; it starts now if nothing is before it, else it waits.
+
+    `truth` lets it know how long each kind takes on a core; without, all kinds are taken to be alike, as no profile
+    holds times.
+    """
 
     name = "ect"
+    wants_states = True
 
-    def choose(self, subtask: Subtask, usable: Sequence[UnitState], free: Mapping[str, UnitState]) -> UnitState | None:
-        def completion(unit: UnitState) -> float:
-            own = 1.0 / speedup_of(subtask) if unit.is_gpu else 1.0
-            waits = unit.free_in_s if unit.name not in free else 0.0
-            return waits + own * subtask.size * _TYPICAL_CORE_S
+    def __init__(self, truth: str = "") -> None:
+        self._core_s = {name: kind.core_s for name, kind in subtask_truths(truth).items()} if truth else {}
 
-        return min(usable, key=completion, default=None)
+    def assign(
+        self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
+    ) -> list[tuple[str, str, str]]:
+        # (free in seconds, place in the order of units, is idle) by kind of unit: units of a kind are alike
+        queues: dict[bool, list[tuple[float, int, bool]]] = {False: [], True: []}
+        for i, unit in enumerate(units):
+            queues[unit.is_gpu].append((unit.free_in_s, i, unit.running == 0))
+        for queue in queues.values():
+            heapq.heapify(queue)
+        made: list[tuple[str, str, str]] = []
+        for job in jobs:
+            for subtask in split(job.subtasks)[0]:
+                core_s = subtask.size * self._core_s.get(subtask.kind, _TYPICAL_CORE_S)
+                own_s = {False: core_s, True: core_s / speedup_of(subtask)}
+                usable = [
+                    is_gpu for is_gpu, queue in queues.items() if queue and (subtask.has_gpu_version or not is_gpu)
+                ]
+                if not usable:
+                    continue
+                best = min(usable, key=lambda is_gpu: queues[is_gpu][0][0] + own_s[is_gpu])
+                wait_s, i, is_idle = queues[best][0]
+                heapq.heapreplace(queues[best], (wait_s + own_s[best], i, False))
+                if is_idle:
+                    made.append((job.id, subtask.id, units[i].name))
+        return made
 
 
-_TYPICAL_CORE_S = 0.02  # seconds per unit of size on a core: what ECT assumes, as no profile holds times
+_TYPICAL_CORE_S = 0.02  # seconds per unit of size on a core
 
 
 class PatsUnits(_OneByOne):
