@@ -11,10 +11,12 @@ from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
 from placewise_core.features import NODE_COLUMNS, STEP_COLUMNS, Float32, Observation
 from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
+from placewise_core.part_tokens import PartTokens
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.harmony import CHUNK, Harmony, HarmonySample, PolicyState
 from placewise_core.place.load_balance import LoadBalance
 from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.registry import harmony_policy, placement_policies, search_policy
 from placewise_core.place.shortlist import MOST_NODES, shortlist
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
@@ -302,3 +304,23 @@ def test_the_propensity_of_a_sample_is_its_probability() -> None:
 def test_a_sample_of_a_broken_net_proposes_nothing(answer: object) -> None:
     sample = HarmonySample(Harmony(Broken(answer), Consolidate()), 1)
     assert sample.propose(make_job("a"), a_view(), context()) is None
+
+
+class FirstIsBest:
+    """A reward model that scores what was proposed first highest."""
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        ranks = np.arange(len(tokens.job), 0.0, -1.0)[:, None]
+        return np.broadcast_to(ranks, tokens.job.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("samples", "most", "decoded"), [(0, 8, 2), (2, 8, 6), (2, 2, 2)])
+def test_a_search_asks_the_net_and_its_draws_after_the_first_heuristic(samples: int, most: int, decoded: int) -> None:
+    policies, net = placement_policies(), Spreads()
+    search = search_policy(FirstIsBest(), policies, most, harmony_policy(net, policies), samples)
+    view, job = a_view(), make_job("a", workers=2)
+    proposal = search.propose(job, view, context())
+    assert nodes_of(proposal) == nodes_of(Consolidate().propose(job, view, context()))
+    assert proposal is not None
+    assert not proposal.is_fallback
+    assert (len(net.decoded), len(net.encoded)) == (decoded, 1)

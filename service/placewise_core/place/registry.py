@@ -27,13 +27,12 @@ PROPOSERS = (
     "consolidate",
     "tetris",
     "load-balance",
-    "lif-quadratic",
-    "pats",
     "lif-linear",
+    "pats",
     "bin-packing",
     "ect",
+    "lif-quadratic",
 )
-_SAMPLES = 2  # further placements of Harmony's net among the proposals
 
 
 def placement_policies(tables: PlacementTables | None = None) -> dict[str, PlacementPolicy]:
@@ -69,11 +68,16 @@ def search_policy(
     policies: Mapping[str, PlacementPolicy],
     most: int = 8,
     harmony: Harmony | None = None,
+    samples: int = 0,
 ) -> BestOfK:
-    """Best of `most` placements of the heuristics in `policies`, and of Harmony's net where there is one, judged by
-    `scorer`; jobs of a request are placed in Harmony's order."""
+    """Best of the placements of `most` proposers, judged by `scorer`: the heuristics in `policies`, and Harmony's net
+    where there is one, with `samples` further draws from it.
+
+    With a net, what it proposes stands in for the last of the heuristics, and jobs of a request are placed in Harmony's
+    order.
+    """
     first, *others = (policies[name] for name in PROPOSERS)
     learned: list[PlacementPolicy] = []
     if harmony is not None:
-        learned = [harmony, *(HarmonySample(harmony, seed) for seed in range(1, _SAMPLES + 1))]
-    return BestOfK([first, *learned, *others], scorer, most, arranger=harmony)
+        learned = [harmony, *(HarmonySample(harmony, seed) for seed in range(1, samples + 1))]
+    return BestOfK([first, *learned, *others][:most], scorer, most, arranger=harmony)
