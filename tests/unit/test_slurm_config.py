@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -107,6 +108,16 @@ def test_task_prolog_prints_the_share_of_its_task(tmp_path: Path) -> None:
     ]
     assert run("n2", 0).startswith("export PLACEWISE_SHARE_SCALE=10")
     assert run("n3", 0) == run("n1", 2) == run("n1", 0, job=43) == ""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_takes_every_line_of_the_unit(tmp_path: Path) -> None:
+    text = (EXAMPLE.parent / "systemd" / "placewise-slurm.service").read_text()
+    unit = tmp_path / "placewise-slurm.service"
+    # What the unit runs is not installed here, and the user may not exist.
+    unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text).replace("User=slurm", "User=root"))
+    checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert [line for line in checked.stderr.splitlines() if unit.name in line] == []
 
 
 LUA = shutil.which("lua5.3") or shutil.which("lua")
