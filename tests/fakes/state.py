@@ -10,7 +10,7 @@ import redis
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, RunState
-from placewise_core.events import ClusterRecords
+from placewise_core.events import ClusterRecords, Event
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role
 from placewise_service.state.codec import encode
 from placewise_service.state.connection import RedisOptions
@@ -18,7 +18,7 @@ from placewise_service.state.keys import keys_of
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.redis_store import RedisStore
-from placewise_service.state.store import JobReport, StateStore
+from placewise_service.state.store import JobReport, ReserveRequest, StateStore
 
 CLUSTER = "north"
 
@@ -83,6 +83,27 @@ async def position(store: StateStore, cluster: str = CLUSTER) -> str:
     loaded = await store.load(cluster)
     assert loaded is not None
     return loaded[1]
+
+
+def third(name: str, gpu: int = 0) -> RunningJob:
+    """A job of a third of one GPU of s0."""
+    return job(name, task("s0", (gpu,), demand(gpus=1 / 3)))
+
+
+async def hold(store: StateStore, *jobs: object, ttl_s: float = 60.0, **more: object) -> object:
+    """Reserves the jobs."""
+    return await store.reserve(CLUSTER, ReserveRequest(jobs, ttl_s, **more))  # type: ignore[arg-type]
+
+
+async def collect(store: StateStore, start: str, count: int) -> list[Event]:
+    """The next `count` events."""
+    found: list[Event] = []
+    async with asyncio.timeout(10):
+        async for _, events in store.tail(CLUSTER, start):
+            found += events
+            if len(found) >= count:
+                break
+    return found
 
 
 @dataclass

@@ -1,0 +1,59 @@
+"""The ring of the decision log. On every store (conftest.py)."""
+
+import msgspec
+from tests.fakes.state import CLUSTER, Harness
+
+from placewise_service.state.store import StateStore
+
+
+async def test_the_ring_keeps_the_last_and_counts_what_fell_off(store: StateStore) -> None:
+    assert await store.append_decisions(CLUSTER, [b"1", b"2", b"3"]) == 0
+    assert await store.append_decisions(CLUSTER, [b"4", b"5", b"6"]) == 1
+    entries = await store.read_decisions(CLUSTER, "0", 100)
+    assert [record for _, record in entries] == [b"2", b"3", b"4", b"5", b"6"]
+    await store.mark_exported(CLUSTER, entries[1][0])
+    assert await store.append_decisions(CLUSTER, [b"7", b"8", b"9"]) == 1
+    later = await store.read_decisions(CLUSTER, entries[-1][0], 2)
+    assert [record for _, record in later] == [b"7", b"8"]
+
+
+async def test_the_ring_is_bounded_in_bytes_too(store: StateStore) -> None:
+    assert await store.append_decisions(CLUSTER, [b"a" * 600, b"b" * 300]) == 0
+    assert await store.append_decisions(CLUSTER, [b"c" * 200]) == 1
+    assert await store.append_decisions(CLUSTER, [b"d" * 2000]) == 2, "the newest is kept, however large"
+    assert [record for _, record in await store.read_decisions(CLUSTER, "0", 9)] == [b"d" * 2000]
+    assert await store.append_decisions(CLUSTER, [b"e"]) == 1
+    assert await store.append_decisions(CLUSTER, [b"f" * 999]) == 0
+
+
+async def test_the_exported_position_never_moves_back(store: StateStore) -> None:
+    assert await store.exported(CLUSTER) == "0"
+    await store.append_decisions(CLUSTER, [b"1", b"2"])
+    (first, _), (second, _) = await store.read_decisions(CLUSTER, "0", 2)
+    await store.mark_exported(CLUSTER, second)
+    await store.mark_exported(CLUSTER, first)
+    assert await store.exported(CLUSTER) == second
+
+
+async def test_a_decision_is_found_by_its_id(harness: Harness, store: StateStore) -> None:
+    now_ms = int(await store.ping() * 1000)
+    ids = [f"{now_ms:012x}"[:8] + "-" + f"{now_ms:012x}"[8:] + f"-7000-8000-00000000000{i}" for i in range(3)]
+    outcome = msgspec.msgpack.encode((1, "outcome", ids[0], {}))
+    entries = [outcome, *(msgspec.msgpack.encode((1, "decision", name, {"n": name})) for name in ids[:2])]
+    await store.append_decisions(CLUSTER, [*entries, b"nonsense"])
+    assert await store.find_decision(CLUSTER, ids[0]) == entries[1]
+    assert await store.find_decision(CLUSTER, ids[1]) == entries[2]
+    assert await store.find_decision(CLUSTER, ids[2]) is None
+    assert await store.find_decision(CLUSTER, "no-uuid") is None
+
+
+async def test_decisions_of_an_unknown_cluster_are_counted_as_lost(harness: Harness) -> None:
+    assert await harness.store.append_decisions(CLUSTER, [b"1", b"2"]) == 2
+    await harness.store.mark_exported(CLUSTER, "1-0")
+    assert harness.leftover_keys() == set()
+
+
+async def test_closing_twice_is_fine(harness: Harness) -> None:
+    await harness.store.ping()
+    await harness.store.close()
+    await harness.store.close()

@@ -1,0 +1,83 @@
+"""Queues, settings, the choice of bundles, and what is learned. On every store (conftest.py)."""
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+from tests.fakes.state import CLUSTER, Harness, ended, node, records
+
+from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
+from placewise_core.errors import NotFoundError
+from placewise_core.events import QueueAdvanced, SettingsChanged
+from placewise_service.state.store import BundleChoice, StateStore
+
+
+async def test_a_queue_moves_once_per_seq(harness: Harness, store: StateStore) -> None:
+    queue = QueueState("q", backlog_s=3.5, slot=7, waiting={"a": 1.0}, admitted={"b": (1, 2, 7)})
+    event = await store.commit_queue(CLUSTER, queue, 0)
+    assert event is not None
+    assert event.change == QueueAdvanced(replace(queue, seq=1))
+    assert await harness.other().commit_queue(CLUSTER, replace(queue, slot=8), 0) is None
+    assert await store.commit_queue(CLUSTER, replace(queue, slot=8), 1) is not None
+    assert (await records(store)).queues == {"q": replace(queue, slot=8, seq=2)}
+
+
+async def test_of_many_commits_of_one_seq_one_wins(harness: Harness, store: StateStore) -> None:
+    stores = [harness.other() for _ in range(8)]
+    results = await asyncio.gather(*(s.commit_queue(CLUSTER, QueueState("q", slot=i), 0) for i, s in enumerate(stores)))
+    assert sum(result is not None for result in results) == 1
+
+
+async def test_settings_are_replaced(store: StateStore) -> None:
+    settings = ClusterSettings("tetris", "qos", 0.1, {"q": QueueSettings(v=2.0)})
+    event = await store.update_settings(CLUSTER, settings)
+    assert event.change == SettingsChanged(settings)
+    assert (await records(store)).settings == settings
+
+
+async def test_overheads_are_averaged_each_outcome_once(store: StateStore) -> None:
+    for outcome, value in (("o1", 1.0), ("o2", 2.0), ("o2", 9.0), ("o3", 6.0)):
+        await store.learn_overhead(CLUSTER, outcome, "sort", value)
+    assert await store.learn_overhead(CLUSTER, "o3", "sort", 1.0) is None
+    learned = (await records(store)).overheads["sort"]
+    assert (learned.count, learned.mean_overhead_s) == (3, pytest.approx(3.0))
+
+
+async def test_profiles_are_merged(store: StateStore) -> None:
+    await store.profile_subtask(CLUSTER, "decode", {})
+    await store.profile_subtask(CLUSTER, "decode", {"a": 1.0, "b": 2.25})
+    await store.profile_subtask(CLUSTER, "decode", {"b": math.nan, "c": 3.0})
+    row = (await records(store)).subtask_profiles["decode"]
+    assert (row["a"], math.isnan(row["b"]), row["c"]) == (1.0, True, 3.0)
+
+
+async def test_mutations_of_an_unknown_cluster_say_so(harness: Harness) -> None:
+    store = harness.store
+    with pytest.raises(NotFoundError):
+        await store.report_jobs(CLUSTER, [ended("a")])
+    with pytest.raises(NotFoundError):
+        await store.commit_queue(CLUSTER, QueueState("q"), 0)
+    with pytest.raises(NotFoundError):
+        await store.learn_overhead(CLUSTER, "o", "k", 1.0)
+    with pytest.raises(NotFoundError):
+        await store.profile_subtask(CLUSTER, "k", {"a": 1.0})
+    assert not await store.delete_cluster(CLUSTER)
+    assert harness.leftover_keys() == set()
+
+
+@pytest.mark.parametrize("name", ["", "a{b", "a}b"])
+async def test_names_that_break_the_key_schema_are_refused(harness: Harness, name: str) -> None:
+    with pytest.raises(ValueError, match="braces"):
+        await harness.store.report_nodes(name, [node()], full=True)
+
+
+async def test_the_choice_of_bundles_is_one_for_all(harness: Harness) -> None:
+    store = harness.store
+    assert await store.bundles() == BundleChoice()
+    assert await store.choose_bundles(BundleChoice(0, "a", "", ""))
+    assert not await harness.other().choose_bundles(BundleChoice(0, "b", "", "")), "decided on what is past"
+    assert await harness.other().choose_bundles(BundleChoice(1, "é", "a", "c"))
+    assert await store.bundles() == BundleChoice(2, "é", "a", "c")
+    assert await store.choose_bundles(BundleChoice(2, "a"))
+    assert await harness.other().bundles() == BundleChoice(3, "a", "", "")
