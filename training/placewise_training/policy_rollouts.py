@@ -132,6 +132,7 @@ class Actor:
         rng: np.random.Generator,
         teacher: Teacher | None = None,
         scorer: SpeedScorer | None = None,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         policies = placement_policies()
         self._net = RecordingNet(net)
@@ -144,7 +145,8 @@ class Actor:
         self._placed: NDArray[np.int64] = np.zeros((2, 0), dtype=np.int64)
         self._now_s = -1.0
         self._waited_s = 0.0
-        self._speeds = _PredictedSpeeds(scorer) if scorer is not None else None
+        self._interval_s = interval_s
+        self._speeds = _PredictedSpeeds(scorer, interval_s) if scorer is not None else None
         self._simulation: Simulation | None = None
         self.intervals: list[Interval] = []
 
@@ -241,14 +243,14 @@ class Actor:
         waited_s = self._time_in_system(now_s)
         chunks = [chunk for chunk in self._net.chunks if chunk.steps]
         if chunks:
-            passed = max(1.0, round((now_s - self._now_s) / INTERVAL_S))
-            reward = -(waited_s - self._waited_s) / INTERVAL_S
+            passed = max(1.0, round((now_s - self._now_s) / self._interval_s))
+            reward = -(waited_s - self._waited_s) / self._interval_s
             if self._conduct.reward == "progress" and self._speeds is not None:
                 reward = self._speeds.progress()
             self.intervals.append(Interval(chunks, reward, passed))
         elif self.intervals and self._conduct.reward == "jct":
-            self.intervals[-1].reward -= (waited_s - self._waited_s) / INTERVAL_S
-            self.intervals[-1].passed += max(0.0, round((now_s - self._now_s) / INTERVAL_S))
+            self.intervals[-1].reward -= (waited_s - self._waited_s) / self._interval_s
+            self.intervals[-1].passed += max(0.0, round((now_s - self._now_s) / self._interval_s))
         self._waited_s = waited_s
         self._net.chunks = []
 
@@ -263,8 +265,9 @@ class Actor:
 class _PredictedSpeeds:
     """Harmony's reward (1), Σ c_n/e_n of the interval, from what the reward model predicts after each placement."""
 
-    def __init__(self, scorer: SpeedScorer) -> None:
+    def __init__(self, scorer: SpeedScorer, interval_s: float) -> None:
         self._scorer = scorer
+        self._interval_s = interval_s
         self._encoder = PartEncoder()
         self._rates: dict[str, tuple[float, float]] = {}  # share of the job per second, share left
 
@@ -287,7 +290,7 @@ class _PredictedSpeeds:
                 self._rates[jobs[j].id] = (speed * workers / jobs[j].single_gpu_s, left)
 
     def progress(self) -> float:
-        return sum(min(left, rate * INTERVAL_S) for rate, left in self._rates.values())
+        return sum(min(left, rate * self._interval_s) for rate, left in self._rates.values())
 
 
 def rollout(
@@ -301,7 +304,7 @@ def rollout(
 ) -> Episode:
     """One simulation under that conduct."""
     rng = np.random.default_rng((situation.seed, 51))
-    actor = Actor(net, conduct, rng, teacher, scorer)
+    actor = Actor(net, conduct, rng, teacher, scorer, interval_s)
     options = SimOptions(discipline=Discipline(every_s=interval_s, order="policy"), reports_progress=True)
     sim = Simulation(situation.nodes, jobs_of(situation), situation.truth, actor, options=options, seed=situation.seed)
     actor.attach(sim)
