@@ -18,9 +18,20 @@ _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 
 
 class GangBuilder:
-    """`rows` (C,) are the candidate nodes, as indices into the view; None means all of them."""
+    """`rows` (C,) are the candidate nodes, as indices into the view; None means all of them.
 
-    def __init__(self, job: Job, view: ClusterView, context: PlaceContext, rows: IntArray | None = None) -> None:
+    `claims_last` False leaves the claim of the gang's last task out, for callers that only give everything back.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        view: ClusterView,
+        context: PlaceContext,
+        rows: IntArray | None = None,
+        *,
+        claims_last: bool = True,
+    ) -> None:
         self.job = job
         self.view = view
         self.context = context
@@ -35,6 +46,8 @@ class GangBuilder:
         self._masks: dict[int, BoolArray] = {}
         self._none: BoolArray = np.zeros(len(self.rows), dtype=np.bool_)
         self._everywhere: BoolArray = np.ones(view.size, dtype=np.bool_)
+        self._claims_last = claims_last
+        self._claimed = 0
 
     @property
     def remaining(self) -> int:
@@ -118,8 +131,9 @@ class GangBuilder:
         self.assignments.append(assignment)
         self.placed.append((group, m))
         self._left[role].pop(0)
-        self.view.claim(self.job, assignment)
-        if not self.is_complete:
+        if not self.is_complete or self._claims_last:
+            self.view.claim(self.job, assignment)
+            self._claimed += 1
             self._refresh(c, m)
         return True
 
@@ -143,6 +157,6 @@ class GangBuilder:
 
     def give_back(self) -> None:
         """Returns every claim: the view is as it was before. The builder is then of no further use."""
-        for assignment in reversed(self.assignments):
+        for assignment in reversed(self.assignments[: self._claimed]):
             self.view.unclaim(self.job, assignment)
-        self.assignments = []
+        self.assignments, self._claimed = [], 0

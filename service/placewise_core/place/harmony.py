@@ -142,13 +142,13 @@ class Harmony:
         """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
         encoded = self._encoded
         if encoded is not None and encoded.serves(job, view, context):
-            builder = GangBuilder(job, view, context, encoded.rows)
+            builder = GangBuilder(job, view, context, encoded.rows, claims_last=False)
             proposal = _Decoding(self._net, encoded, builder, choose).run()
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = self._chunk(job, context)
         rows = shortlist(batch, view, context, self._most_nodes)
-        builder = GangBuilder(job, view, context, rows)
+        builder = GangBuilder(job, view, context, rows, claims_last=False)
         if builder.is_stuck():
             return None
         return _Decoding(self._net, self._encode(batch, rows, view, context), builder, choose).run()
