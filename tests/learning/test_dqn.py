@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_training.ldwp_agent import DqnSettings, Logged, PaperDqn, pretrained
+from placewise_training.ldwp_agent import DqnSettings, Logged, PaperDqn, Step, pretrained
 from placewise_training.models.dqn import FixedDqn, NodeDqn, transferred
 from placewise_training.sim.choosers import LoadedPats, NodeChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
@@ -71,11 +71,9 @@ def test_the_papers_dqn_learns_a_toy_problem() -> None:
     agent._net_for(("a", "b", "c"))
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    from placewise_training.ldwp_agent import _Step  # noqa: PLC0415 (a detail, but its own)
-
     for _ in range(200):
         state, action = rng.random(agent.net.first.in_features, dtype=np.float32), int(rng.integers(3))  # type: ignore[union-attr]
-        agent._memory.append(_Step(state, action, float(action == 1), state))
+        agent._memory.append(Step(state, action, float(action == 1), state))
     for _ in range(100):
         agent._learn(agent.net)  # type: ignore[arg-type]
     with torch.no_grad():

@@ -26,7 +26,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def episode(seed: int, guided: float, explore: float = 0.0, values: TorchValues | None = None) -> tuple[float, Recorder]:
+def episode(
+    seed: int, guided: float, explore: float = 0.0, values: TorchValues | None = None
+) -> tuple[float, Recorder]:
+    """Mean turnaround in seconds, and what was seen."""
     now = situation(seed, 60)
     seen = Recorder(now.truth, now.has_times, values, explore, guided, seed)
     return float(np.mean(list(now.simulate(seen)[1].values()))), seen
@@ -42,14 +45,11 @@ def test_after_a_few_episodes_it_is_better_than_random_where_it_never_was(run: P
 def test_a_stopped_run_ends_as_one_that_was_not(run: Path, tmp_path: Path) -> None:
     options = {f: getattr(TINY, f) for f in TINY.__dataclass_fields__}
 
-    class Stopped(Exception):
-        pass
-
     def stop(title: str, done: int, total: int) -> None:
         if done == 2:
-            raise Stopped
+            raise KeyboardInterrupt
 
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         train(Args(**{**options, "out": tmp_path}), stop)
     resumed = train(Args(**{**options, "out": tmp_path, "resume": True}))
     whole = json.loads((run / "ldwp.json").read_text("utf-8"))

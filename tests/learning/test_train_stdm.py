@@ -95,3 +95,18 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path) -> None:
     model = export_stdm(tmp_path, tmp_path)
     assert parity(load_net(tmp_path / "stdm.pt"), model) <= 1e-5
     assert "drawn" in card(report)
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    options = {"draws": 3, "pretrain_steps": 5, "sgd_steps": 5, "completion_steps": 40}
+    whole = train(Args(out=tmp_path / "whole", **options))  # type: ignore[arg-type]
+
+    def stop(title: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Args(out=tmp_path / "cut", **options), stop)  # type: ignore[arg-type]
+    resumed = train(Args(out=tmp_path / "cut", resume=True, **options))  # type: ignore[arg-type]
+    assert (resumed["metrics"], resumed["loss"]) == (whole["metrics"], whole["loss"])
+    assert train(Args(out=tmp_path / "cut", resume=True, **options))["loss"] == whole["loss"]  # type: ignore[arg-type]

@@ -44,7 +44,9 @@ class DqnSettings:
 
 
 @dataclass(slots=True)
-class _Step:
+class Step:
+    """One experience (s_t, a_t, r_t, s_t+1)."""
+
     state: Vector
     action: int
     reward: float
@@ -62,7 +64,7 @@ class PaperDqn:
     name: str = "dqn"
     throughputs: list[float] = field(default_factory=list)
     _target: FixedDqn | None = None
-    _memory: deque[_Step] = field(default_factory=deque)
+    _memory: deque[Step] = field(default_factory=deque)
     _last: tuple[Vector, int, float] | None = None  # state, action, throughput before it
     _observed: Vector | None = None
     _throughput: "_Throughput | None" = None
@@ -78,7 +80,7 @@ class PaperDqn:
         state = self._state(observed, len(net.nodes))
         if self._last is not None:
             reward = self.settings.reward_scale * (throughput - self._last[2])
-            self._memory.append(_Step(self._last[0], self._last[1], reward, state))
+            self._memory.append(Step(self._last[0], self._last[1], reward, state))
             if len(self._memory) > self.settings.memory:
                 self._memory.popleft()
             if self.is_learning:

@@ -157,7 +157,7 @@ def _stdm(**options: Any) -> None:
     try:
         train_stdm.train(args, show)
     except KeyboardInterrupt:
-        shown.print("stopped: nothing was written")
+        shown.print(f"stopped; go on with --resume (what is done is in {args.out})")
         raise typer.Exit(INTERRUPTED) from None
     model = export_stdm.export_stdm(args.out, args.out)
     report = json.loads((args.out / train_stdm.REPORT).read_text("utf-8"))
@@ -224,7 +224,7 @@ def _throughput(**options: Any) -> None:
     try:
         report = train_throughput.train(args, show)
     except KeyboardInterrupt:
-        shown.print("stopped: nothing was written")
+        shown.print(f"stopped; go on with --resume (what is done is in {args.out})")
         raise typer.Exit(INTERRUPTED) from None
     if card:
         throughput_card.write_card(report, Path(card))

@@ -2,7 +2,8 @@
 
     python -m placewise_training.train_stdm --out var/train/stdm        (placewise train stdm)
 
-Read top to bottom. Every random draw comes from `seed`. Data and what it is worth: data/stdm_matrix.py.
+Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged and a checkpoint of the net, from
+which `--resume` goes on. Data and what it is worth: data/stdm_matrix.py.
 """
 
 import argparse
@@ -30,9 +31,12 @@ from placewise_training.data.stdm_matrix import (
 )
 from placewise_training.models.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.models.ncf import MetricCompletion, Ncf, loss, with_subtasks
+from placewise_training.scalars import Scalars
 
 SCHEMA = "placewise.stdm/1"
 CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
+_JUDGED = "judged.part.json"
+_ABOUT_THE_MACHINE = ("out", "threads", "resume")
 _FIRST_JUDGED_DRAW = 500
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -42,7 +46,7 @@ Show = Callable[[str, int, int], None]
 class Args:
     """What `placewise train stdm` takes; the string beside each becomes its help."""
 
-    out: Path = field(default=Path("var/train/stdm"), metadata={"help": "Folder for checkpoint and report."})
+    out: Path = field(default=Path("var/train/stdm"), metadata={"help": "Folder for checkpoint, report, TensorBoard."})
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     draws: int = field(default=20, metadata={"help": "Variants of each kind of subtask in the history."})
     known: int = field(default=2, metadata={"help": "Profiled metrics of a new subtask; IAWP has two."})
@@ -53,6 +57,7 @@ class Args:
     completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
     batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
+    resume: bool = field(default=False, metadata={"help": "Go on from what is in `out`."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +77,25 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     began, began_cpu = time.perf_counter(), time.process_time()
     settings = folds(args)
 
-    # -- every method on the same folds and the same profiles --
-    metrics: dict[str, dict[str, Any]] = {}
+    # -- every method on the same folds and the same profiles; what an earlier run judged is not judged again --
+    metrics = _judged_before(args)
     for i, (name, of_setting) in enumerate(settings.items()):
         show(f"judging: {name}", i, len(settings) + 1)
-        metrics[name] = judge(of_setting, args)
+        if name not in metrics:
+            metrics[name] = judge(of_setting, args)
+            (args.out / _JUDGED).write_text(json.dumps({"of": _numbers(args), "metrics": metrics}), "utf-8")
 
     # -- the one that ships: every kind, only draws of the training side --
     show("training the completion", len(settings), len(settings) + 1)
     everything = subtask_matrix(args.draws)
-    net, losses = train_completion(everything.values, args)
-    torch.save({"columns": everything.columns, "net": net.state_dict()}, args.out / CHECKPOINT)
+    with Scalars(args.out) as write:
+        net, losses = train_completion(everything.values, args, args.out / CHECKPOINT, write)
     show("done", len(settings) + 1, len(settings) + 1)
     converged = convergence(settings["subtasks_unseen_kinds"][0], args)
     report = {
         "schema": SCHEMA,
         "seed": args.seed,
-        "args": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()},
+        "args": _numbers(args),
         "columns": list(everything.columns),
         "parameters": sum(p.numel() for p in net.parameters()),
         "data": {"training": hashlib.sha256(everything.values.tobytes()).hexdigest()},
@@ -233,12 +240,17 @@ def fit(net: Ncf, cells: Cells, optimiser: torch.optim.Optimizer, steps: int, ar
 
 def convergence(fold: Fold, args: Args) -> dict[str, float]:
     """Steps until the loss over the stitched matrix is within half as much again of its best: pre-trained, and not."""
-    stitched = Cells.of(np.concatenate([fold.history.values, fold.partial]))
-    scratch = Ncf(*stitched.shape)
-    without = fit(scratch, stitched, torch.optim.Adam(scratch.parameters(), lr=5e-3), args.pretrain_steps, args)
+    without = losses_from_scratch(fold, args, args.pretrain_steps)
     _, with_pretraining = complete_by_ncf(fold.history.values, fold.partial, args)
     goal = 1.5 * float(np.min(_smooth(without)))
     return {"pretrained_sgd_steps": _reached(with_pretraining, goal), "scratch_adam_steps": _reached(without, goal)}
+
+
+def losses_from_scratch(fold: Fold, args: Args, steps: int) -> list[float]:
+    """NCF without pre-training (4.3.4): Adam on history and new rows from random weights; the loss of every step."""
+    stitched = Cells.of(np.concatenate([fold.history.values, fold.partial]))
+    scratch = Ncf(*stitched.shape)
+    return fit(scratch, stitched, torch.optim.Adam(scratch.parameters(), lr=5e-3), steps, args)
 
 
 def _smooth(losses: Sequence[float]) -> Matrix:
@@ -255,15 +267,22 @@ def _reached(losses: Sequence[float], goal: float) -> float:
 # -- the amortised variant --------------------------------------------------------------------------------------------
 
 
-def train_completion(history: Matrix, args: Args) -> tuple[MetricCompletion, list[float]]:
-    """Rows with most of their values hidden and profiling noise on the rest → all values; net and losses."""
+def train_completion(
+    history: Matrix,
+    args: Args,
+    checkpoint: Path | None = None,
+    write: Callable[[str, float, int], None] = lambda name, value, step: None,
+) -> tuple[MetricCompletion, list[float]]:
+    """Rows with most of their values hidden and profiling noise on the rest → all values; net and losses. Keeps a
+    checkpoint where it is told to, and with `resume` goes on from it."""
     torch.manual_seed(args.seed)
-    rng = np.random.default_rng((args.seed, 53))
     net = MetricCompletion(history.shape[1])
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, args.completion_steps)
-    losses = []
-    for _ in range(args.completion_steps):
+    parts = {"net": net, "optimiser": optimiser, "schedule": schedule}
+    losses = _restored(checkpoint, args, parts) if checkpoint is not None and args.resume else []
+    for step in range(len(losses), args.completion_steps):
+        rng = np.random.default_rng((args.seed, 53, step))  # by step: a resumed run goes on as it would have
         rows = history[rng.integers(len(history), size=args.batch)]
         partial = _hidden(rows, args.known, rng)
         wanted = torch.from_numpy(holes(rows, partial))
@@ -273,7 +292,49 @@ def train_completion(history: Matrix, args: Args) -> tuple[MetricCompletion, lis
         optimiser.step()
         schedule.step()
         losses.append(float(error.detach()))
+        if step % 50 == 0:
+            write("loss/completion", losses[-1], step)
+        if checkpoint is not None and ((step + 1) % _KEEP_EVERY == 0 or step + 1 == args.completion_steps):
+            _keep(checkpoint, args, parts, losses)
     return net.eval(), losses
+
+
+_KEEP_EVERY = 500
+
+
+def _keep(checkpoint: Path, args: Args, parts: Mapping[str, Any], losses: Sequence[float]) -> None:
+    """In one piece."""
+    part = checkpoint.with_name(checkpoint.name + ".part")
+    states = {name: of.state_dict() for name, of in parts.items()}
+    torch.save({**states, "columns": subtask_matrix(1).columns, "of": _numbers(args), "losses": list(losses)}, part)
+    part.replace(checkpoint)
+
+
+def _restored(checkpoint: Path, args: Args, parts: Mapping[str, Any]) -> list[float]:
+    """Loads a checkpoint into net, optimiser and schedule; the losses so far, none where there is no checkpoint of
+    these arguments."""
+    if not checkpoint.is_file():
+        return []
+    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if stored.get("of") != _numbers(args):
+        return []
+    for name, of in parts.items():
+        of.load_state_dict(stored[name])
+    return list(stored["losses"])
+
+
+def _judged_before(args: Args) -> dict[str, dict[str, Any]]:
+    """What an interrupted run with the same arguments judged."""
+    path = args.out / _JUDGED
+    if not args.resume or not path.is_file():
+        return {}
+    stored = json.loads(path.read_text("utf-8"))
+    return dict(stored["metrics"]) if stored["of"] == _numbers(args) else {}
+
+
+def _numbers(args: Args) -> dict[str, float]:
+    """What makes one run differ from another."""
+    return {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE}
 
 
 def _hidden(rows: Matrix, known: int, rng: np.random.Generator) -> Matrix:
@@ -308,6 +369,9 @@ def main(arguments: Sequence[str]) -> None:
     """Prints the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for f in fields(Args):
+        if f.name == "resume":
+            parser.add_argument("--resume", action="store_true")
+            continue
         parser.add_argument("--" + f.name.replace("_", "-"), type=type(f.default), default=f.default)
     json.dump(train(Args(**vars(parser.parse_args(arguments)))), sys.stdout, indent=2)
     sys.stdout.write("\n")
