@@ -1,0 +1,53 @@
+"""What fills the holes of the description matrix in IAWP's experiments: the paper's NCF, the shipped completion."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.place.completed_metrics import CompletedMetrics
+from placewise_core.place.subtask_metrics import METRICS, KnownMetrics, SubtaskMetrics
+from placewise_core.place.subtask_scale import from_unit, to_unit
+from placewise_training.reproduce.design import NeedsBundleError
+from placewise_training.sim.bundles import shipped
+from placewise_training.sim.pipelines import subtask_truths
+
+STDM_MODEL = "stdm.onnx"
+_SHOWN = 300  # iterations of the convergence curve
+
+
+@functools.cache
+def by_completion() -> SubtaskMetrics:
+    """The net of the shipped bundle on what requests say. Raises NeedsBundleError if there is none."""
+    from placewise_training.evaluate_stdm import ExportedCompletion  # noqa: PLC0415 (heuristics need no runtime)
+
+    path = shipped().directory / STDM_MODEL
+    if not path.is_file():
+        raise NeedsBundleError("needs a bundle: there is no net that completes metrics")
+    return CompletedMetrics(KnownMetrics({}), ExportedCompletion(path))
+
+
+@functools.cache
+def by_ncf(known: tuple[str, ...], steps: int) -> SubtaskMetrics:
+    """The paper's NCF, trained on with the judging truth's rows, of which only `known` are given."""
+    from placewise_training.data.stdm_matrix import subtask_matrix  # noqa: PLC0415 (torch takes seconds to import)
+    from placewise_training.train_stdm import Args, complete_by_ncf  # noqa: PLC0415
+
+    kinds = {name: truth.profile() for name, truth in subtask_truths("judge").items() if truth.has_gpu_version}
+    rows = np.array([to_unit(profile) for profile in kinds.values()])
+    partial = np.where([name in known for name in METRICS], rows, np.nan)
+    args = Args(sgd_steps=steps)
+    found, _ = complete_by_ncf(subtask_matrix(args.draws).values, partial, args)
+    return KnownMetrics({name: from_unit(row) for name, row in zip(kinds, found, strict=True)})
+
+
+@functools.cache
+def ncf_losses(seed: int, *, is_pretrained: bool) -> Sequence[float]:
+    """Loss (5) by iteration over the history and rows of held-back kinds."""
+    from placewise_training.train_stdm import Args, complete_by_ncf, folds, losses_from_scratch  # noqa: PLC0415
+
+    args = Args(seed=seed, sgd_steps=_SHOWN)
+    fold = folds(args)["subtasks_unseen_kinds"][0]
+    if is_pretrained:
+        return tuple(complete_by_ncf(fold.history.values, fold.partial, args)[1])
+    return tuple(losses_from_scratch(fold, args, _SHOWN))
