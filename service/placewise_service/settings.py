@@ -88,7 +88,7 @@ class RedisSettings(Section):
     cert_file: Path | None = Field(default=None, description="Client certificate (rediss://), PEM.")
     key_file: Path | None = Field(default=None, description="Key of the client certificate, PEM.")
     timeout_ms: float = Field(default=1000.0, gt=0, description="Longest wait for one answer of Redis.")
-    connections: int = Field(default=64, ge=1, description="Most connections to Redis per process.")
+    connections: int = Field(default=64, ge=1, description="Most commands to Redis under way at once, per process.")
     command: str = Field(default="", description="redis-server binary of the embedded default; empty: the shipped one.")
 
 
