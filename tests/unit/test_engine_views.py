@@ -1,5 +1,7 @@
 """LiveView: events in order, own events early, assumptions that end, a store that goes and comes back."""
 
+import asyncio
+
 import pytest
 from tests.fakes.cluster import make_job, make_node
 
@@ -8,8 +10,10 @@ from placewise_core.cluster import Assignment, RunningJob, RunState
 from placewise_core.errors import NotFoundError, StaleSnapshotError
 from placewise_core.events import Event, JobsChanged
 from placewise_core.job import NodeId, Resources, Role
+from placewise_service.engine import views
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.memory import MemoryStore
+from placewise_service.state.store import ReserveRequest
 
 
 def _running(name: str, gpu: int) -> RunningJob:
@@ -82,3 +86,20 @@ async def test_unknown_clusters_are_not_kept() -> None:
     with pytest.raises(NotFoundError):
         await views.get("nowhere")
     assert list(views) == []
+
+
+async def test_a_decision_that_waits_for_the_tail_ends_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pace in ("_PACE_S", "_QUIET_PACE_S"):
+        monkeypatch.setattr(views, pace, 60.0)
+    store = MemoryStore(ManualClock(1000.0))
+    await store.report_nodes("c", [make_node("n0")], full=True)
+    opened = Views(store, ManualClock(1000.0), stale_telemetry_after_s=90.0)
+    try:
+        live = await opened.get("c")
+        for name, gpu in (("a", 0), ("b", 1), ("c", 2)):  # after the first of them at the latest, the tail rests
+            await store.reserve("c", ReserveRequest((_running(name, gpu),), ttl_s=60.0))
+            async with asyncio.timeout(5.0):
+                while name not in live.view.jobs:
+                    await live.changed(1.0)
+    finally:
+        await opened.close()
