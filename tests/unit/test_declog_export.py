@@ -43,7 +43,9 @@ def task_on(node: str, *gpus: int) -> Assignment:
 
 
 def decision(n: int, *, time_s: float = NOON_S, outcome: Outcome = Outcome.PLACED, dry: bool = False) -> DecisionRecord:
-    decided = JobDecision(JobId(f"j{n}"), outcome, (task_on("n1", 0),), predicted_speed=2.0)
+    decided = JobDecision(
+        JobId(f"j{n}"), outcome, (task_on("n1", 0),), predicted_speed=2.0, reservation_id="" if dry else f"r{n}"
+    )
     answer = PlaceDecision((decided,), DecisionMeta(decision_id(n, time_s), "tetris"))
     command = PlaceCommand("c", (Job(JobId(f"j{n}"), submit_time_s=time_s - 5),), is_dry_run=dry)
     return DecisionRecord.of_place(command, answer, time_s=time_s, seed=2**63 + n, latency_ms=0.5)
@@ -320,6 +322,37 @@ async def test_silence_past_the_time_out_is_dangling(tmp_path: Path) -> None:
     ring.now_s = NOON_S + 1500
     assert (await run(ring, tmp_path, dangling_after_s=500)).joined["DANGLING"] == 2
     assert (await run(ring, tmp_path, dangling_after_s=500)).joined.total() == 0  # settled days are left alone
+
+
+def asked_again(first: DecisionRecord, n: int, *, reservation_id: str | None = None) -> DecisionRecord:
+    """The record of a later question about the same job, answered with what it holds."""
+    assert first.place is not None
+    (decided,) = first.place.decisions
+    decided = replace(decided, reservation_id=decided.reservation_id if reservation_id is None else reservation_id)
+    answer = PlaceDecision((decided,), DecisionMeta(decision_id(n), "tetris"))
+    return replace(first, place=answer, time_s=first.time_s + n)
+
+
+@pytest.mark.parametrize("named", [1, 2])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_a_job_asked_about_again_is_one_placement_whose_outcome_comes_under_either_id(
+    tmp_path: Path, named: int, order: tuple[int, int]
+) -> None:
+    first = decision(1)
+    records = (first, asked_again(first, 2))
+    end = outcome(1, JobEventKind.FINISHED, NOON_S + 9)
+    ring = FakeRing(*(records[i] for i in order), replace(end, decision_id=decision_id(named)))
+    ring.now_s = NOON_S + DAY_S
+    report = await run(ring, tmp_path, dangling_after_s=1)
+    statuses = {row["decision_id"]: row["status"] for row in rows(tmp_path, "joined")}
+    assert statuses == {decision_id(1): "OBSERVED", decision_id(2): "NOT_HELD"}
+    assert report.joined["DANGLING"] == 0
+
+
+async def test_a_running_job_asked_about_again_waits_for_nothing(tmp_path: Path) -> None:
+    running = asked_again(decision(1), 2, reservation_id="")
+    report = await run(FakeRing(running), tmp_path)
+    assert report.joined["NOT_HELD"] == 1
 
 
 async def test_shares_of_a_partition_meet_what_they_took(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from placewise_service.declog.outcomes import Fates, Row, Status, count_statuses, join
+from placewise_service.declog.outcomes import Fates, Row, Status, count_statuses, join, repeats
 from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord, decode_entry
 from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, row_of
 
@@ -114,17 +114,19 @@ class Dataset:
         metadata = pq.read_schema(target).metadata if target.exists() else {}
         if metadata.get(_INPUTS_KEY) == inputs and metadata.get(_OPEN_KEY) == b"0":
             return Counter()
-        fates = Fates()
+        fates = Fates(repeats(self._decisions(day)))
         for entry in self._entries(OUTCOMES, day):
             assert isinstance(entry, OutcomeRecord)
             fates.add(entry)
-        decisions = (entry for entry in self._entries(DECISIONS, day) if isinstance(entry, DecisionRecord))
-        rows = list(join(decisions, fates, now_s=now_s, dangling_after_s=dangling_after_s))
+        rows = list(join(self._decisions(day), fates, now_s=now_s, dangling_after_s=dangling_after_s))
         counts = count_statuses(rows)
         schema = JOINED_SCHEMA.with_metadata({_INPUTS_KEY: inputs, _OPEN_KEY: str(counts[Status.OPEN]).encode()})
         chunks = (rows[i : i + _ROWS_AT_ONCE] for i in range(0, len(rows), _ROWS_AT_ONCE))
         write_durably(target, (_joined_table(chunk, schema) for chunk in chunks), schema)
         return counts
+
+    def _decisions(self, day: str) -> Iterator[DecisionRecord]:
+        return (entry for entry in self._entries(DECISIONS, day) if isinstance(entry, DecisionRecord))
 
     def _entries(self, table: str, day: str) -> Iterator[Entry]:
         for path in sorted((self.directory / table / day).glob("*.parquet")):

@@ -5,12 +5,13 @@ A row's status says what is known of it:
     OBSERVED   the host reported an end
     OPEN       no end yet, and the time-out has not passed since the last word of the job
     DANGLING   no end, and the time-out has passed: the host forgot, or was never able, to report
-    NOT_HELD   nothing to wait for: the answer was WAIT or NO_FIT, a dry run, or a shadow's
+    NOT_HELD   nothing to wait for: the answer was WAIT or NO_FIT, a dry run, a shadow's, or a repeat of what an earlier
+               decision holds for the job (what hosts report under the repeat counts for the earlier one)
 """
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from placewise_core.cluster import Assignment
@@ -84,18 +85,40 @@ class Row:
     actual_s: float
 
 
+def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
+    """Which jobs of which decisions were answered with what an earlier decision of the day holds, and that one's key.
+
+    A host that asks again for a job gets the placement it has, under a new decision id and the old reservation.
+    """
+    holders: dict[tuple[str, str], tuple[float, Key]] = {}
+    asked_again: list[tuple[tuple[str, str], Key]] = []
+    for record in decisions:
+        for decided in record.place.decisions if record.place is not None else ():
+            if not decided.reservation_id:
+                continue
+            held, key = (decided.job_id, decided.reservation_id), (record.decision_id, decided.job_id, "")
+            first = holders.get(held)
+            if first is None or record.time_s < first[0]:
+                holders[held] = (record.time_s, key)
+            if first is not None:
+                asked_again += [(held, key), (held, first[1])]
+    return {key: holders[held][1] for held, key in asked_again if holders[held][1] != key}
+
+
 @dataclass(slots=True)
 class Fates:
-    """The fates of all jobs of a day, folded from outcomes in any order. Repeats change nothing but speed means,
-    so the caller removes them first."""
+    """The fates of all jobs of a day, folded from outcomes in any order; those of `repeats` under what they repeat.
+    Outcomes that come twice change nothing but speed means, so the caller removes them first."""
 
+    repeats: Mapping[Key, Key] = field(default_factory=dict)
     by_key: dict[Key, Fate] = field(default_factory=dict)
 
     def add(self, outcome: OutcomeRecord) -> None:
         """Folds one outcome in."""
         event = outcome.event
         unit = f"{event.share.node}/{event.share.unit}" if event.share is not None else ""
-        fate = self.by_key.setdefault((outcome.decision_id, event.job_id, unit), Fate())
+        key = (outcome.decision_id, event.job_id, unit)
+        fate = self.by_key.setdefault(self.repeats.get(key, key), Fate())
         time_s = event.event_time_s or outcome.receive_time_s
         fate.last_heard_time_s = max(fate.last_heard_time_s, time_s)
         if event.kind is JobEventKind.STARTED:
@@ -117,8 +140,10 @@ def join(decisions: Iterable[DecisionRecord], fates: Fates, *, now_s: float, dan
         if record.place is not None:
             submit_times = {job.id: job.submit_time_s for job in record.jobs}
             for decided in record.place.decisions:
-                fate = fates.by_key.get((record.decision_id, decided.job_id, ""), Fate())
-                status = _status(record, decided.outcome, fate, now_s, dangling_after_s)
+                key = (record.decision_id, decided.job_id, "")
+                fate = fates.by_key.get(key, Fate())
+                is_repeat = not decided.reservation_id or key in fates.repeats
+                status = _status(record, decided.outcome, fate, now_s, dangling_after_s, is_repeat=is_repeat)
                 yield _job_row(record, decided, fate, status, submit_times.get(decided.job_id, 0.0))
         elif record.partition is not None and record.task is not None:
             for share in record.partition.plan.shares:
@@ -158,10 +183,18 @@ def is_override(planned: Iterable[Assignment], actual: Iterable[Assignment]) -> 
     return sorted(a.node for a in planned) != sorted(a.node for a in actual)
 
 
-def _status(record: DecisionRecord, outcome: Outcome, fate: Fate, now_s: float, dangling_after_s: float) -> Status:
+def _status(
+    record: DecisionRecord,
+    outcome: Outcome,
+    fate: Fate,
+    now_s: float,
+    dangling_after_s: float,
+    *,
+    is_repeat: bool = False,
+) -> Status:
     if fate.end:
         return Status.OBSERVED
-    if outcome is not Outcome.PLACED or record.is_dry_run or record.shadow_of:
+    if outcome is not Outcome.PLACED or record.is_dry_run or record.shadow_of or is_repeat:
         return Status.NOT_HELD
     last_s = max(record.time_s, fate.last_heard_time_s)
     return Status.DANGLING if now_s - last_s > dangling_after_s else Status.OPEN
