@@ -1,14 +1,27 @@
 """IAWP's experiments on one server: methods, what is known of subtasks, and how claims are judged."""
 
+from pathlib import Path
+
 import pytest
 
-from placewise_core.place.subtask_metrics import SPEEDUP
-from placewise_training.reproduce import iawp
+from placewise_core.job import Subtask
+from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
+from placewise_training.reproduce import iawp, iawp_metrics
 from placewise_training.reproduce.claims import Verdict, judged
 from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
-from placewise_training.reproduce.iawp_claims import DAMAGED, IAWP, NCF, NO_METRICS, SPEEDUPS_ONLY, TWO_METRICS
+from placewise_training.reproduce.iawp_claims import (
+    COMPLETED,
+    DAMAGED,
+    IAWP,
+    NO_METRICS,
+    SPEEDUPS_ONLY,
+    TWO_METRICS,
+    WRITTEN,
+)
 from placewise_training.reproduce.ldwp_runs import BASELINES, KINDS, kind, profiled, saturating
 from placewise_training.reproduce.results import Results
+from placewise_training.sim.bundles import Bundle
+from placewise_training.sim.pipelines import subtask_truths
 
 
 def experiment(key: str) -> Experiment:
@@ -55,16 +68,25 @@ def test_on_a_saturated_server_algorithm_2_beats_random() -> None:
         assert all(0 <= values[name] <= 1 for name in ("gpu", "sm", "cpu"))
 
 
-@pytest.mark.parametrize("method", [SPEEDUPS_ONLY, TWO_METRICS, NO_METRICS, DAMAGED])
+@pytest.mark.parametrize("method", [SPEEDUPS_ONLY, TWO_METRICS, NO_METRICS, DAMAGED, COMPLETED])
 def test_holes_in_the_matrix_stop_nothing(method: str) -> None:
     assert experiment("metrics").trial("2 × K80", method, 0).values["throughput"] > 0
 
 
-def test_the_completion_of_metrics_says_what_it_needs() -> None:
-    for key, method in (("metrics", NCF), ("convergence", "with pre-training")):
-        found = experiment(key)
-        with pytest.raises(NeedsBundleError, match="bundle"):
-            found.trial(found.settings[0], method, 0)
+def test_the_completion_of_metrics_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iawp_metrics, "shipped", lambda: Bundle(tmp_path))
+    with pytest.raises(NeedsBundleError, match="bundle"):
+        iawp_metrics.by_completion.__wrapped__()
+
+
+def test_the_papers_ncf_fills_every_metric_of_every_kind() -> None:
+    metrics = iawp_metrics.by_ncf.__wrapped__(("sm", "dram"), steps=5)
+    truths = {name: truth for name, truth in subtask_truths("judge").items() if truth.has_gpu_version}
+    for name, truth in truths.items():
+        row = metrics.of(Subtask(name, name, has_gpu_version=True))
+        assert set(row) == set(METRICS)
+        assert row["sm"] == pytest.approx(truth.profile()["sm"])
+    assert metrics.of(Subtask("x", "stitching")) == {}
 
 
 def test_sharing_is_judged_on_eight_against_one() -> None:
@@ -73,7 +95,7 @@ def test_sharing_is_judged_on_eight_against_one() -> None:
     def verdict(wide: list[float]) -> Verdict:
         results = Results()
         for setting, values in (("1", [10.0, 11.0, 12.0]), ("8", wide)):
-            for method in (IAWP, "iawp, no thresholds"):
+            for method in (IAWP, WRITTEN):
                 for seed, value in enumerate(values):
                     results.add(("width", setting, method), seed, Outcome({"throughput": value}))
         return judged(claim, results).verdict

@@ -1,15 +1,24 @@
 """LDWP's experiments: what a run measures, recovery after cluster changes, and how claims are judged."""
 
+import functools
+from pathlib import Path
+
 import pytest
 
-from placewise_training.reproduce import ldwp
+from placewise_core.job import Job, JobId, Subtask
+from placewise_training.reproduce import ldwp, ldwp_convergence, ldwp_runs
 from placewise_training.reproduce.claims import Verdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
+from placewise_training.reproduce.harmony_runs import FIRST_SEED
+from placewise_training.reproduce.ldwp_bound import most_per_min
 from placewise_training.reproduce.ldwp_runs import (
     BASELINES,
+    ECT,
     IAWP,
     LDWP,
     METHODS,
+    TRUTH,
+    WRITTEN,
     Load,
     UseLog,
     dataset_tasks,
@@ -17,9 +26,12 @@ from placewise_training.reproduce.ldwp_runs import (
     smoothed,
 )
 from placewise_training.reproduce.results import Results
+from placewise_training.sim.bundles import Bundle
 from placewise_training.sim.faults import FaultKind
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipeline_engine import NodeQueue
+from placewise_training.sim.pipelines import APPLICATIONS, subtask_truths
+from placewise_training.sim.units import EctUnits, UnitState
 
 SMALL = Load(nodes=4, tasks=40)
 
@@ -34,7 +46,7 @@ def test_every_figure_of_the_evaluation_is_there() -> None:
         assert figure in sources
 
 
-@pytest.mark.parametrize("method", [*BASELINES, IAWP])
+@pytest.mark.parametrize("method", [*BASELINES, IAWP, LDWP])
 def test_every_method_runs_and_what_it_uses_is_measured(method: str) -> None:
     played = run(SMALL, *METHODS[method], 0)
     assert played.values["throughput"] > played.values["throughput_first"] >= 0
@@ -43,9 +55,53 @@ def test_every_method_runs_and_what_it_uses_is_measured(method: str) -> None:
     assert run(SMALL, *METHODS[method], 1).values != played.values
 
 
-def test_the_learned_choice_of_nodes_says_what_it_needs() -> None:
+def test_the_learned_choice_of_nodes_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ldwp_runs, "shipped", lambda: Bundle(tmp_path))
+    monkeypatch.setattr(ldwp_runs, "_net", ldwp_runs._net.__wrapped__)
     with pytest.raises(NeedsBundleError, match="bundle"):
-        run(SMALL, *METHODS[LDWP], 0)
+        run.__wrapped__(SMALL, *METHODS[LDWP], 0)
+
+
+def test_the_papers_dqn_is_pretrained_once_and_every_run_learns_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ldwp_runs, "_LOGGED", 30)
+    monkeypatch.setattr(ldwp_runs, "_pretrained", functools.cache(ldwp_runs._pretrained.__wrapped__))
+    first = run.__wrapped__(SMALL, *METHODS[WRITTEN], 0)
+    assert first.values["throughput"] > 0
+    assert run.__wrapped__(SMALL, *METHODS[WRITTEN], 0).values == first.values
+
+
+def test_iterations_are_counted_to_the_better_plateau(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = {True: (5.0, 9.0, 10.0, 10.0, 10.0, 10.0), False: (1.0, 2.0, 4.0, 6.0, 8.0, 8.0)}
+    monkeypatch.setattr(ldwp_convergence, "_smoothed", lambda seed, tasks, *, is_pretrained: curves[is_pretrained])
+    assert ldwp_convergence.iterations(True, 0, 105)[0] == 101.0
+    assert ldwp_convergence.iterations(False, 0, 105)[0] == 105.0
+
+
+def test_nothing_exceeds_the_bound_and_more_nodes_raise_it() -> None:
+    load = Load(nodes=4, tasks=60, per_minute=60.0)
+    bound = most_per_min(ldwp_cluster(4), load.generate(FIRST_SEED))
+    for method in (ECT, IAWP):
+        assert run(load, *METHODS[method], 0).values["throughput"] <= 1.05 * bound  # the bound leaves out noise
+    assert most_per_min(ldwp_cluster(8), load.generate(FIRST_SEED)) >= bound
+
+
+def test_one_task_alone_is_bound_by_its_critical_path() -> None:
+    (task,) = dataset_tasks(10)
+    kinds = subtask_truths(TRUTH)
+    stages = [[kinds[name] for name in stage] for stage in APPLICATIONS["video_synopsis"]]
+    seconds = 2000 * sum(max(k.core_s / (k.speedup or 1.0) for k in stage) for stage in stages)
+    assert most_per_min(ldwp_cluster(1), [task]) == pytest.approx(60.0 / seconds)
+
+
+def test_ect_counts_what_waits_before_a_subtask() -> None:
+    """Eight equal subtasks, two idle GPUs four times as fast as a core: the fourth on a GPU is as late as on a core."""
+    subtasks = tuple(
+        Subtask(f"s{i}", "k", has_gpu_version=True, profile={"speedup": 4.0}, size=100.0) for i in range(8)
+    )
+    units = [UnitState(f"cpu{i}", is_gpu=False, running=0, free_in_s=0.0) for i in range(4)]
+    units += [UnitState(f"gpu{i}", is_gpu=True, running=0, free_in_s=0.0) for i in range(2)]
+    made = EctUnits().assign([Job(JobId("j"), subtasks=subtasks)], "n", None, units, 0.0)  # type: ignore[arg-type]
+    assert [unit for _, _, unit in made] == ["gpu0", "gpu1", "cpu0", "cpu1"]
 
 
 def test_three_nodes_join_and_two_of_them_leave() -> None:
