@@ -24,6 +24,18 @@ from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveR
 OnDraft = Callable[[PlaceDecision], None]
 
 
+@dataclass(slots=True)
+class _Asked:
+    """One call: what is asked, of which view and policy, since when, until when, and who hears of a draft."""
+
+    command: PlaceCommand
+    live: LiveView
+    policy: PlacementPolicy
+    started_s: float
+    deadline_s: float
+    on_draft: OnDraft | None
+
+
 @dataclass(frozen=True, slots=True)
 class Placing:
     """Answers Place."""
@@ -35,12 +47,12 @@ class Placing:
     async def place(self, command: PlaceCommand, deadline_s: float, on_draft: OnDraft | None = None) -> PlaceDecision:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
-        policy = self._policy(command, live.view)
+        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
         if command.scope is Scope.NODE:
             return await self._on_node(command, live, started_s)
         if not command.is_dry_run:
-            return await self._hold(command, live, policy, started_s, deadline_s, on_draft)
-        decision, draft = self._draft(command, live, policy, started_s, deadline_s)
+            return await self._hold(asked)
+        decision, draft = self._draft(asked)
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
         self._note(command, decision, draft.seed, draft.choices)
         return decision
@@ -50,22 +62,15 @@ class Placing:
         known(name, self.placer.policies, "policy")
         return self.placer.policies[name]
 
-    async def _hold(
-        self,
-        command: PlaceCommand,
-        live: LiveView,
-        policy: PlacementPolicy,
-        started_s: float,
-        deadline_s: float,
-        on_draft: OnDraft | None,
-    ) -> PlaceDecision:
+    async def _hold(self, asked: _Asked) -> PlaceDecision:
+        command, live = asked.command, asked.live
         running: dict[JobId, RunningJob] = {}
         for _ in range(ATTEMPTS):
-            decision, draft = self._draft(command, live, policy, started_s, deadline_s, running)
+            decision, draft = self._draft(asked, running)
             live.assume(draft.holds)
             is_held = False
             try:
-                result = await self._reserve(command, decision, draft, on_draft)
+                result = await self._reserve(asked, decision, draft)
                 is_held = isinstance(result, Reserved)
             except (asyncio.CancelledError, StateUnavailableError):
                 # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
@@ -85,18 +90,18 @@ class Placing:
             self.common.telemetry.conflict(command.cluster)
             running.update((job.id, job) for job in result.running)
             if not result.running:  # else the store has said all there is to know
-                await self.common.catch_up(live, deadline_s)
+                await self.common.catch_up(live, asked.deadline_s)
         raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
 
     async def _reserve(
-        self, command: PlaceCommand, decision: PlaceDecision, draft: Draft, on_draft: OnDraft | None
+        self, asked: _Asked, decision: PlaceDecision, draft: Draft
     ) -> Reserved | Conflict | Repeated | None:
         """One round trip to the store; none where there is nothing to hold and nothing to remember."""
+        command, store = asked.command, self.common.store
         answer = encode_answer(decision, _reservations(draft)) if command.request_id else b""
-        store = self.common.store
         if draft.holds:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
-            on_sent = partial(on_draft, decision) if on_draft is not None else None
+            on_sent = partial(asked.on_draft, decision) if asked.on_draft is not None else None
             request = ReserveRequest(
                 tuple(draft.holds), ttl_s, command.request_id, answer, draft.expected_tenants, on_sent
             )
@@ -106,20 +111,13 @@ class Placing:
             return first if first.answer != answer else None
         return None
 
-    def _draft(
-        self,
-        command: PlaceCommand,
-        live: LiveView,
-        policy: PlacementPolicy,
-        started_s: float,
-        deadline_s: float,
-        running: Mapping[JobId, RunningJob] = NONE_RUNNING,
-    ) -> tuple[PlaceDecision, Draft]:
+    def _draft(self, asked: _Asked, running: Mapping[JobId, RunningJob] = NONE_RUNNING) -> tuple[PlaceDecision, Draft]:
+        command, live, policy = asked.command, asked.live, asked.policy
         seed = seed_of(command.seed)
         context = PlaceContext(
             now_s=self.common.clock.now_s(),
             randomness=seed,
-            deadline_s=deadline_s,
+            deadline_s=asked.deadline_s,
             is_explaining=command.is_explaining,
             interference=self.placer.interference,
         )
@@ -130,7 +128,7 @@ class Placing:
             policy.name,
             live,
             version,
-            started_s,
+            asked.started_s,
             decision_id,
             propensity=draft.propensity,
             is_explored=draft.is_explored,
