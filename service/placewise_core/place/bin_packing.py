@@ -23,13 +23,11 @@ class BinPacking:
         return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
-        view = task.view
-        total = np.zeros(view.size)
-        for row in np.flatnonzero(task.demand).tolist():
-            free = view.free[row] if row != GPUS else view.free_gpus()
-            left = (free - task.demand[row]) * view.inverse_capacity[row]
-            total -= left * left
-        return total
+        view, demand = task.view, task.demand[:, None]
+        free = view.free.copy()
+        free[GPUS] = view.free_gpus()
+        left = (free - demand) * view.inverse_capacity * (demand > 0)
+        return np.asarray(-(left * left).sum(axis=0))
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (("left_over", float(-self.scores(task)[m])),)

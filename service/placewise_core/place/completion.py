@@ -78,28 +78,28 @@ class NodeLoads:
         kept = self._kept.get(view)
         if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
             kept = self._kept[view] = _begun(view)
-        changed = (kept.stamps != view.node_stamp).nonzero()[0]
-        if len(changed):
-            kept.load[changed] = _load(view, kept, changed)
-            kept.stamps[changed] = view.node_stamp[changed]
+        for m in (kept.stamps != view.node_stamp).nonzero()[0].tolist():
+            kept.load[m] = _load(view, kept, slice(m, m + 1))[0]
+            kept.stamps[m] = view.node_stamp[m]
         return kept.load
 
 
 def _begun(view: ClusterView) -> _Kept:
     is_there = view.inverse_capacity[_ROWS] > 0
-    return _Kept(
+    kept = _Kept(
         load=np.zeros(view.size),
         weights=is_there / np.maximum(1, is_there.sum(axis=0)),
         measured=np.nan_to_num(view.telemetry[_MEASURED]),
-        stamps=np.full(view.size, -1, dtype=np.int64),
+        stamps=view.node_stamp.copy(),
         telemetry_stamp=view.telemetry_stamp,
     )
+    kept.load[:] = _load(view, kept, slice(None))
+    return kept
 
 
-def _load(view: ClusterView, kept: _Kept, nodes: IntArray) -> FloatArray:
+def _load(view: ClusterView, kept: _Kept, nodes: slice) -> FloatArray:
     """(n,) load of some nodes. A resource the node lacks counts in neither sum nor mean."""
-    at = (_ROWS[:, None], nodes)
-    used = 1.0 - view.free[at] * view.inverse_capacity[at]
+    used = 1.0 - view.free[_ROWS, nodes] * view.inverse_capacity[_ROWS, nodes]
     np.maximum(used, kept.measured[:, nodes], out=used)
     np.minimum(used, 1.0, out=used)
     used *= kept.weights[:, nodes]

@@ -38,7 +38,12 @@ class Consolidate:
             stay = np.zeros(task.view.size)
             stay[last] = 1.0
             return stay
-        return self._tasks_taken(task) * _TASKS + self._same_rack(task) * _RACK + self._fit(task.view)
+        scores = self._tasks_taken(task)
+        scores *= _TASKS
+        if task.view.rack.max(initial=-1) >= 0:
+            scores += self._same_rack(task) * _RACK
+        scores += self._fit(task.view)
+        return scores
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (
@@ -53,18 +58,18 @@ class Consolidate:
         begun = {id(group) for group, _ in task.placed}
         waiting = [group for group in task.job.groups if group is not task.group and id(group) not in begun]
         here = task.group.count - sum(group is task.group for group, _ in task.placed)
+        wanted = [(task.group, here), *((group, group.count) for group in waiting)]
+        demands = [view.demand_vector(group.demand) for group, _ in wanted]
         promised: dict[int, FloatArray] = {}
         taken = np.zeros(view.size)
-        for group, count in [(task.group, here), *((group, group.count) for group in waiting)]:
-            demand = view.demand_vector(group.demand)
+        for i, ((group, count), demand) in enumerate(zip(wanted, demands, strict=True)):
             if demand is None:
                 break
             rooms = task_capacity(view, demand, group, task.sharing, task.mask, promised)
             np.minimum(rooms, count, out=rooms)
             taken += rooms
-            if waiting and group is not waiting[-1]:
-                for row in np.flatnonzero(demand).tolist():
-                    promised[row] = promised.get(row, 0.0) + rooms * per_task(demand, row)
+            for row in _shared_rows(demand, demands[i + 1 :]):
+                promised[row] = promised.get(row, 0.0) + rooms * per_task(demand, row)
         return taken
 
     @staticmethod
@@ -85,3 +90,9 @@ class Consolidate:
         """(M,) in (0, 1): more for less free GPUs and CPU."""
         cpu = view.free[0] / (1.0 + view.capacity[0])
         return np.asarray(1.0 / (2.0 + view.free_gpus() + cpu))
+
+
+def _shared_rows(demand: FloatArray, later: Sequence[FloatArray | None]) -> list[int]:
+    """Resources that both this demand and a later one ask for."""
+    others = [other.tolist() for other in later if other is not None]
+    return [row for row, amount in enumerate(demand.tolist()) if amount and any(other[row] for other in others)]

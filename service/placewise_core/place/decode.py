@@ -234,4 +234,5 @@ def _dominant_share(demand: FloatArray | None, largest: FloatArray) -> float:
     """Largest share any resource of `demand` takes of the largest node's."""
     if demand is None:
         return np.inf
-    return float((demand / np.maximum(largest, 1e-9)).max())
+    amounts: list[float] = demand.tolist()
+    return max(wanted / max(most, 1e-9) for wanted, most in zip(amounts, largest.tolist(), strict=True))

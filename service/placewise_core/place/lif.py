@@ -20,18 +20,16 @@ from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
 _KEPT_MODELS = 4096  # model names come from users, in any number
 
 
+# Rows of a view's table: U, B, U², B² · what the tasks there now lose · the first derivative of that and half its
+# second, by the cores a task asks for and by its bandwidth. Columns are nodes.
+_U, _B, _UU, _BB, _PRESENT, _BY_CPU, _BY_CPU_SQUARED, _BY_NETWORK, _BY_NETWORK_SQUARED = range(9)
+
+
 @dataclass(slots=True)
 class _Sums:
-    """What the scores of a view's nodes are made of, as of `stamps`. Columns are nodes.
+    """`table` (9, M) as of `stamps`: the score of a node is one weighted sum of its column."""
 
-    `usage` (4, M): U, B, U², B². `present` (M,): the sum over the tasks there now. `slopes` and `curves` (2, M): its
-    first derivative and half its second, by U and by B.
-    """
-
-    usage: FloatArray
-    present: FloatArray
-    slopes: FloatArray
-    curves: FloatArray
+    table: FloatArray
     stamps: IntArray
 
 
@@ -45,8 +43,13 @@ class LeastInterference:
 
     def __init__(self, name: str, coefficients: LifCoefficients) -> None:
         self.name = name
-        self._of = lru_cache(maxsize=_KEPT_MODELS)(coefficients.of)
+        self._coefficients = coefficients
+        self._of = lru_cache(maxsize=_KEPT_MODELS)(self._looked_up)
         self._sums: WeakKeyDictionary[ClusterView, _Sums] = WeakKeyDictionary()
+
+    def _looked_up(self, model: str) -> tuple[float, float, float, float]:
+        a1, a2, a3, a4 = self._coefficients.of(model).tolist()
+        return a1, a2, a3, a4
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
@@ -58,49 +61,39 @@ class LeastInterference:
         return -self._interference(task)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        usage = self._renewed(task.view).usage
+        table = self._renewed(task.view)
         return (
             ("interference", float(self._interference(task)[m])),
-            ("cpu_used", float(usage[0, m])),
-            ("bandwidth_used", float(usage[1, m])),
+            ("cpu_used", float(table[_U, m])),
+            ("bandwidth_used", float(table[_B, m])),
         )
 
     def slowdown(self, model: str, cpu: float, bandwidth: float) -> float:
         """Predicted slowdown of one task beside others that hold these shares of the node."""
-        return 1.0 + float(self._of(model) @ (cpu, bandwidth, cpu * cpu, bandwidth * bandwidth))
+        a1, a2, a3, a4 = self._of(model)
+        return 1.0 + a1 * cpu + a2 * bandwidth + a3 * cpu * cpu + a4 * bandwidth * bandwidth
 
     def _interference(self, task: TaskContext) -> FloatArray:
         """(M,) Σ (slowdown − 1) on each node with the task there."""
-        view = task.view
-        sums = self._renewed(view)
-        total = sums.present.copy()
-        for row, coefficient in enumerate(self._of(task.job.model).tolist()):
-            if coefficient:
-                total += coefficient * sums.usage[row]
-        for i, row in enumerate((CPU, NETWORK)):
-            amount = float(task.demand[row])
-            if amount:
-                share = amount * view.inverse_capacity[row]
-                total += share * (sums.slopes[i] + share * sums.curves[i])
-        return total
+        cpu, network = float(task.demand[CPU]), float(task.demand[NETWORK])
+        weights = np.array([*self._of(task.job.model), 1.0, cpu, cpu * cpu, network, network * network])
+        # Not a matrix product: that may round equal nodes differently, and ties go to the first.
+        return np.asarray((weights[:, None] * self._renewed(task.view)).sum(axis=0))
 
-    def _renewed(self, view: ClusterView) -> _Sums:
+    def _renewed(self, view: ClusterView) -> FloatArray:
         sums = self._sums.get(view)
         if sums is None or len(sums.stamps) != view.size:
-            m = view.size
-            sums = _Sums(np.zeros((4, m)), np.zeros(m), np.zeros((2, m)), np.zeros((2, m)), np.zeros(m, dtype=np.int64))
-            self._sums[view] = sums
-        changed = (sums.stamps != view.node_stamp).nonzero()[0].tolist()
-        for m in changed:
-            self._renew(view, m, sums)
+            sums = self._sums[view] = _Sums(np.zeros((9, view.size)), np.zeros(view.size, dtype=np.int64))
+        for m in (sums.stamps != view.node_stamp).nonzero()[0].tolist():
+            sums.table[:, m] = self._column(view, m)
             sums.stamps[m] = view.node_stamp[m]
-        return sums
+        return sums.table
 
-    def _renew(self, view: ClusterView, m: int, sums: _Sums) -> None:
+    def _column(self, view: ClusterView, m: int) -> tuple[float, ...]:
         constant = u = b = uu = bb = 0.0  # of the polynomial in U and B
         cpu_scale, network_scale = float(view.inverse_capacity[CPU, m]), float(view.inverse_capacity[NETWORK, m])
         for model, demand in view.tasks_at(m):
-            a1, a2, a3, a4 = self._of(model).tolist()
+            a1, a2, a3, a4 = self._of(model)
             p, q = demand.cpu_cores * cpu_scale, demand.network_gbps * network_scale
             constant += -a1 * p - a2 * q + a3 * p * p + a4 * q * q
             u += a1 - 2.0 * a3 * p
@@ -109,7 +102,14 @@ class LeastInterference:
             bb += a4
         cpu = float(view.capacity[CPU, m] - view.free[CPU, m]) * cpu_scale
         network = float(view.capacity[NETWORK, m] - view.free[NETWORK, m]) * network_scale
-        sums.usage[:, m] = (cpu, network, cpu * cpu, network * network)
-        sums.present[m] = constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network
-        sums.slopes[:, m] = (u + 2.0 * uu * cpu, b + 2.0 * bb * network)
-        sums.curves[:, m] = (uu, bb)
+        return (
+            cpu,
+            network,
+            cpu * cpu,
+            network * network,
+            constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network,
+            (u + 2.0 * uu * cpu) * cpu_scale,
+            uu * cpu_scale * cpu_scale,
+            (b + 2.0 * bb * network) * network_scale,
+            bb * network_scale * network_scale,
+        )

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from placewise_core.job import Job
 from placewise_core.place.decode import decode
 from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
@@ -32,7 +30,7 @@ class Tetris:
 
     def scores(self, task: TaskContext) -> FloatArray:
         scores = self._alignment(task)
-        scores[task.view.task_count > 0] += _IN_USE
+        scores += _IN_USE * (task.view.task_count > 0)
         if task.placed:
             scores[task.placed[-1][1]] += _BEING_FILLED
         return scores
@@ -47,9 +45,8 @@ class Tetris:
     @staticmethod
     def _alignment(task: TaskContext) -> FloatArray:
         view = task.view
-        total: FloatArray = np.zeros(view.size)
-        for row, amount in enumerate(task.demand.tolist()):
-            if amount:
-                inverse = view.inverse_capacity[row]
-                total += (view.free[row] if row != GPUS else view.free_gpus()) * inverse * (amount * inverse)
+        weights = task.demand[:, None] * view.inverse_capacity * view.inverse_capacity
+        total: FloatArray = (weights * view.free).sum(axis=0)
+        if task.demand[GPUS] > 0:  # counted as those that serve nobody: a shared one may be promised more than once
+            total += weights[GPUS] * (view.free_gpus() - view.free[GPUS])
         return total
