@@ -243,6 +243,23 @@ class AdapterConformance:
         assert world.host.changes == [("release", key)]
         assert len(await world.host.where(key)) == 2
 
+    async def test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go(self, world: World) -> None:
+        await world.loop.run_pass(full=True)
+        world.oracle.fail_always = StateUnavailableError("away")
+        key = await world.host.submit(1, 8)
+        await world.step()
+        world.clock.advance(SETTINGS.release_after_s + 1)
+        await world.step()
+        assert world.host.changes == [("release", key)]
+        await world.host.run_scheduler()
+        await world.host.end(key, End.FINISHED)
+        world.oracle.fail_always = None
+        world.clock.advance(2)
+        other = await world.host.submit(1, 8)
+        await world.step()
+        assert world.decided_nodes(other)
+        assert key not in world.oracle.decided
+
     async def test_a_service_that_hangs_is_given_up_within_the_budget(self, world: World) -> None:
         world.start_adapter(replace(SETTINGS, decide_budget_s=0.1))
         await world.loop.run_pass(full=True)

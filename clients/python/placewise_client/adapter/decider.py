@@ -268,9 +268,18 @@ class Decider:
         )
 
     async def _settle_unanswered(self, deadline_s: float) -> None:
-        """Sends again, word for word, the question whose answer was lost: it may have reserved something."""
+        """Sends the question whose answer was lost again, with the same id: it may have reserved something.
+
+        Jobs that were let go meanwhile are left out: should it be new to the service, nothing is reserved for them.
+        """
+        if self._unanswered is None:
+            return
+        waiting = [job for job in self._unanswered.jobs if job.id in self._gangs]
+        del self._unanswered.jobs[:]
+        self._unanswered.jobs.extend(waiting)
         match self._unanswered:
-            case None:
+            case _ if not waiting:
+                self._unanswered = None
                 return
             case pb.PlaceRequest() as request:
                 placed = await self._in_time(self.client.place, request, deadline_s)
