@@ -234,5 +234,5 @@ def _dominant_share(demand: FloatArray | None, largest: FloatArray) -> float:
     """Largest share any resource of `demand` takes of the largest node's."""
     if demand is None:
         return np.inf
-    amounts: list[float] = demand.tolist()
-    return max(wanted / max(most, 1e-9) for wanted, most in zip(amounts, largest.tolist(), strict=True))
+    pairs = zip(demand.tolist(), largest.tolist(), strict=True)
+    return float(max(wanted / max(most, 1e-9) for wanted, most in pairs))

@@ -1,6 +1,8 @@
 """Measures the simulator itself: `python -m placewise_training.sim.bench` prints one JSON object. Asserts nothing.
 
-Seconds are CPU seconds of this process, so that the figures are those of one core whatever else the machine does.
+Seconds are CPU seconds of this process, so that the figures are those of one core. Other work on the machine still
+slows them, through caches and shared cores: rates are the best of a few runs, and `loop_s`, the seconds of ten million
+turns of an empty loop, says how fast the core was meanwhile.
 """
 
 import json
@@ -20,13 +22,18 @@ from placewise_training.sim.workloads import HarmonyWorkload
 
 _ENVIRONMENTS, _ENV_STEPS = 8, 1500
 _PHILLY_JOBS = 65_028  # of the whole trace
+_RUNS = 3
 
 
 def decisions_per_s(nodes: int) -> dict[str, float]:
-    """Tasks placed per second in the policy, Harmony's jobs, every policy."""
+    """Tasks placed per second in the policy, Harmony's jobs, every policy; the best run of each."""
     workload = HarmonyWorkload(jobs=400, per_interval=nodes / 2)
     setting = Setting(harmony_cluster(nodes), workload.generate, discipline=Discipline(every_s=1200.0))
-    return {name: round(simulate(setting, Contender(name), 0).decisions_per_s) for name in placement_policies()}
+    found = dict.fromkeys(placement_policies(), 0.0)
+    for _ in range(_RUNS):
+        for name, before in found.items():
+            found[name] = max(before, round(simulate(setting, Contender(name), 0).decisions_per_s))
+    return found
 
 
 def philly_s(trace: str, policy: str) -> tuple[float, int]:
@@ -60,13 +67,22 @@ def env_steps_per_s() -> float:
     return _ENVIRONMENTS * _ENV_STEPS / taken_s
 
 
+def loop_s() -> float:
+    """CPU seconds of ten million turns of an empty loop."""
+    began = time.process_time()
+    for _ in range(10_000_000):
+        pass
+    return time.process_time() - began
+
+
 def main(trace: str = "philly") -> None:
     seconds, finished = philly_s(trace, "load-balance")
     found = {
         "decisions_per_s": {str(nodes): decisions_per_s(nodes) for nodes in (6, 30)},
         "philly_jobs": finished,
         "philly_s": round(seconds, 1),
-        "env_steps_per_s": round(env_steps_per_s()),
+        "env_steps_per_s": round(max(env_steps_per_s() for _ in range(_RUNS))),
+        "loop_s": round(loop_s(), 2),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
     json.dump(found, sys.stdout, indent=1)
