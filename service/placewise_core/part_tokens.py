@@ -53,26 +53,31 @@ class PartTokens:
     neighbours: tuple[RunningJob, ...]
 
 
+_Sums = tuple[float, float, float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Spread:
     """Where one job's tasks are, as rows (p, PART_FEATURES) whose node sums are still empty.
 
-    `adds` (p, 5): what it adds to its nodes' sums: jobs, tasks, cores, GPUs, traffic share.
+    `adds` (p, 5): what it adds to its nodes' sums: jobs, tasks, cores, GPUs, traffic share; `on` has the same by node.
     """
 
     assignments: Sequence[Assignment]
     nodes: list[int]
     rows: Float32
     adds: FloatArray
+    on: dict[int, _Sums]
 
 
 @dataclass(slots=True)
 class _Kept:
     """What is remembered of one view, until its nodes change. `gpu_speeds`: by node, of its first GPU, over the mean of
-    the cluster's GPUs; 1 where it has none."""
+    the cluster's GPUs; 1 where it has none. `gpus`: by node, how many."""
 
     layout_stamp: int
     gpu_speeds: list[float]
+    gpus: list[float]
     spreads: dict[JobId, _Spread]
 
 
@@ -93,25 +98,26 @@ class PartEncoder:
 
     def encode(self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView) -> PartTokens:
         """Tokens of the new job and its neighbours under each candidate. None of them may be claimed on the view."""
-        fresh = [self._spread(job, placement, view, is_new=True) for placement in candidates]
+        kept = self._of(view)
+        fresh = [self._spread(job, placement, view, kept, is_new=True) for placement in candidates]
         touched = dict.fromkeys(m for spread in fresh for m in spread.nodes)
-        running, spreads = self._around(touched, view)
+        running, spreads = self._around(touched, view, kept)
         neighbours = tuple(running)
         if self._most_witnesses:
-            self._add_witnesses(job, running, spreads, view)
+            self._add_witnesses(job, running, spreads, view, kept)
         rows, owner, where = _stacked(spreads)
         observed = np.array([reported_speed(held) for held in running])
         if len(rows):
             rows[:, _HAS_SPEED] = observed[owner - 1] > 0
             rows[:, _SPEED] = observed[owner - 1]
         places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *where.tolist()]))}
-        base = np.array([self._sums(m, view) for m in places]).reshape(len(places), 5)
-        capacity = np.array([_capacity(m, view) for m in places]).reshape(len(places), 2)
+        base = np.array([self._sums(m, view, kept) for m in places]).reshape(len(places), 5)
+        capacity = np.array([_capacity(m, view, kept) for m in places]).reshape(len(places), 2)
         local = np.array([places[m] for m in where.tolist()], dtype=np.int64)
         own = np.concatenate([s.adds for s in spreads]) if spreads else np.zeros((0, 5))
         return _filled(fresh, rows, owner, local, own, base, capacity, places, neighbours)
 
-    def _around(self, nodes: dict[int, None], view: ClusterView) -> tuple[list[RunningJob], list[_Spread]]:
+    def _around(self, nodes: dict[int, None], view: ClusterView, kept: _Kept) -> tuple[list[RunningJob], list[_Spread]]:
         ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
         running: list[RunningJob] = []
         spreads: list[_Spread] = []
@@ -120,7 +126,7 @@ class PartEncoder:
             held = view.jobs.get(job_id)
             if held is None:
                 continue
-            spread = self._spread_of(held, view)
+            spread = self._spread_of(held, view, kept)
             left -= len(spread.nodes)
             if left < 0:
                 break
@@ -128,64 +134,74 @@ class PartEncoder:
             spreads.append(spread)
         return running, spreads
 
-    def _add_witnesses(self, job: Job, running: list[RunningJob], spreads: list[_Spread], view: ClusterView) -> None:
+    def _add_witnesses(
+        self, job: Job, running: list[RunningJob], spreads: list[_Spread], view: ClusterView, kept: _Kept
+    ) -> None:
         """Appends the latest jobs with a reported speed that are not there yet, those of the job's own model first."""
         near = {held.id for held in running}
         latest = islice(reversed(view.jobs.values()), _LATEST)
         others = [held for held in latest if held.speed > 0 and held.id not in near]
         left = self._most_witnesses
         for held in sorted(others, key=lambda held: held.job.model != job.model):
-            spread = self._spread_of(held, view)
+            spread = self._spread_of(held, view, kept)
             left -= len(spread.nodes)
             if left < 0:
                 break
             running.append(held)
             spreads.append(spread)
 
-    def _sums(self, m: int, view: ClusterView) -> FloatArray:
-        """(5,) what the jobs on node m add up to."""
-        total = np.zeros(5)
+    def _sums(self, m: int, view: ClusterView, kept: _Kept) -> _Sums:
+        """What the jobs on node m add up to."""
+        jobs = tasks = cores = gpus = share = 0.0
         for job_id in view.jobs_on(m):
             held = view.jobs.get(job_id)
             if held is not None:
-                spread = self._spread_of(held, view)
-                total += spread.adds[spread.nodes.index(m)]
-        return total
+                each = self._spread_of(held, view, kept).on[m]
+                jobs, tasks, cores = jobs + each[0], tasks + each[1], cores + each[2]
+                gpus, share = gpus + each[3], share + each[4]
+        return jobs, tasks, cores, gpus, share
 
-    def _spread_of(self, held: RunningJob, view: ClusterView) -> _Spread:
-        spreads = self._of(view).spreads
+    def _spread_of(self, held: RunningJob, view: ClusterView, kept: _Kept) -> _Spread:
+        spreads = kept.spreads
         found = spreads.get(held.id)
         if found is None or found.assignments is not held.assignments:
             if len(spreads) > _REMEMBERED:
                 spreads.clear()
-            found = spreads[held.id] = self._spread(held.job, held.assignments, view, is_new=False)
+            found = spreads[held.id] = self._spread(held.job, held.assignments, view, kept, is_new=False)
         return found
 
-    def _spread(self, job: Job, placement: Sequence[Assignment], view: ClusterView, *, is_new: bool) -> _Spread:
+    def _spread(
+        self, job: Job, placement: Sequence[Assignment], view: ClusterView, kept: _Kept, *, is_new: bool
+    ) -> _Spread:
         counts = _counts(placement, view)
         nodes = list(counts)
-        adds = np.zeros((len(nodes), 5))
-        rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
         workers, servers = (sum(c[role] for c in counts.values()) for role in (0, 1))
         step_ms = worker_step_ms(job, workers)
-        static, speeds = self._static_of(job), self._of(view).gpu_speeds
-        for i, (m, (here, serving, cores, gpus)) in enumerate(counts.items()):
+        gradients = params_millions(job.model, job.params_millions) * 4e6 if len(nodes) > 1 else 0.0  # float32
+        on: dict[int, _Sums] = {}
+        dynamic: list[tuple[float, ...]] = []
+        for m, (here, serving, cores, gpus) in counts.items():
             gbps = float(view.capacity[NETWORK, m])
-            traffic_ms = traffic_bytes(job, counts, m) / (_GIGABIT_PER_MS * gbps) if gbps > 0 else 0.0
+            traffic = traffic_bytes(gradients, workers, servers, here, serving)
+            traffic_ms = traffic / (_GIGABIT_PER_MS * gbps) if gbps > 0 else 0.0
             share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
-            adds[i] = (1.0, here + serving, cores, gpus, share)
-            dynamic = (
-                *(float(is_new), workers, servers, len(nodes), float(step_ms > 0), step_ms, 0.0, 0.0),
-                *(here, serving, traffic_ms, share),
-                *(float(view.capacity[CPU, m]), gbps, float(view.gpu_exists[m].sum()), speeds[m]),
-                *(0.0, 0.0, 0.0, 0.0, 0.0),
+            on[m] = (1.0, here + serving, cores, gpus, share)
+            dynamic.append(
+                (
+                    *(float(is_new), workers, servers, len(nodes), float(step_ms > 0), step_ms, 0.0, 0.0),
+                    *(here, serving, traffic_ms, share),
+                    *(float(view.capacity[CPU, m]), gbps, kept.gpus[m], kept.gpu_speeds[m]),
+                    *(0.0, 0.0, 0.0, 0.0, 0.0),
+                )
             )
-            rows[i, :_STATIC] = static
-            rows[i, _STATIC:] = dynamic
+        rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
+        if nodes:
+            rows[:, :_STATIC] = self._static_of(job)
+            rows[:, _STATIC:] = dynamic
         scaled = rows[:, _STATIC:]
         scaled[:, _IS_LOG] = np.log1p(scaled[:, _IS_LOG])
         scaled *= _SCALES
-        return _Spread(placement, nodes, rows, adds)
+        return _Spread(placement, nodes, rows, np.array(list(on.values())).reshape(-1, 5), on)
 
     def _static_of(self, job: Job) -> Float32:
         found = self._static.get(job.id)
@@ -198,7 +214,8 @@ class PartEncoder:
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)
         if kept is None or kept.layout_stamp != view.layout_stamp:
-            kept = self._kept[view] = _Kept(view.layout_stamp, _gpu_speeds(view), {})
+            gpus = view.gpu_exists.sum(axis=1).astype(np.float64).tolist()
+            kept = self._kept[view] = _Kept(view.layout_stamp, _gpu_speeds(view), gpus, {})
         return kept
 
 
@@ -210,14 +227,10 @@ def _gpu_speeds(view: ClusterView) -> list[float]:
     return speeds
 
 
-def traffic_bytes(job: Job, counts: dict[int, tuple[float, float, float, float]], m: int) -> float:
-    """Bytes per iteration through the NIC of node m, the busier direction: 2(n−1)/n of the gradients in a ring of n
-    workers; to and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
-    if len(counts) < 2:
-        return 0.0
-    gradients = params_millions(job.model, job.params_millions) * 4e6  # float32
-    workers, servers = (sum(c[role] for c in counts.values()) for role in (0, 1))
-    here, serving, *_ = counts[m]
+def traffic_bytes(gradients: float, workers: float, servers: float, here: float, serving: float) -> float:
+    """Bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the busier
+    direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n workers; to
+    and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
     if servers == 0:
         return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
     return gradients * (here * (servers - serving) + (workers - here) * serving) / servers
@@ -241,8 +254,8 @@ def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tup
     return counts
 
 
-def _capacity(m: int, view: ClusterView) -> tuple[float, float]:
-    return max(1e-9, float(view.capacity[CPU, m])), max(1.0, float(view.gpu_exists[m].sum()))
+def _capacity(m: int, view: ClusterView, kept: _Kept) -> tuple[float, float]:
+    return max(1e-9, float(view.capacity[CPU, m])), max(1.0, kept.gpus[m])
 
 
 def _stacked(spreads: Sequence[_Spread]) -> tuple[Float32, Int64, Int64]:

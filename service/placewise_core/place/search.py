@@ -23,6 +23,8 @@ from placewise_core.view import ClusterView, FloatArray
 # Of the time left, this much is for scoring and for what the engine does afterwards.
 _RESERVED_SHARE = 0.5
 _LEAST_LEFT_S = 0.002
+# Tokens of neighbours: what scoring costs grows with their number, and with its square beyond some fifty.
+_MOST_PARTS = 40
 
 
 class SpeedScorer(Protocol):
@@ -81,7 +83,7 @@ class BestOfK:
         self._most = most
         self._arranger = arranger
         self._monotonic_s = monotonic_s
-        self._encoder = PartEncoder(most_witnesses=WITNESSES)
+        self._encoder = PartEncoder(_MOST_PARTS, most_witnesses=WITNESSES)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs if self._arranger is None else self._arranger.order(jobs, view, context)
