@@ -50,6 +50,21 @@ def test_an_episode_ends_terminated_with_every_job_done() -> None:
     assert sum(rewards) <= 12
 
 
+def test_jobs_keep_what_was_claimed_for_them_and_give_all_of_it_back() -> None:
+    env = PlacementEnv(SHORT)
+    seen, _ = env.reset(seed=3)
+    while env.has_decision:
+        seen, *_ = env.step(np.flatnonzero(seen["action_mask"])[0])
+        simulation = env.simulation
+        assert simulation is not None
+        held = sum(live.gpus for live in simulation.running.values())
+        claimed = sum(len(a.gpu_indices) for placed in env.batch()[2].values() for a in placed)
+        view = simulation.view
+        assert int(view.gpu_exists.sum() - view.free_gpus().sum()) == held + claimed
+    assert (view.free == view.capacity).all()
+    assert not view.task_count.any()
+
+
 def test_undiscounted_progress_is_one_per_job() -> None:
     rewards, _ = play(PlacementEnv(EnvConfig(workload=HarmonyWorkload(jobs=12).generate, gamma=1.0)), 0)
     assert sum(rewards) == pytest.approx(12.0, rel=1e-9)

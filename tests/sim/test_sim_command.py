@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.fakes.policy_net import write_policy
 from typer.testing import CliRunner
 
 from placewise_training.cli import UsageError, simulate_app
@@ -34,6 +35,17 @@ def test_two_policies_side_by_side() -> None:
     assert "JCT mean" in table
 
 
+def test_learned_policies_come_from_the_shipped_bundle_or_another(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    args = ["--workload", "harmony", "--gpus-per-node", "2", "--interval-s", "1200", "--jobs", "30", "--json"]
+    searched = json.loads(RUN.invoke(simulate_app, [*args, "--policy", "search", "--seeds", "2"]).stdout)
+    assert searched["finished"] == 30
+    assert searched["avg_jct_s"] == pytest.approx(sum(searched["per_seed"]["avg_jct_s"]) / 2)
+    placed = json.loads(RUN.invoke(simulate_app, [*args, "--policy", "harmony", "--bundle", str(tmp_path)]).stdout)
+    assert placed["finished"] == 30
+    assert placed["event_hashes"] != searched["event_hashes"]
+
+
 def test_impossible_jobs_are_named() -> None:
     result = RUN.invoke(
         simulate_app, ["--trace", "philly", "--nodes", "1", "--gpus-per-node", "1", "--jobs", "100", "--json"]
@@ -56,6 +68,8 @@ def test_impossible_jobs_are_named() -> None:
         ["--trace", "philly", "--order", "lifo"],
         ["--trace", "philly", "--gpu-model", "H9000"],
         ["--workload", "harmony", "--pattern", "tidal"],
+        ["--workload", "harmony", "--policy", "search", "--bundle", "/nowhere/at/all"],
+        ["--workload", "harmony", "--policy", "harmony", "--bundle", "/tmp"],
     ],
 )
 def test_options_that_make_no_sense(args: list[str]) -> None:

@@ -86,10 +86,11 @@ def test_shortest_remaining_first_lets_the_short_one_pass() -> None:
     jobs = [replace(blocker, number=0), replace(long, number=1), replace(short, number=2)]
     truth, policy = UnitSpeed(), placement_policy("consolidate")
     found = {}
-    for order in ("fifo", "srtf"):
+    declared = [replace(j, job=replace(j.job, single_gpu_s=j.samples)) for j in jobs]
+    for order in ("fifo", "srtf", "declared"):
         options = SimOptions(discipline=Discipline(order=order))  # type: ignore[arg-type]
-        found[order] = Simulation(one_gpu, jobs, truth, policy, options=options).run().metrics.avg_jct_s
-    assert found == {"fifo": (5 + 105 + 115) / 3, "srtf": (5 + 15 + 115) / 3}
+        found[order] = Simulation(one_gpu, declared, truth, policy, options=options).run().metrics.avg_jct_s
+    assert found == {"fifo": (5 + 105 + 115) / 3, "srtf": (5 + 15 + 115) / 3, "declared": (5 + 15 + 115) / 3}
 
 
 def test_the_peak_is_where_the_load_ends_though_nobody_looks_then() -> None:

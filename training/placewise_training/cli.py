@@ -99,8 +99,8 @@ def simulate_command(
 
 
 def print_json(value: object) -> None:
-    """One object on stdout."""
-    json.dump(value, sys.stdout, ensure_ascii=False)
+    """One object on stdout. Raises ValueError for a number JSON does not have."""
+    json.dump(value, sys.stdout, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
 
 
