@@ -1,8 +1,9 @@
 """What completed metrics are worth to a schedule: IAWP's throughput with two known metrics, completed ones, and all.
 
-    python -m placewise_training.evaluate_stdm --run var/train/stdm --seeds 16
+    python -m placewise_training.evaluate_stdm --run var/train/stdm --seeds 16 --card docs/models/stdm.md
 
-Judging truth, paired seeds: the same tasks, noise and profiles for each. Trains nothing.
+Judging truth, paired seeds: the same tasks, noise and profiles for each. The result joins the report of the training
+run, `stdm.json`, from which the card is written. Trains nothing.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -22,7 +24,10 @@ from placewise_training.sim.choosers import BacklogEct
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipeline_engine import PipelineSimulation
 from placewise_training.sim.pipelines import PipelineWorkload, subtask_truths
+from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.sim.units import IawpUnits
+from placewise_training.stdm_card import write_card
+from placewise_training.train_stdm import REPORT
 
 FIRST_SEED = 10_005
 STDM_MODEL = "stdm.onnx"
@@ -75,17 +80,41 @@ def compare(completion: ExportedCompletion, seed: int, tasks: int = 150) -> Mapp
     return {name: throughput(metrics, seed, tasks) for name, metrics in sources.items()}
 
 
+def worth(rows: Sequence[Mapping[str, float]], tasks: int) -> dict[str, Any]:
+    """Means with 95 % intervals by what is known, and changes against two metrics alone, paired by seed."""
+    changes = {name: estimate([row[name] / row["two"] - 1.0 for row in rows]) for name in rows[0] if name != "two"}
+    return {
+        "seeds": len(rows),
+        "tasks": tasks,
+        "throughput": {name: _pair(estimate([row[name] for row in rows])) for name in rows[0]},
+        "change": {name: _pair(change) for name, change in changes.items()},
+    }
+
+
+def _pair(value: Estimate) -> dict[str, float]:
+    return {"mean": value.mean, "half_width": value.half_width}
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Prints one JSON object per seed."""
+    """Prints one JSON object per seed; what they say together goes into the report of the run, and into its card."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=Path, default=Path("var/train/stdm"))
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--tasks", type=int, default=150)
+    parser.add_argument("--card", type=Path, default=None)
     args = parser.parse_args(arguments)
     completion = ExportedCompletion(args.run / STDM_MODEL)
+    rows = []
     for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
-        json.dump({"seed": seed, **compare(completion, seed, args.tasks)}, sys.stdout)
+        rows.append(compare(completion, seed, args.tasks))
+        json.dump({"seed": seed, **rows[-1]}, sys.stdout)
         sys.stdout.write("\n")
+        sys.stdout.flush()
+    path = args.run / REPORT
+    report = json.loads(path.read_text("utf-8")) | {"worth": worth(rows, args.tasks)}
+    path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    if args.card is not None:
+        write_card(args.run, args.card)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def card(report: Mapping[str, Any]) -> str:
         "decisions": f"{report['samples']['decisions']:,}, each episode with its own truth, cluster and load",
         "seed": report["seed"],
         "data": f"SHA-256 of the replay `{report['data']['replay'][:16]}…`",
-        "seconds": f"{report['seconds']['cpu']:.0f} of one core, judgement included",
+        "seconds": f"{report['seconds']['cpu']:.0f} of one core, without the judgement",
         "validation": f"turnaround {report['validation']['best']:+.1%} against the teacher's, on drawn truths never "
         "trained on",
     }
@@ -71,8 +71,8 @@ def _judgement(report: Mapping[str, Any]) -> str:
     args = report["args"]
     text = (
         "\n## On the judging truth\n\n"
-        f"{args['judged_tasks']} tasks, {args['judged_seeds']} paired seeds, 95 % intervals; IAWP on every node. None "
-        "of its times, metrics or rules of contention were trained on. `placewise reproduce ldwp` has the whole "
+        f"{args['judged_tasks']} tasks, {args['judged_seeds']} paired seeds, 95 % intervals; IAWP on every node. None\n"
+        "of its times, metrics or rules of contention were trained on. `placewise reproduce ldwp` has the whole\n"
         "evaluation.\n\n| load | nodes chosen by | tasks per minute | mean turnaround (s) |\n|---|---|---|---|\n"
     )
     for load, found in report["metrics"].items():

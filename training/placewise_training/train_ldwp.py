@@ -75,6 +75,7 @@ class State:
     best: float = -np.inf
     best_net: Mapping[str, Tensor] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    earlier_s: float = 0.0  # CPU seconds of the runs before this one
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
@@ -114,9 +115,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
                 state.history.append({"episode": state.episode, "score": score, "loss": float(np.mean(losses))})
                 if score > state.best:
                     state.best, state.best_net = score, _copied(state.net)
-                keep(args, state)
+                keep(args, state, state.earlier_s + time.process_time() - began)
             show(f"training, {state.best:+.1%} against the teacher", state.episode, rounds)
 
+    trained_s = state.earlier_s + time.process_time() - began
+    keep(args, state, trained_s)
     state.net.load_state_dict(state.best_net)
     report = {
         "schema": SCHEMA,
@@ -126,7 +129,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "parameters": sum(p.numel() for p in state.net.parameters()),
         "data": {"replay": state.replay.fingerprint()},
         "samples": {"decisions": rounds * args.tasks},
-        "seconds": {"cpu": round(time.process_time() - began, 1)},
+        "seconds": {"cpu": round(trained_s, 1)},
         "validation": {"best": state.best, "history": state.history},
         "metrics": judged(TorchValues(state.net), args.judged_seeds, args.judged_tasks, show),
     }
@@ -227,8 +230,8 @@ def _copied(net: NodeDqn) -> dict[str, Tensor]:
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def keep(args: Args, state: State) -> None:
-    """Writes the checkpoint in one piece."""
+def keep(args: Args, state: State, seconds: float) -> None:
+    """Writes the checkpoint in one piece; `seconds` of CPU it took so far."""
     part = args.out / (CHECKPOINT + ".part")
     torch.save(
         {
@@ -242,6 +245,7 @@ def keep(args: Args, state: State) -> None:
             "replay": {f.name: torch.from_numpy(getattr(state.replay, f.name)) for f in fields(Replay)},
             "progress": [state.episode, state.updates, state.best],
             "history": state.history,
+            "seconds": seconds,
         },
         part,
     )
@@ -260,6 +264,7 @@ def restored(args: Args) -> State:
     state.replay = Replay(**{name: array.numpy() for name, array in stored["replay"].items()})
     state.episode, state.updates, state.best = stored["progress"]
     state.best_net, state.history = stored["best_net"], stored["history"]
+    state.earlier_s = stored["seconds"]
     return state
 
 

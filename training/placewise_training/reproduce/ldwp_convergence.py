@@ -4,9 +4,10 @@ import functools
 
 import numpy as np
 
+from placewise_training.data.ldwp_judging import SIZES
 from placewise_training.reproduce.design import Curve, InterruptedRunError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
-from placewise_training.reproduce.ldwp_runs import SIZES, TRUTH, UNITS, written_dqn
+from placewise_training.reproduce.ldwp_runs import TRUTH, UNITS, written_dqn
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipeline_engine import PipelineSimulation
 from placewise_training.sim.pipelines import PipelineWorkload

@@ -14,7 +14,7 @@ import numpy as np
 from placewise_core.place.iawp import IawpSettings, SubtaskScheduler
 from placewise_core.place.ldwp import NodeValues
 from placewise_core.view import ClusterView
-from placewise_training.data.ldwp_judging import learned
+from placewise_training.data.ldwp_judging import SIZES, learned
 from placewise_training.reproduce.design import Curve, InterruptedRunError, NeedsBundleError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
 from placewise_training.sim.bundles import shipped
@@ -63,11 +63,6 @@ METHODS: Mapping[str, tuple[str, str]] = {  # (who chooses nodes, who chooses un
     LDWP: ("ldwp", "iawp"),
 }
 
-# Three to nine minutes of video. The paper gives no sizes, but says of 50 tasks a minute that worker 1 is busy all the
-# time with up to nine nodes and less with ten (Fig. 6), and that throughput grows up to ten (Fig. 5): with these sizes
-# that holds of the best choice without learning (drain, IAWP) on the training truth, where nine nodes finish 45.6 of
-# 49.1 tasks that come in a minute, and ten 47.7.
-SIZES = (4500.0, 13500.0)
 _FRAMES_PER_MB = 200.0  # 25 frames a second at 1 Mbit/s
 _PIECE_MB = 10.0
 _WARM_UP_MIN = 5
