@@ -1,6 +1,7 @@
 """Harmony's policy as two ONNX graphs: an encoder run once per batch of jobs, a decoder run once per task.
 
-Dynamic in batch, jobs and nodes, opset pinned. Trains nothing; export_policy.py makes a bundle's files of it.
+In the form that is served (models.policy_serving): one request at a time, dynamic in jobs and nodes, opset pinned.
+Trains nothing; export_policy.py makes a bundle's files of it.
 """
 
 import warnings
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, feature_schema
 from placewise_training.models.policy import PolicyNet
+from placewise_training.models.policy_serving import ServingDecoder, ServingEncoder
 
 OPSET = 18
 ENCODER, DECODER = "policy_encoder.onnx", "policy_decoder.onnx"
@@ -23,15 +25,15 @@ _ENCODER_INPUTS = ("nodes", "jobs", "placement", "job_mask", "node_mask")
 _ENCODER_OUTPUTS = ("node_state", "job_state", "minutes")
 _DECODER_INPUTS = ("node_state", "job_state", "step")
 _AXES: Mapping[str, Mapping[int, str]] = {
-    "nodes": {0: "batch", 1: "nodes"},
-    "jobs": {0: "batch", 1: "jobs"},
-    "placement": {0: "batch", 1: "jobs", 2: "nodes"},
-    "job_mask": {0: "batch", 1: "jobs"},
-    "node_mask": {0: "batch", 1: "nodes"},
-    "node_state": {0: "batch", 1: "nodes"},
-    "minutes": {0: "batch", 1: "jobs"},
-    "step": {0: "batch", 1: "nodes"},
-    "logits": {0: "batch", 1: "actions"},
+    "nodes": {1: "nodes"},
+    "jobs": {1: "jobs"},
+    "placement": {1: "jobs", 2: "nodes"},
+    "job_mask": {1: "jobs"},
+    "node_mask": {1: "nodes"},
+    "node_state": {1: "nodes"},
+    "minutes": {1: "jobs"},
+    "step": {1: "nodes"},
+    "logits": {1: "actions"},
 }
 # (nodes, jobs, how many of the jobs run): one of each, nothing running, more jobs than nodes and the other way round.
 SIZES = ((1, 1, 0), (6, 1, 0), (6, 20, 17), (30, 48, 32), (64, 3, 2), (2, 30, 29))
@@ -43,11 +45,12 @@ def write_onnx(net: PolicyNet, encoder: Path, decoder: Path) -> None:
     """Both graphs alone, the feature schema in their own metadata."""
     net.eval()
     inputs = random_inputs(3, 5, 2, seed=0)
+    served = ServingEncoder(net.encoder, net.decoder).eval()
     with torch.no_grad():
-        nodes, jobs, _ = net.encoder(*_tensors(inputs, _ENCODER_INPUTS))
-    _write(net.encoder, _tensors(inputs, _ENCODER_INPUTS), _ENCODER_INPUTS, _ENCODER_OUTPUTS, encoder)
+        nodes, jobs, _ = served(*_tensors(inputs, _ENCODER_INPUTS))
+    _write(served, _tensors(inputs, _ENCODER_INPUTS), _ENCODER_INPUTS, _ENCODER_OUTPUTS, encoder)
     step = torch.from_numpy(np.ascontiguousarray(inputs["step"]))
-    _write(net.decoder, (nodes, jobs[:, 0], step), _DECODER_INPUTS, ("logits",), decoder)
+    _write(ServingDecoder(net.decoder).eval(), (nodes, jobs[:, 0], step), _DECODER_INPUTS, ("logits",), decoder)
 
 
 def _write(
@@ -57,8 +60,8 @@ def _write(
     outputs: tuple[str, ...],
     path: Path,
 ) -> None:
-    # `job_state` is (B, J, D) where it leaves the encoder and (B, D) where it enters the decoder.
-    axes = {**_AXES, "job_state": {0: "batch"} if "step" in inputs else {0: "batch", 1: "jobs"}}
+    # `job_state` is (1, J, D) where it leaves the encoder and (1, D) where it enters the decoder.
+    axes = {**_AXES, "job_state": {} if "step" in inputs else {1: "jobs"}}
     with warnings.catch_warnings():
         # The tracer is deprecated; the exporter that follows it needs a further package for the same small graph.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -118,6 +121,7 @@ def _run_torch(net: PolicyNet, inputs: Arrays) -> dict[str, NDArray[Any]]:
     with torch.no_grad():
         nodes, jobs, minutes = net.encoder(*_tensors(inputs, _ENCODER_INPUTS))
         logits = net.decoder(nodes, jobs[:, 0], torch.from_numpy(inputs["step"]))
+        nodes, jobs = net.decoder.of_node(nodes), net.decoder.of_job(jobs)  # as they are served
     named = {"node_state": nodes, "job_state": jobs, "minutes": minutes, "logits": logits}
     return {name: tensor.numpy() for name, tensor in named.items()}
 

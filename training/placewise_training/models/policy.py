@@ -54,8 +54,12 @@ class PolicyEncoder(nn.Module):
             x = layer(x, edges, blocked.unsqueeze(1).unsqueeze(1))
         x = self.norm(x)
         job_state = x[:, :count]
-        log_minutes = jobs[:, :, _LINEAR_MINUTES] / _MINUTES_SCALE + self.length(job_state).squeeze(2)
-        return x[:, count:], job_state, torch.exp(log_minutes.clamp(0.0, _MOST_LOG_MINUTES)) - 1.0
+        return x[:, count:], job_state, self.minutes(jobs, job_state)
+
+    def minutes(self, jobs: Tensor, job_state: Tensor) -> Tensor:
+        """(…, J) minutes each job will run, from its token (…, J, JOB_FEATURES) and its state (…, J, D)."""
+        log_minutes = jobs[..., _LINEAR_MINUTES] / _MINUTES_SCALE + self.length(job_state).squeeze(-1)
+        return torch.exp(log_minutes.clamp(0.0, _MOST_LOG_MINUTES)) - 1.0
 
 
 def _edges(placement: Tensor) -> Tensor:
