@@ -115,12 +115,13 @@ def percentile(values: list[float], share: float) -> float:
 def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Client) -> None:
     rng = random.Random(7)
 
-    # Latency first, on an empty cluster: pairs of a plain and a placed job, far enough apart to be alone.
+    # Latency first, on an empty cluster: pairs of a plain and a placed job, far enough apart to be alone. Slurm starts
+    # jobs once a second: no more than fit one node, or plain ones would take what placed ones were promised.
     plain, placed = [], []
     for _ in range(30):
         plain.append(world.slurm.submit("true", "-N1", "--gres=gpu:1", "-p", "plain"))
         placed.append(world.slurm.submit("true", "-N1", "--gres=gpu:1", "-p", "main"))
-        time.sleep(rng.uniform(0.1, 0.3))
+        time.sleep(rng.uniform(0.3, 0.6))
     world.wait_until_done([*plain, *placed], 120)
     times = world.timeline()
     added_ms = [1000 * (times[i]["update"] - times[i]["submit"]) for i in placed]
