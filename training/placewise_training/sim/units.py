@@ -5,6 +5,7 @@ subtask on a GPU at a time, as the paper's baselines do.
 """
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -61,7 +62,7 @@ class IawpUnits:
         return self._scheduler.starts(jobs, node, view, now_s, self._metrics)
 
 
-class _OneByOne:
+class _OneByOne(ABC):
     """A baseline: ready subtasks in order of arrival, each to the unit `choose` wants, one to a unit."""
 
     name = ""
@@ -83,9 +84,9 @@ class _OneByOne:
     def _ordered(self, jobs: Sequence[Job]) -> list[tuple[Job, Subtask]]:
         return [(job, subtask) for job in jobs for subtask in split(job.subtasks)[0]]
 
+    @abstractmethod
     def choose(self, subtask: Subtask, usable: Sequence[UnitState], free: Mapping[str, UnitState]) -> UnitState | None:
         """The unit wanted; if it is not free the subtask waits."""
-        raise NotImplementedError
 
 
 class RandomUnits(_OneByOne):
