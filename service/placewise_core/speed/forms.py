@@ -3,8 +3,10 @@
 Both take arrays that broadcast against each other: local batch b per GPU, GPUs n, and how they are spread.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -176,10 +178,11 @@ class KnotForm:
     def _sync_s(self, b: Array, n: Array, d: Array, log_g: Array) -> Array:
         log_pairs = np.log(np.maximum(n, 2.0) / 2.0)
         w0, w1, w2 = self.width
-        across = np.interp(np.log(d), np.log(self.node_counts), np.log(self.alpha_network)) if self.node_counts else 0.0
-        across = across + self.growth_network * log_pairs + (w0 + w1 / d + w2 / d**2) * log_g
-        inside = np.log(self.alpha_node) + self.growth_node * log_pairs
-        grown = np.log(np.clip(b, self.batches[0], self.batches[-1]) / self.batches[0])
+        at_nodes = np.interp(np.log(d), _logs(self.node_counts), _logs(self.alpha_network)) if self.node_counts else 0.0
+        across = at_nodes + self.growth_network * log_pairs + (w0 + (w1 + w2 / d) / d) * log_g
+        inside = math.log(self.alpha_node) + self.growth_node * log_pairs
+        least, most = self.batches[0], self.batches[-1]
+        grown = np.log(np.minimum(np.maximum(b, least), most) / least)
         log_s = np.where(d > 1, across, inside) + self.batch_growth * grown
         return np.where(n < 2, 0.0, np.exp(np.minimum(log_s, _MOST_LOG_S)))
 
@@ -189,7 +192,7 @@ class KnotForm:
 
     def compute_s(self, local_batch: ArrayLike) -> Array:
         b = np.asarray(local_batch, dtype=np.float64)
-        factor = np.exp(np.interp(np.log(b), np.log(self.batches), np.log(self.batch_factors)))
+        factor = np.exp(np.interp(np.log(b), _logs(self.batches), _logs(self.batch_factors)))
         return np.asarray((self.a + self.c * b) * factor)
 
     def as_dict(self) -> dict[str, Any]:
@@ -209,6 +212,11 @@ class KnotForm:
         if not is_paired or len(form.width) != 3:
             raise ValueError("a profile's knots and their values do not match")
         return form
+
+
+@lru_cache(maxsize=1024)  # four per profile
+def _logs(values: tuple[float, ...]) -> Array:
+    return np.log(values)
 
 
 _MOST_LOG_S = 20.0  # sixteen years a step: far from anything fitted, and finite
