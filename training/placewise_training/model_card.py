@@ -1,4 +1,4 @@
-"""Writes docs/models/reward.md from a training run's report: data, metrics, limits. Measures nothing itself."""
+"""Writes docs/models/reward.md and its figure from a training run's report: data, metrics, limits. Measures nothing."""
 
 import json
 from collections.abc import Mapping
@@ -43,11 +43,33 @@ def write_card(run: Path, into: str) -> None:
     report: dict[str, Any] = json.loads((run / REPORT).read_text("utf-8"))
     path = Path(into)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(card(report), "utf-8")
+    path.write_text(card(report, f"{path.stem}_calibration.png"), "utf-8")
+    draw_calibration(report, path.with_name(f"{path.stem}_calibration.png"))
 
 
-def card(report: Mapping[str, Any]) -> str:
-    """The text of the card."""
+def draw_calibration(report: Mapping[str, Any], path: Path) -> None:
+    """Spread against the error that was made, one line per set of samples, beside the diagonal of a perfect one."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second, and few commands draw
+
+    figure = Figure(figsize=(5.2, 4.2), dpi=80, layout="constrained")
+    axes = figure.subplots()
+    most = 0.0
+    for name, bins in report["calibration"].items():
+        spread, error = ([each[what] for each in bins] for what in ("spread", "log_error_rms"))
+        axes.plot(spread, error, marker="o", markersize=4, label=name.replace("_", " "))
+        most = max(most, *spread, *error)
+    axes.plot([0.0, most], [0.0, most], color="grey", linestyle=":", label="as large as expected")
+    axes.axvline(report["spread_limit"], color="black", linewidth=0.8, linestyle="--", label="limit")
+    axes.set_xlim(0.0, 1.1 * most)
+    axes.set_xlabel("spread: expected standard deviation of the log-speed")
+    axes.set_ylabel("error of the log-speed (root mean square)")
+    axes.set_title("New jobs, in five bins by spread", fontsize=10)
+    axes.legend(fontsize=8)
+    figure.savefig(path, format="png")
+
+
+def card(report: Mapping[str, Any], figure: str = "") -> str:
+    """The text of the card; `figure` is the file name of the calibration's plot beside it."""
     facts = {
         "net": f"Transformer encoder over (job, node) tokens, {report['parameters']:,} parameters; "
         f"{report['args']['layers']} layers × {report['args']['width']}, {report['args']['heads']} heads",
@@ -58,12 +80,15 @@ def card(report: Mapping[str, Any]) -> str:
         f"simulations (SHA-256 `{report['data']['training'][:16]}…`)",
         "seconds": _seconds(report["seconds"]),
         "feature schema": f"`{report['feature_schema'][:16]}…`",
+        "begins with": f"the weights of an earlier run (SHA-256 `{report['data']['start'][:16]}…`)"
+        if "start" in report["data"]
+        else "random weights",
         "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
         if "opset" in report
         else "-",
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report) + _LIMITS
+    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report, figure) + _LIMITS
 
 
 def _seconds(seconds: Mapping[str, float]) -> str:
@@ -96,7 +121,7 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _uncertainty(report: Mapping[str, Any]) -> str:
+def _uncertainty(report: Mapping[str, Any], figure: str) -> str:
     separates = report.get("spread_separates")
     lines = [
         "\n## What it knows of its own error\n",
@@ -109,6 +134,8 @@ def _uncertainty(report: Mapping[str, Any]) -> str:
     for name, bins in report["calibration"].items():
         cells = ", ".join(f"{each['spread']:.2f} → {each['log_error_rms']:.2f}" for each in bins)
         lines.append(f"| {_SETS.get(name, name)} | {cells} |")
+    if figure:
+        lines.append(f"\n![Spread against error]({figure})")
     if not separates:
         return "\n".join(
             [*lines, "\nNo limit of the spread separates errors on the validation data: it is never used.\n"]
