@@ -1,5 +1,6 @@
 """Harmony's policy around a net: what it sees and how often, what it takes, and that no failure reaches the caller."""
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from tests.fakes.cluster import make_job, make_node
 
 from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
-from placewise_core.features import NODE_COLUMNS, STEP_COLUMNS, Float32, Observation
+from placewise_core.features import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Float32, Observation
 from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.part_tokens import PartTokens
 from placewise_core.place.consolidate import Consolidate
@@ -126,6 +127,19 @@ def test_a_new_request_is_encoded_anew() -> None:
         harmony.order(jobs, view, asked)
         harmony.propose(jobs[0], view, asked)
     assert len(net.encoded) == 2
+
+
+def test_a_job_that_gets_its_shape_late_is_encoded_with_it() -> None:
+    view, net, asked = a_view(), Spreads(), context()
+    harmony = Harmony(net, Consolidate())
+    jobs = [make_job("a"), make_job("b")]
+    harmony.order(jobs, view, asked)
+    shaped = dataclasses.replace(jobs[0], groups=make_job("a", workers=3).groups)
+    proposal = harmony.propose(shaped, view, asked)
+    assert len(nodes_of(proposal)) == 3
+    assert len(net.encoded) == 2
+    workers = [column.name for column in JOB_COLUMNS].index("workers")
+    assert net.encoded[-1].jobs[0, workers] == 3 * JOB_COLUMNS[workers].scale
 
 
 @pytest.mark.parametrize(

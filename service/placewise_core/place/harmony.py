@@ -63,18 +63,22 @@ Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """One encoding of a part of a request; `rows` (C,) are its nodes."""
+    """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` what the first job tokens are of."""
 
     context: PlaceContext
     view: ClusterView
     now_s: float
     rows: IntArray
-    token: dict[JobId, int]
+    jobs: Sequence[Job]
     state: PolicyState
 
     def serves(self, job: Job, view: ClusterView, context: PlaceContext) -> bool:
         is_now = self.context is context and self.view is view and self.now_s == context.now_s
-        return is_now and job.id in self.token
+        return is_now and self.token_of(job) >= 0
+
+    def token_of(self, job: Job) -> int:
+        """Its row in the states, or −1: a job that got its shape only now is not the one that was encoded."""
+        return next((i for i, other in enumerate(self.jobs) if other is job), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +160,7 @@ class Harmony:
     def _encode(self, batch: Sequence[Job], rows: IntArray, view: ClusterView, context: PlaceContext) -> _Encoded:
         everywhere = len(rows) == view.size
         seen = self._encoder.encode(view, batch, context.now_s, rows=None if everywhere else rows)
-        token = {other.id: i for i, other in enumerate(batch)}
-        self._encoded = _Encoded(context, view, context.now_s, rows, token, self._net.encode(seen))
+        self._encoded = _Encoded(context, view, context.now_s, rows, batch, self._net.encode(seen))
         return self._encoded
 
     def _chunk(self, job: Job, context: PlaceContext) -> Sequence[Job]:
@@ -225,7 +228,7 @@ class _Decoding:
         builder, state = self._builder, self._encoded.state
         if builder.is_stuck():
             return None
-        token, steps = self._encoded.token[builder.job.id], StepTokens(builder)
+        token, steps = self._encoded.token_of(builder.job), StepTokens(builder)
         try:
             while True:
                 c = self._place(self._net.decode(state, token, steps.features))
