@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import QueueSettings
-from placewise_training.reproduce import heat
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
 from placewise_training.reproduce.composed import SHORTEST, Composed, admission
 from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
+from placewise_training.reproduce.heat_lab import EQUAL, METRICS, PREDICTION, READINGS, SCHEME, THERMOSTAT
 from placewise_training.reproduce.results import Results
 from placewise_training.reproduce.trials import run_elastic
 from placewise_training.sim.bundles import Bundle, shipped
@@ -112,15 +112,15 @@ def _heat_parts(is_quick: bool) -> Experiment:
     tasks = 60 if is_quick else 200
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(heat.READINGS["C"].run(method, tasks, seed).values)
+        return Outcome(READINGS["C"].run(method, tasks, seed).values)
 
     return Experiment(
         key="partition",
         title="Heat-aware Partition with prediction and without",
         source="beyond the papers",
         settings=("overlapping tasks",),
-        methods=(heat.EQUAL, heat.SCHEME, heat.THERMOSTAT, heat.PREDICTION),
-        metrics=heat.METRICS,
+        methods=(EQUAL, SCHEME, THERMOSTAT, PREDICTION),
+        metrics=METRICS,
         trial=trial,
         plot="none",
         note="Reading C of the heat-island section.",
@@ -152,10 +152,10 @@ def _adds(ours: str, theirs: str, why: str) -> Callable[[Results], Judgement]:
 
 def _prediction(results: Results) -> Judgement:
     cell = ("partition", "overlapping tasks")
-    over = {m: results.estimate(*cell, m, "over_s") for m in (heat.SCHEME, heat.THERMOSTAT, heat.PREDICTION)}
-    cost = results.change("partition", ["overlapping tasks"], "completion", heat.PREDICTION, heat.SCHEME)
+    over = {m: results.estimate(*cell, m, "over_s") for m in (SCHEME, THERMOSTAT, PREDICTION)}
+    cost = results.change("partition", ["overlapping tasks"], "completion", PREDICTION, SCHEME)
     said = ", ".join(f"{m}: {number(e, 'node-seconds')}" for m, e in over.items()) + f"; completion {percent(cost)}"
-    change = results.difference(*cell, "over_s", heat.PREDICTION, heat.SCHEME)
+    change = results.difference(*cell, "over_s", PREDICTION, SCHEME)
     why = "Cooling takes the time that completion loses: below the limit the seven nodes can do less work."
     return Judgement(Verdict.REPRODUCED if change.high < 0 else Verdict.NOT, said, why)
 

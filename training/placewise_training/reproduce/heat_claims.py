@@ -1,0 +1,136 @@
+"""What the heat-island paper claims, and how its claims are judged on the results. Runs nothing."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_not_worse, number, percent, verdict_of
+from placewise_training.reproduce.heat_lab import EQUAL, PREDICTION, READINGS, SCHEME, THERMOSTAT
+from placewise_training.reproduce.results import Results
+
+ALGORITHM, ALONE, ALL = "Algorithm 3", "one unit", "all units"
+_E = "readings"
+
+
+def _by_reading(results: Results, metric: str, method: str, unit: str = "") -> str:
+    return ", ".join(f"{r} {number(results.estimate(_E, r, method, metric), unit)}" for r in READINGS)
+
+
+def _overall(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict for all readings: partly where they differ."""
+    return verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
+
+
+def _islands(results: Results) -> Judgement:
+    nodes = [results.estimate(_E, r, EQUAL, "nodes_over") for r in READINGS]
+    verdict = _overall([Verdict.REPRODUCED if n.mean >= 1 else Verdict.NOT for n in nodes])
+    early = results.estimate(_E, "A", EQUAL, "history_spread")
+    why = (
+        f"Which nodes pass it depends on the reading. In the first, short phase of A the spread is {number(early)} °C."
+    )
+    return Judgement(verdict, "of 7 nodes: " + _by_reading(results, "nodes_over", EQUAL), why)
+
+
+def _none_over(method: str, why: str) -> Callable[[Results], Judgement]:
+    def judge(results: Results) -> Judgement:
+        verdicts = []
+        for reading in READINGS:
+            change = results.difference(_E, reading, "over_s", method, EQUAL)
+            none = results.estimate(_E, reading, method, "over_s").mean == 0
+            verdicts.append(Verdict.REPRODUCED if none else Verdict.PARTLY if change.high < 0 else Verdict.NOT)
+        said = f"node-seconds over: {_by_reading(results, 'over_s', method)}; "
+        said += f"conventional {_by_reading(results, 'over_s', EQUAL)}"
+        return Judgement(_overall(verdicts), said, why)
+
+    return judge
+
+
+def _spread(method: str, why: str) -> Callable[[Results], Judgement]:
+    def judge(results: Results) -> Judgement:
+        changes = {r: results.change(_E, [r], "spread", method, EQUAL) for r in READINGS}
+        verdicts = [verdict_of(change, 9 / 12 - 1) for change in changes.values()]
+        said = f"{_by_reading(results, 'spread', EQUAL)} → {_by_reading(results, 'spread', method)} °C ("
+        said += ", ".join(percent(change) for change in changes.values()) + ")"
+        return Judgement(_overall(verdicts), said, why)
+
+    return judge
+
+
+def _algorithm_is_best(results: Results) -> Judgement:
+    settings = sorted({cell[1] for cell in results.runs if cell[0] == "split"}, key=float)
+    excess = []
+    for setting in settings:
+        best = min(results.estimate("split", setting, m, "completion").mean for m in (ALONE, ALL))
+        excess.append(results.estimate("split", setting, ALGORITHM, "completion").mean / best - 1.0)
+    worst = settings[int(np.argmax(excess))]
+    said = f"{100 * float(np.mean(excess)):+.1f} % vs the better of one and all units, at worst "
+    said += f"{100 * max(excess):+.0f} % (T_p = {worst})"
+    why = (
+        "Conditions (1) and (2) ask for efficiency as well as speed, and k comes from mean capabilities: near the "
+        "threshold it takes fewer units than would be fastest, or weak ones that last longest."
+    )
+    return Judgement(Verdict.REPRODUCED if max(excess) <= 0.1 else Verdict.PARTLY, said, why)
+
+
+_MISJUDGED = (
+    "Equations (5) and (6) see clock and memory, not cores: they take a weak node for about half of a strong one where "
+    "it is a third. Where tasks overlap, shares no longer decide which node is busy for how long: the queue does."
+)
+
+
+def claims() -> list[Claim]:
+    return [
+        Claim("islands", "Conventional scheduling lets nodes pass the threshold", "some nodes over", _islands),
+        Claim(
+            "no_islands",
+            "The scheme keeps every node below its threshold",
+            "none over",
+            _none_over(
+                SCHEME,
+                "Even shares end the waiting for slow nodes, and with it some of the heat, but nothing in the paper's "
+                "formulas knows a temperature: under a load that lasts, a node reaches what its power makes it reach.",
+            ),
+        ),
+        Claim(
+            "spread",
+            "Spread between hottest and coolest node, scheme against conventional",
+            "12 → 9 °C (−25 %)",
+            _spread(SCHEME, _MISJUDGED),
+        ),
+        Claim(
+            "performance",
+            "Computing performance is kept: completion against conventional",
+            "not worse (no number)",
+            judge_not_worse(_E, tuple(READINGS), "completion", SCHEME, [EQUAL], 0.0),
+        ),
+        Claim("algorithm3", "Algorithm 3 picks the number of units", "no number", _algorithm_is_best),
+        Claim(
+            "prediction",
+            "With thermal prediction no node passes its limit",
+            "named as the next step",
+            _none_over(PREDICTION, "The bundle's thermal constants are not those of the nodes: it predicts too low."),
+            is_beyond=True,
+        ),
+        Claim(
+            "prediction_spread",
+            "Spread with thermal prediction, against conventional",
+            "12 → 9 °C",
+            _spread(PREDICTION, _MISJUDGED),
+            is_beyond=True,
+        ),
+        Claim(
+            "prediction_cost",
+            "Prediction costs at most 5 % completion time, against a thermostat and against the plain scheme",
+            "–",
+            judge_not_worse(
+                _E,
+                tuple(READINGS),
+                "completion",
+                PREDICTION,
+                [THERMOSTAT, SCHEME],
+                0.05,
+                "Where the plain scheme works above the limit (C and D), keeping below it leaves less time to work.",
+            ),
+            is_beyond=True,
+        ),
+    ]
