@@ -1,6 +1,6 @@
 """Runs the benchmarks and compares them with their budgets; ends with 1 where one is missed.
 
-    python tests/bench/budgets.py [--policy NAME]
+    python tests/bench/budgets.py [--policy NAME] [--learned [--bundles DIR]]
 
 Latencies are ratios to a bare gRPC echo in the same run, so that they mean the same on every machine; only the time to
 ready and the memory are absolute.
@@ -57,12 +57,31 @@ def budgets(policy: Sequence[str]) -> list[Row]:
     return rows
 
 
+def learned_budgets(bundles: Sequence[str]) -> list[Row]:
+    """Those of the learned policies, which need a bundle with a policy net; decisions per second as milliseconds each."""
+    figures = bench("learned", *bundles)
+    large = bench("place", "--policy", "harmony", "--nodes", "10000", *bundles)
+    return [
+        Row("harmony p50 / echo p50, 30 nodes", figures["harmony_p50_ratio"], 4.0),
+        Row("harmony p99 / p50", figures["harmony_p99_over_p50"], 4.0),
+        Row("harmony p50, 10 000 nodes / 30 nodes (in echoes)", large["p50_ratio"] / figures["harmony_p50_ratio"], 3.0),
+        Row("search p50 / echo p50, 30 nodes", figures["search_p50_ratio"], 8.0),
+        Row("search p99 / p50", figures["search_p99_over_p50"], 4.0),
+        Row("ms per learned decision, 256 in a request", 1000.0 / figures["decisions_per_s_request"], 1.0),
+    ]
+
+
 def main() -> int:
     """Prints the table; 1 where a budget is missed."""
     parser = argparse.ArgumentParser(description="Benchmarks against their budgets.")
     parser.add_argument("--policy", default="", help="Placement policy; empty: the service's default.")
-    policy = parser.parse_args().policy
-    rows = budgets(["--policy", policy] if policy else [])
+    parser.add_argument("--learned", action="store_true", help="The learned policies instead.")
+    parser.add_argument("--bundles", default="", help="Folder of bundles for them; empty: the shipped one.")
+    args = parser.parse_args()
+    if args.learned:
+        rows = learned_budgets(["--bundles", args.bundles] if args.bundles else [])
+    else:
+        rows = budgets(["--policy", args.policy] if args.policy else [])
     print("\n".join(str(row) for row in rows))
     return 0 if all(row.is_kept for row in rows) else 1
 
