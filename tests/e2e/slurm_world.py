@@ -43,7 +43,7 @@ _EVENTS = (
     ("start", re.compile(r"(?:Allocate|Started) JobId=(\d+)")),
 )
 _PLACED = re.compile(r"job (\d+(?:\.r\d+)?) placed on \(([^)]*)\) \(decision ([^)]+)\)")
-_LEFT = re.compile(r"job (\d+)(?:\.r\d+)? left to the host's own scheduling: (\w+)")
+_LEFT = re.compile(r"job (\d+(?:\.r\d+)?) left to the host's own scheduling: (\w+)")
 
 
 @dataclass
@@ -134,15 +134,18 @@ class SlurmWorld:
         return (self.root / "bridge.log").read_text()
 
     def decisions(self) -> dict[str, list[str]]:
-        """Decision ids by job key, in order, as the bridge applied them."""
+        """Decision ids by job key, in order, as the bridge applied them; none of a job that it left to Slurm later."""
         found: dict[str, list[str]] = {}
-        for key, _, decision_id in _PLACED.findall(self.bridge_log()):
-            found.setdefault(key, []).append(decision_id)
+        for line in self.bridge_log().splitlines():
+            if placed := _PLACED.search(line):
+                found.setdefault(placed[1], []).append(placed[3])
+            elif left := _LEFT.search(line):
+                found.pop(left[1], None)
         return found
 
     def left_to_slurm(self) -> dict[int, str]:
         """Jobs that were released without a placement, and why."""
-        return {int(job_id): reason for job_id, reason in _LEFT.findall(self.bridge_log())}
+        return {int(key.partition(".")[0]): reason for key, reason in _LEFT.findall(self.bridge_log())}
 
     def decided(self, client: Client, decision_id: str, key: str) -> list[Assignment]:
         """What the service says today that it decided for this job."""

@@ -127,11 +127,12 @@ class Decider:
         if self.breaker.is_open():
             self._fail(gangs, self.breaker.reason)
             return
-        deadline_s = self.clock() + self.settings.decide_budget_s
         started_s = self.clock()
+        asked = gangs[: self.settings.depth]
+        # The budget is for one batch: hundreds of gangs in one question of admission may take as many times as long.
+        deadline_s = started_s + self.settings.decide_budget_s * math.ceil(len(asked) / self.settings.batch)
         try:
             await self._settle_unanswered(deadline_s)
-            asked = gangs[: self.settings.depth]
             open_gangs = [gang for gang in asked if not isinstance(gang.verdict, Placed) or self._is_expired(gang)]
             if self._is_one_question(open_gangs):
                 await self._ask_both(queue, open_gangs, deadline_s)

@@ -199,7 +199,8 @@ class AdapterSettings:
 
     cluster: str
     decide_budget_s: float = 0.1
-    """Longest one decision may take, both questions together; later means no decision (fail-open)."""
+    """Longest one decision may take, both questions together; later means no decision (fail-open). A question about
+    more than `batch` jobs may take as many times as long."""
     release_after_s: float = 10.0
     """A job that got no decision for this long is left to the host's own scheduling. 0 releases at once."""
     resync_s: float = 10.0
