@@ -97,6 +97,9 @@ def _architecture(workers: int, servers: int) -> Architecture:
     return Architecture.ALL_REDUCE if workers > 1 else Architecture.SINGLE
 
 
+_DRAFT = ("draft",)  # the signature of a job that is never placed
+
+
 def sized(
     job: Job,
     length_s: float,
@@ -107,11 +110,11 @@ def sized(
     deadline_s: float = float("inf"),
 ) -> SimJob:
     """The job with the work it does in `length_s` alone, in epochs of a minute."""
-    draft = SimJob(job=job, samples=1.0, submit_time_s=job.submit_time_s)
+    draft = SimJob(job=job, samples=1.0, submit_time_s=job.submit_time_s, signature=_DRAFT)
     rate = truth.alone_rate(draft, gpu_model, gpus_per_node)
     data_set = max(1, round(rate * _EPOCH_S))
     epochs = rate * length_s / data_set
-    single = SimJob(job=_single(job), samples=1.0, submit_time_s=0.0)
+    single = SimJob(job=_single(job), samples=1.0, submit_time_s=0.0, signature=_DRAFT)
     single_s = rate * length_s / truth.alone_rate(single, gpu_model, gpus_per_node)
     made = replace(job, dataset_size=data_set, total_epochs=epochs, single_gpu_s=single_s)
     return SimJob(

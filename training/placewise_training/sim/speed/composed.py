@@ -7,6 +7,7 @@ every iteration waits for its slowest member.
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from placewise_training.sim.hardware import uniform_cluster
 from placewise_training.sim.jobs import SimJob, servers_of, workers_of
@@ -15,7 +16,12 @@ from placewise_training.sim.speed.contention import input_s, network_s
 from placewise_training.sim.speed.noise import speed_noise
 from placewise_training.sim.speed.profiles import Catalogue
 from placewise_training.sim.speed.sharing import PairSharing
-from placewise_training.sim.speed.stages import alone, overlapped
+from placewise_training.sim.speed.stages import alone, overlapped, stage_times
+
+# Samples, input seconds and compute seconds of an iteration alone. They do not depend on a truth's overlap or noise:
+# every truth of a catalogue shares them.
+_Stages = tuple[float, float, float]
+_PACKED: WeakKeyDictionary[Catalogue, dict[tuple[object, ...], _Stages]] = WeakKeyDictionary()
 
 
 class ComposedSpeed:
@@ -37,7 +43,6 @@ class ComposedSpeed:
         self.seed = seed
         self.contended = contended
         self.noisy = noisy
-        self._alone_rates: dict[tuple[object, ...], float] = {}
 
     def footprint(self, job: SimJob, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]) -> Footprint:
         made = alone(job, self.catalogue[job.job.model], spots, nodes, self.overlap)
@@ -78,20 +83,22 @@ class ComposedSpeed:
     def alone_rate(self, job: SimJob, gpu_model: str, gpus_per_node: int) -> float:
         workers, servers = max(1, workers_of(job.job)), servers_of(job.job)
         key = (job.job.model, workers, servers, job.local_batch, job.job.batch_size, gpu_model, gpus_per_node)
-        found = self._alone_rates.get(key)
+        kept = _PACKED.setdefault(self.catalogue, {})
+        found = kept.get(key)
         if found is None:
-            found = self._alone_rates[key] = self._packed_rate(job, workers, servers, gpu_model, gpus_per_node)
-        return found
+            found = kept[key] = self._packed(job, workers, servers, gpu_model, gpus_per_node)
+        samples, input_s, compute_s = found
+        return samples / overlapped(input_s, compute_s, self.overlap)
 
-    def _packed_rate(self, job: SimJob, workers: int, servers: int, gpu_model: str, gpus_per_node: int) -> float:
+    def _packed(self, job: SimJob, workers: int, servers: int, gpu_model: str, gpus_per_node: int) -> _Stages:
+        """Stage times on as few nodes as the workers need, servers with the first of them, data in memory."""
         per_node = max(1, gpus_per_node)
         nodes = _empty_nodes(-(-workers // per_node), per_node, gpu_model)
         spots = []
         for i, name in enumerate(nodes):
             here = min(per_node, workers - i * per_node)
             spots.append(Spot(name, here, servers if i == 0 else 0, tuple(range(here))))
-        made = alone(replace(job, dataset_gib=0.0), self.catalogue[job.job.model], spots, nodes, self.overlap)
-        return made.samples_per_step / made.alone_step_s
+        return stage_times(replace(job, dataset_gib=0.0), self.catalogue[job.job.model], spots, nodes)
 
 
 @functools.lru_cache(maxsize=256)

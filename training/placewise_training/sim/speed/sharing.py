@@ -6,6 +6,7 @@ slices; `product`: r = Π r_i, the way independent losses combine. Pairs of one 
 mean of the table.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -40,6 +41,7 @@ class PairSharing:
         return min(1.0, self._pairs.get(key, self._mean))
 
 
+@functools.cache
 def gavel_sharing(source: str, gpu_type: str, catalogue: Catalogue, rule: Composition) -> PairSharing:
     """Sharing by one of Gavel's tables."""
     return PairSharing(pair_table(source, gpu_type), catalogue, rule)

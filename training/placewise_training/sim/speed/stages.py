@@ -98,14 +98,33 @@ def alone(
     job: SimJob, profile: ModelProfile, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad], overlap: float
 ) -> Footprint:
     """The job's footprint: per-iteration amounts divided by the pace it has with nobody else there."""
-    workers = max(1, sum(s.workers for s in spots))
-    batch = local_batch(job, profile, workers)
-    parts = tuple(_part(job, profile, spots, s, nodes[s.node].spec, batch) for s in spots)
-    input_s = max(max(p.input_cpu_s, p.input_disk_s, p.input_pcie_s) for p in parts)
-    step_s = overlapped(input_s, max(p.gpu_s for p in parts) + max(p.net_s for p in parts), overlap)
+    parts, samples = _parts(job, profile, spots, nodes)
+    step_s = overlapped(*_slowest(parts), overlap)
     for part in parts:
         part.cpu_wanted /= step_s
         part.disk_rate /= step_s
         part.pcie_rate /= step_s
         part.nic_rate /= step_s
-    return Footprint(job=job, parts=parts, samples_per_step=workers * batch, alone_step_s=step_s)
+    return Footprint(job=job, parts=parts, samples_per_step=samples, alone_step_s=step_s)
+
+
+def stage_times(
+    job: SimJob, profile: ModelProfile, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]
+) -> tuple[float, float, float]:
+    """Samples per iteration, and the seconds of its input and of its GPU and network stages, with nobody else there."""
+    parts, samples = _parts(job, profile, spots, nodes)
+    return samples, *_slowest(parts)
+
+
+def _parts(
+    job: SimJob, profile: ModelProfile, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]
+) -> tuple[tuple[Part, ...], float]:
+    """Per node, with rates per iteration still; and the samples of an iteration."""
+    workers = max(1, sum(s.workers for s in spots))
+    batch = local_batch(job, profile, workers)
+    return tuple(_part(job, profile, spots, s, nodes[s.node].spec, batch) for s in spots), workers * batch
+
+
+def _slowest(parts: Sequence[Part]) -> tuple[float, float]:
+    input_s = max(max(p.input_cpu_s, p.input_disk_s, p.input_pcie_s) for p in parts)
+    return input_s, max(p.gpu_s for p in parts) + max(p.net_s for p in parts)
