@@ -58,7 +58,7 @@ def budgets(policy: Sequence[str]) -> list[Row]:
 
 
 def learned_budgets(bundles: Sequence[str]) -> list[Row]:
-    """Those of the learned policies, which need a bundle with a policy net; decisions per second as milliseconds each."""
+    """Those of the learned policies, which need a bundle with a policy net; decisions per second as ms of each."""
     figures = bench("learned", *bundles)
     large = bench("place", "--policy", "harmony", "--nodes", "10000", *bundles)
     return [
