@@ -13,7 +13,8 @@ from tests.e2e.kubernetes_cluster import fake_node, pod
 from tests.fakes.kubernetes_api import FakeKube
 from tests.fakes.oracle import Oracle, OracleServer
 
-from placewise.v1.cluster_pb2 import Node
+from placewise.v1.cluster_pb2 import Assignment, Node
+from placewise.v1.job_pb2 import Resources, TaskGroup
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings, Applied, End, NativeJob, Placement, Stage
 from placewise_kubernetes import names
@@ -212,3 +213,24 @@ class TestOwnScheduler(KubernetesConformance):
         await world.step()
         assert await world.host.where(key) == [node]
         assert await world.host.where(later) == world.decided_nodes(later) != [node]
+
+    async def test_what_somebody_else_has_taken_meanwhile_is_not_bound(self, world: KubernetesWorld) -> None:
+        """The service may have something reserved where a gang was bound without it: who binds has to look."""
+        world.oracle.waits.add("*")
+        key = await world.host.submit(1, 8)
+        await world.loop.run_pass(full=True)
+        foreign = world.host.kube.add_pod(pod("foreign", gpus=4))
+        world.host.kube.bind("/api/v1/namespaces/default/pods/foreign", "n1", foreign["metadata"])
+        await world.host.kube.seen()
+        job = world.loop.book.entries[key].job
+        assert await world.host.native.apply(job, placed_on("n1")) is Applied.REFUSED
+        assert await world.host.where(key) == []
+        assert await world.host.native.apply(job, placed_on("n2")) is Applied.DONE
+        assert await world.host.where(key) == ["n2"]
+
+
+def placed_on(node: str) -> Placement:
+    demand = Resources(cpu_cores=1, gpus=8, memory_gib=1)
+    return Placement(
+        (Assignment(task="worker-0", role=TaskGroup.WORKER, node=node, gpu_indices=range(8), demand=demand),)
+    )

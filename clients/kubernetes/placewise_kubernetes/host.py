@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement
@@ -218,10 +218,24 @@ class KubernetesHost:
     async def _bind_gang(self, gang: Gang) -> Applied:
         if not gang.is_complete():
             return Applied.DONE  # decided while its pods are being made; `_bind_late` binds them together
-        if any(gang.task_of(pod) is None for pod in gang.waiting()):
+        if any(gang.task_of(pod) is None for pod in gang.waiting()) or not self._has_room(gang):
             gang.undecide()
             return Applied.REFUSED
         return await self._bind_planned(gang)
+
+    def _has_room(self, gang: Gang) -> bool:
+        """Whether the GPUs decided are still free. Who binds has to look: while the service was away, or before it was
+        told, gangs may have been bound without it where it had something reserved."""
+        wanted: dict[str, float] = {}
+        for pod in gang.waiting():
+            task = gang.task_of(pod)
+            if task is not None:
+                wanted[task.node] = wanted.get(task.node, 0.0) + self._gpus_of(pod.requests)
+        used = self.pods.used(wanted)
+        return all(self.nodes.gpus(name) - self._gpus_of(used.get(name, {})) >= gpus for name, gpus in wanted.items())
+
+    def _gpus_of(self, amounts: Mapping[str, float]) -> float:
+        return sum(amounts.get(name, 0.0) for name in self.rules.gpu_resources)
 
     async def _bind_late(self) -> None:
         """Pods of our own scheduler name that the loop will not bring up again.
@@ -234,8 +248,8 @@ class KubernetesHost:
                 continue
             if gang.is_released:
                 await self._bind_by_fit(gang)
-            elif gang.plan is not None:
-                await self._bind_planned(gang)
+            elif gang.plan is not None and self._has_room(gang):
+                await self._bind_planned(gang)  # where there is no room (any more), the loop takes the decision back
 
     async def _bind_by_fit(self, gang: Gang) -> None:
         nodes = list(self.nodes.nodes.values())
