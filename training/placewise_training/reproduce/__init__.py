@@ -17,7 +17,7 @@ A *paper* is a set of *experiments* (one per figure or table) and a list of *cla
 How to add a paper
 ------------------
 1. Write `reproduce/<name>.py` with `def paper(is_quick: bool) -> Paper`. Quick is the same grid, smaller: all of it
-   must end within a minute on one core, so keep one round (all experiments, one seed) under 20 s.
+   must end within a minute on one core, so keep one round (all experiments, one seed) under 15 s.
 2. Name it in `registry.PAPERS`.
 3. Claims first: write down what the paper says, with its numbers, before there are results. A judge never sees more
    than the results, and `claims.judge_change` covers most: it calls a claim reproduced where the mean is at least as

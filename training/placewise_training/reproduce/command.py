@@ -14,7 +14,7 @@ from placewise_training.reproduce import document, registry, report, runner
 from placewise_training.reproduce.design import Paper
 from placewise_training.sim.bundles import opened
 
-QUICK_LIMIT_S = 45.0  # --quick ends within a minute, start-up and plots included
+QUICK_LIMIT_S = 35.0  # --quick ends within a minute, start-up and plots on a busy machine included
 FULL_SEEDS, QUICK_SEEDS = 5, 2
 _DOCS, _ALL = "docs", "all"
 reproduce_app = typer.Typer(add_completion=False)
