@@ -81,7 +81,7 @@ class Extender:
 
     def _answer(self, gang: Gang, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
         if gang.is_released:
-            return _passed(offered)
+            return self._filter_foreign(pod, offered)
         if gang.plan is None:
             return self._refuse(gang, pod, offered, gang.text or gang.missing() or DECIDING)
         task = gang.task_of(pod)
@@ -96,7 +96,7 @@ class Extender:
         return _failed(offered, f"Placewise: {text}")
 
     def _filter_foreign(self, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
-        """A pod that is not ours must not take what was promised to a gang a moment ago."""
+        """A pod that is not ours, or was let go, must not take what was promised to a gang a moment ago."""
         wanted = sum(pod.requests.get(name, 0.0) for name in self.host.rules.gpu_resources)
         held = self.host.pods.gpus_held() if wanted and self.is_reservation_protected else {}
         if not held:
