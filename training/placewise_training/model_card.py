@@ -29,11 +29,8 @@ _LIMITS = """
   but neither its step time nor its reported speed can be used.
 * How much of a NIC synchronisation reaches differs between fabrics, and can only be seen in speeds that hosts report.
   Training draws it per simulation over the whole range; without reports the net can only guess the middle.
-* Jobs that share one GPU are in a quarter of the training simulations, in pairs; tokens tell how many GPUs of a node
-  are held, not which two jobs share one.
 * Trained on 3 to 12 nodes of 2 to 8 GPUs, gangs of at most 8 workers, 25 to 100 Gbit/s. Outside of it nothing is
-  promised; the spread is calibrated on simulations like those it was trained on, and too small elsewhere where it is
-  in the table above.
+  promised, of the spread neither: it was calibrated on simulations like those.
 * Labels come from the simulator's training truth, with its noise: as good as the measurements that truth rests on.
 """
 
@@ -80,15 +77,37 @@ def card(report: Mapping[str, Any], figure: str = "") -> str:
         f"simulations (SHA-256 `{report['data']['training'][:16]}…`)",
         "seconds": _seconds(report["seconds"]),
         "feature schema": f"`{report['feature_schema'][:16]}…`",
-        "begins with": f"the weights of an earlier run (SHA-256 `{report['data']['start'][:16]}…`)"
-        if "start" in report["data"]
-        else "random weights",
+        "begins with": _begins(report),
         "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
         if "opset" in report
         else "-",
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report, figure) + _LIMITS
+    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report, figure) + _LIMITS + _shared(report)
+
+
+def _shared(report: Mapping[str, Any]) -> str:
+    if report["args"].get("spread_only"):
+        return """\
+* The speeds were learned without shared GPUs and with a report of nearly every neighbour: where many have just started,
+  they err more. Only the spread has seen such samples. The members of the ensemble are still equal, so that the spread
+  is the expected error alone.
+"""
+    return """\
+* Jobs that share one GPU are in a quarter of the training simulations, in pairs; tokens tell how many GPUs of a node
+  are held, not which two jobs share one.
+"""
+
+
+def _begins(report: Mapping[str, Any]) -> str:
+    if "start" not in report["data"]:
+        return "random weights"
+    earlier = f"the weights of an earlier run (SHA-256 of its checkpoint `{report['data']['start'][:16]}…`)"
+    return (
+        f"{earlier}; only the spread was trained here, the speeds are that run's"
+        if report["args"].get("spread_only")
+        else earlier
+    )
 
 
 def _seconds(seconds: Mapping[str, float]) -> str:

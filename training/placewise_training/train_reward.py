@@ -23,7 +23,7 @@ from placewise_core.part_tokens import REPORTED
 from placewise_training.data import reward_samples
 from placewise_training.data.reward_samples import Sample, collate, fingerprint, judging_situation, training_situation
 from placewise_training.judge_reward import beyond, calibration, constant_error, errors, judge, spread_limit
-from placewise_training.models.reward import RewardNet, relative_error, scale_loss
+from placewise_training.models.reward import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
 
 SCHEMA = "placewise.reward/1"
 CHECKPOINT, REPORT = "reward.pt", "reward.json"
@@ -69,6 +69,9 @@ class Args:
     start: str = field(
         default="", metadata={"help": "Checkpoint (reward.pt) of an equal net whose weights to begin with."}
     )
+    spread_only: bool = field(
+        default=False, metadata={"help": "Keep the speeds it begins with and train only what it expects to err by."}
+    )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 
@@ -90,6 +93,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
     # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad = name in SPREAD_PARAMETERS or not args.spread_only
     optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
     if args.start:
@@ -121,7 +126,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
                 now = _validation_error(net, held_back, device)
                 if write is not None:
                     write("loss/held_back", now, step)
-                if now < best:
+                if now <= best:  # equal where only the spread learns: then the latest
                     best, best_state = now, _copied(net)
                 _keep(args, net, optimiser, schedule, step + 1, best, best_state)
             show(f"training, held-back error {best:.1%}", step + 1, args.steps)

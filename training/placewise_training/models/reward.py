@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from placewise_core.part_tokens import REPORTED
 
+SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: what it expects to err by; no speed depends on them
 _MASKED = -1e9
 _LOWEST = -1e3  # below any activation
 _LEAST, _MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
