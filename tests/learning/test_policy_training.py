@@ -16,10 +16,11 @@ from placewise_training.export_policy import export_policy
 from placewise_training.models.policy import PolicyNet, masked_log_probabilities
 from placewise_training.policy_batches import ask, collate, log_pi_taken
 from placewise_training.policy_card import card
+from placewise_training.policy_checkpoint import Run, load_net
 from placewise_training.policy_rollouts import Chunk, Conduct, Episode, Interval, Step, jobs_of, rollout, situation
 from placewise_training.policy_teacher import Teacher
 from placewise_training.sim.bundles import Bundle
-from placewise_training.train_policy import Args, exported, gae, load_net, train
+from placewise_training.train_policy import Args, exported, gae, train
 
 NODES = 4
 TINY = Args(width=16, heads=2, layers=1, simulations=3, jobs=8, judged_seeds=1, judged_jobs=8, validation_simulations=1)
@@ -64,8 +65,8 @@ def toy(rng: np.random.Generator, model: PolicyNet) -> tuple[Episode, float]:
     return Episode([Interval([chunk], reward)], 0.0, 1), float(odds[right])
 
 
-def run_of(model: PolicyNet) -> train_policy._Run:
-    return train_policy._Run(model, torch.optim.Adam(model.parameters()))
+def run_of(model: PolicyNet) -> Run:
+    return Run(model, torch.optim.Adam(model.parameters()))
 
 
 def test_gae_is_its_definition() -> None:

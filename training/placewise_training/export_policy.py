@@ -7,8 +7,9 @@ by `placewise bundle build`.
 import json
 from pathlib import Path
 
+from placewise_training.policy_checkpoint import CHECKPOINT, load_net
 from placewise_training.policy_onnx import DECODER, ENCODER, OPSET, parity, sample_of, write_onnx
-from placewise_training.train_policy import CHECKPOINT, REPORT, load_net
+from placewise_training.train_policy import REPORT
 
 TOLERANCE = 1e-5  # absolute and relative
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -28,6 +28,7 @@ from placewise_core.place.search import SpeedScorer
 from placewise_training.evaluate_policy import FIRST_SEED, Contender, Setting, average_jct_s
 from placewise_training.models.policy import PolicyNet
 from placewise_training.policy_batches import ask, collate, entropy, imitation_loss, log_pi_taken
+from placewise_training.policy_checkpoint import Run, copied, keep, restore
 from placewise_training.policy_onnx import write_onnx
 from placewise_training.policy_rollouts import (
     Chunk,
@@ -48,7 +49,7 @@ from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.nets import OnnxPolicy, OnnxScorer
 
 SCHEMA = "placewise.policy/1"
-CHECKPOINT, REPORT = "policy.pt", "policy.json"
+REPORT = "policy.json"
 METHODS = ("imitate", "actor-critic", "ppo", "imitate+actor-critic", "imitate+ppo")
 FIRST_VALIDATION_SEED = 900_000  # beyond those of training, below those of nothing else
 _ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model")  # not of the model: left out of its report
@@ -106,21 +107,6 @@ class Args:
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 
-@dataclass(slots=True)
-class _Run:
-    """What a checkpoint holds."""
-
-    net: PolicyNet
-    optimiser: torch.optim.Optimizer
-    rounds: int = 0
-    tasks: int = 0
-    best: float = float("inf")
-    best_state: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    digest: str = ""
-    seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
     """Trains and judges; the report that is also written to `out`. Raises ValueError for an unknown method, teacher or
     reward, and for a checkpoint of another net."""
@@ -132,10 +118,10 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     scorer = _scorer(args)
 
     net = PolicyNet(args.width, args.heads, args.layers)
-    run = _Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
+    run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
     if args.resume:
-        _restore(args, run)
-    run.best_state = run.best_state or _copied(net)
+        restore(args.out, run)
+    run.best_state = run.best_state or copied(net)
     kept: deque[Chunk] = deque(maxlen=40_000)  # what imitation learned from so far
     replay: deque[tuple[Interval, Chunk, Step, Interval | None]] = deque(maxlen=max(1, args.replay))
     yardsticks: list[float] = []
@@ -171,12 +157,12 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
                 # Imitation ends on a rate that has fallen to a tenth: its last weights are its best, and a validation
                 # of a few simulations would only choose by chance. Reinforcement has no such end.
                 if method == "imitate" or now < run.best:
-                    run.best, run.best_state = now, _copied(net)
+                    run.best, run.best_state = now, copied(net)
             for name, value in losses.items():
                 write(f"{method}/{name}", value, run.tasks)
             run.seconds += time.perf_counter() - began
             began = time.perf_counter()
-            _keep(args, run)
+            keep(args.out, run)
             show(f"training, {method}: JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
 
     net.load_state_dict(run.best_state)
@@ -204,7 +190,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
 
 def _episodes(
-    args: Args, run: _Run, method: str, share: float, scorer: SpeedScorer | None, show: Show
+    args: Args, run: Run, method: str, share: float, scorer: SpeedScorer | None, show: Show
 ) -> Iterator[Episode]:
     first = 100_000 * args.seed + run.rounds * args.simulations
     net = exported(run.net, args.out)
@@ -263,7 +249,7 @@ def _validate(args: Args, net: PolicyNet, yardsticks: Sequence[float]) -> float:
 
 def _imitate(
     args: Args,
-    run: _Run,
+    run: Run,
     kept: deque[Chunk],
     episodes: Sequence[Episode],
     share: float,
@@ -289,7 +275,7 @@ def _imitate(
 
 
 def _ppo(
-    args: Args, run: _Run, episodes: Sequence[Episode], rng: np.random.Generator, device: torch.device
+    args: Args, run: Run, episodes: Sequence[Episode], rng: np.random.Generator, device: torch.device
 ) -> dict[str, float]:
     """Proximal policy optimisation: clipped ratios, advantages by GAE over scheduling intervals."""
     samples: list[tuple[Chunk, float, float]] = []  # encoding, advantage, return
@@ -322,7 +308,7 @@ def _ppo(
 
 def _actor_critic(
     args: Args,
-    run: _Run,
+    run: Run,
     replay: deque[tuple[Interval, Chunk, Step, Interval | None]],
     episodes: Sequence[Episode],
     share: float,
@@ -389,7 +375,7 @@ def gae(rewards: Sequence[float], values: Sequence[float], discounts: Sequence[f
     return advantages[::-1]
 
 
-def _step(run: _Run, loss: torch.Tensor, rate: float) -> None:
+def _step(run: Run, loss: torch.Tensor, rate: float) -> None:
     for group in run.optimiser.param_groups:
         group["lr"] = rate
     run.optimiser.zero_grad()
@@ -438,50 +424,6 @@ def _judged(args: Args, net: PolicyNet, show: Show) -> dict[str, Any]:
     return {"avg_jct_s": found}
 
 
-def load_net(checkpoint: Path) -> PolicyNet:
-    """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
-    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    if stored["feature_schema"] != feature_schema("policy")["hash"]:
-        raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
-    net = PolicyNet(**stored["shape"])
-    net.load_state_dict(stored["best_state"])
-    return net.eval()
-
-
-def _keep(args: Args, run: _Run) -> None:
-    """Whole or not at all: written beside and renamed."""
-    torch.save(
-        {
-            "feature_schema": feature_schema("policy")["hash"],
-            "shape": run.net.shape,
-            "net": run.net.state_dict(),
-            "optimiser": run.optimiser.state_dict(),
-            "rounds": run.rounds,
-            "tasks": run.tasks,
-            "best": run.best,
-            "best_state": run.best_state,
-            "digest": run.digest,
-            "seconds": run.seconds,
-            "history": run.history,
-        },
-        args.out / "policy.part",
-    )
-    (args.out / "policy.part").replace(args.out / CHECKPOINT)
-
-
-def _restore(args: Args, run: _Run) -> None:
-    """What was kept to learn from again is not in a checkpoint: it fills up anew."""
-    path = args.out / CHECKPOINT
-    stored = torch.load(path, map_location="cpu", weights_only=True)
-    if stored["feature_schema"] != feature_schema("policy")["hash"] or stored["shape"] != run.net.shape:
-        raise ValueError(f"{path}: a checkpoint of another net or of other features")
-    run.net.load_state_dict(stored["net"])
-    run.optimiser.load_state_dict(stored["optimiser"])
-    run.rounds, run.tasks, run.digest = int(stored["rounds"]), int(stored["tasks"]), str(stored["digest"])
-    run.seconds = float(stored["seconds"])
-    run.best, run.best_state, run.history = float(stored["best"]), stored["best_state"], list(stored["history"])
-
-
 def _check(args: Args) -> None:
     if args.method not in METHODS:
         raise ValueError(f"no method is called {args.method!r}; there are: {', '.join(METHODS)}")
@@ -518,10 +460,6 @@ def _scorer(args: Args) -> SpeedScorer | None:
         return None
     shipped = resources.files("placewise_service").joinpath("bundles", "default", "reward.onnx")
     return OnnxScorer.load(args.reward_model or Path(str(shipped)))
-
-
-def _copied(net: PolicyNet) -> dict[str, torch.Tensor]:
-    return {name: value.detach().cpu().clone() for name, value in net.state_dict().items()}
 
 
 def _digest(before: str, episodes: Sequence[Episode]) -> str:
