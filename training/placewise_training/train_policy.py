@@ -117,10 +117,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     args.out.mkdir(parents=True, exist_ok=True)
     scorer = _scorer(args)
 
-    net = PolicyNet(args.width, args.heads, args.layers)
+    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # where the optimiser keeps its moments
     run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
     if args.resume:
         restore(args.out, run)
+    net.cpu().eval()  # it acts on the CPU, through ONNX Runtime, and goes to the device to learn
     run.best_state = run.best_state or copied(net)
     kept: deque[Chunk] = deque(maxlen=40_000)  # what imitation learned from so far
     replay: deque[tuple[Interval, Chunk, Step, Interval | None]] = deque(maxlen=max(1, args.replay))
