@@ -110,7 +110,7 @@ def forget(file: str) -> Callable[[Path], None]:
         (other_features, "other features"),
         (forget(policy_net.DECODER), "policy_encoder.onnx has no policy_decoder.onnx beside it"),
         (forget(policy_net.REPORT), "policy_encoder.onnx has no policy.json beside it"),
-        (lambda directory: (directory / policy_net.REPORT).write_text("{}"), "not a placewise.policy/1"),
+        (lambda directory: (directory / policy_net.REPORT).write_text("{}"), "not a placewise.policy/2"),
     ],
 )
 def test_a_damaged_net_is_refused_even_with_right_checksums(

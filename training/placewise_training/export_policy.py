@@ -7,9 +7,10 @@ by `placewise bundle build`.
 import json
 from pathlib import Path
 
+from placewise_training.models.policy_serving import OPSET
 from placewise_training.policy_checkpoint import CHECKPOINT, load_net
-from placewise_training.policy_onnx import DECODER, ENCODER, OPSET, parity, sample_of, write_onnx
-from placewise_training.train_policy import REPORT
+from placewise_training.policy_onnx import DECODER, ENCODER, parity, sample_of, write_onnx
+from placewise_training.train_policy import REPORT, SCHEMA
 
 TOLERANCE = 1e-5  # absolute and relative
 
@@ -30,6 +31,6 @@ def export_policy(run: Path, into: Path) -> tuple[Path, Path]:
             part.unlink()
         raise PolicyParityError(f"torch and ONNX Runtime differ by {worst:.2g}")
     report = json.loads((run / REPORT).read_text("utf-8"))
-    report |= {"opset": OPSET, "parity": worst, "sample": sample_of(*parts)}
+    report |= {"schema": SCHEMA, "opset": OPSET, "parity": worst, "sample": sample_of(*parts)}
     (into / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return parts[0].replace(into / ENCODER), parts[1].replace(into / DECODER)

@@ -48,7 +48,7 @@ from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.nets import OnnxPolicy, OnnxScorer
 
-SCHEMA = "placewise.policy/1"
+SCHEMA = "placewise.policy/2"
 REPORT = "policy.json"
 METHODS = ("imitate", "actor-critic", "ppo", "imitate+actor-critic", "imitate+ppo")
 FIRST_VALIDATION_SEED = 900_000  # beyond those of training, below those of nothing else

@@ -12,14 +12,18 @@ import onnxruntime
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Float32, Observation
 from placewise_core.place.harmony import PolicyState
+from placewise_core.policy_inputs import ENCODER_OUTPUTS, IS_NEW, encoder_inputs
 from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
 
 POLICY_ENCODER, POLICY_DECODER, POLICY_REPORT = "policy_encoder.onnx", "policy_decoder.onnx", "policy.json"
 _BOTH = f"{POLICY_ENCODER} and {POLICY_DECODER}"
-_SCHEMA = "placewise.policy/1"
-_STATES = ("node_state", "job_state")
-_MINUTES = "minutes"  # a further output of encoders that guess how long jobs run
-_WARM_UP = ((1, 1), (30, 33), (64, 48))  # (nodes, jobs): the smallest, a usual one, the largest
+_SCHEMA = "placewise.policy/2"
+*_STATES, _MINUTES = ENCODER_OUTPUTS  # minutes: of encoders that guess how long jobs run
+_WARM_UP = (
+    (1, 1, 0),
+    (30, 33, 32),
+    (64, 48, 32),
+)  # (nodes, jobs, running ones): the smallest, a usual one, the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class PolicyRuntime:
 
     encoder: onnxruntime.InferenceSession
     decoder: onnxruntime.InferenceSession
-    outputs: tuple[str, ...] = _STATES
+    outputs: tuple[str, ...] = ENCODER_OUTPUTS
 
     @classmethod
     def load(cls, encoder: bytes, decoder: bytes, report: Mapping[str, Any]) -> Self:
@@ -38,31 +42,24 @@ class PolicyRuntime:
             raise ModelError(f"{POLICY_REPORT} is not a {_SCHEMA} document")
         session = open_session(encoder, POLICY_ENCODER)
         guesses = _MINUTES in {output.name for output in session.get_outputs()}
-        outputs = (*_STATES, _MINUTES) if guesses else _STATES
+        outputs = ENCODER_OUTPUTS if guesses else tuple(_STATES)
         runtime = cls(session, open_session(decoder, POLICY_DECODER), outputs)
         check_features(runtime.encoder, POLICY_ENCODER, "policy")
         check_features(runtime.decoder, POLICY_DECODER, "policy")
         runtime._check_sample(report)
-        for nodes, jobs in _WARM_UP:
-            runtime.decode(runtime.encode(_blank(nodes, jobs)), 0, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
+        for nodes, jobs, running in _WARM_UP:
+            state = runtime.encode(_blank(nodes, jobs, running))
+            runtime.decode(state, 0, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
         return runtime
 
     def encode(self, seen: Observation) -> PolicyState:
-        """States of all nodes and jobs of one observation, which is a batch of one without padding."""
-        feeds = {
-            "nodes": seen.nodes[None],
-            "jobs": seen.jobs[None],
-            "placement": seen.placement[None],
-            "job_mask": np.ones((1, len(seen.jobs)), dtype=np.float32),
-            "node_mask": np.ones((1, len(seen.nodes)), dtype=np.float32),
-        }
-        nodes, jobs, *minutes = self.encoder.run(self.outputs, feeds)
-        return PolicyState(nodes[0], jobs[0], minutes[0][0] if minutes else None)
+        """States of all nodes and of the new jobs of one observation."""
+        return PolicyState(*self.encoder.run(self.outputs, encoder_inputs(seen)))
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         """(2C,) logits of the next task of job `job`: a worker on each node, then a parameter server on each."""
-        feeds = {"node_state": state.nodes[None], "job_state": state.jobs[job : job + 1], "step": step[None]}
-        logits: Float32 = self.decoder.run(("logits",), feeds)[0][0]
+        feeds = {"node_state": state.nodes, "job_state": state.jobs[job : job + 1], "step": step}
+        logits: Float32 = self.decoder.run(("logits",), feeds)[0]
         return logits
 
     def _check_sample(self, report: Mapping[str, Any]) -> None:
@@ -83,10 +80,12 @@ class PolicyRuntime:
             raise ModelError(f"{_BOTH} do not answer their sample as when exported")
 
 
-def _blank(nodes: int, jobs: int) -> Observation:
+def _blank(nodes: int, jobs: int, running: int) -> Observation:
+    tokens = np.zeros((jobs, JOB_FEATURES), dtype=np.float32)
+    tokens[: jobs - running, IS_NEW] = 1.0
     return Observation(
         nodes=np.zeros((nodes, NODE_FEATURES), dtype=np.float32),
-        jobs=np.zeros((jobs, JOB_FEATURES), dtype=np.float32),
+        jobs=tokens,
         placement=np.zeros((jobs, nodes, 2), dtype=np.float32),
         current=-1,
     )

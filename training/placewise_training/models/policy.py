@@ -14,9 +14,9 @@ from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PA
 
 _MASKED = -1e9
 _ROLES = 2  # worker, parameter server: the last axis of a placement and the halves of the actions
-_LINEAR_MINUTES = len(JOB_COLUMNS) + [column.name for column in PACE_COLUMNS].index("linear_minutes_left")
-_MINUTES_SCALE = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
-_MOST_LOG_MINUTES = 12.0  # four months
+LINEAR_MINUTES = len(JOB_COLUMNS) + [column.name for column in PACE_COLUMNS].index("linear_minutes_left")
+MINUTES_SCALE = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
+MOST_LOG_MINUTES = 12.0  # four months
 
 
 class PolicyEncoder(nn.Module):
@@ -58,8 +58,8 @@ class PolicyEncoder(nn.Module):
 
     def minutes(self, jobs: Tensor, job_state: Tensor) -> Tensor:
         """(…, J) minutes each job will run, from its token (…, J, JOB_FEATURES) and its state (…, J, D)."""
-        log_minutes = jobs[..., _LINEAR_MINUTES] / _MINUTES_SCALE + self.length(job_state).squeeze(-1)
-        return torch.exp(log_minutes.clamp(0.0, _MOST_LOG_MINUTES)) - 1.0
+        log_minutes = jobs[..., LINEAR_MINUTES] / MINUTES_SCALE + self.length(job_state).squeeze(-1)
+        return torch.exp(log_minutes.clamp(0.0, MOST_LOG_MINUTES)) - 1.0
 
 
 def _edges(placement: Tensor) -> Tensor:

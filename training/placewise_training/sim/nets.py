@@ -15,8 +15,7 @@ from placewise_core.features import Float32, Observation, feature_schema
 from placewise_core.part_tokens import PartTokens
 from placewise_core.place.harmony import PolicyState
 from placewise_core.place.ldwp_rows import COLUMNS
-
-_ENCODED = ("node_state", "job_state", "minutes")
+from placewise_core.policy_inputs import ENCODER_INPUTS, ENCODER_OUTPUTS, encoder_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +43,18 @@ class OnnxPolicy:
 
     @classmethod
     def load(cls, encoder: Path, decoder: Path) -> Self:
-        """Raises ValueError for a net of other features."""
-        return cls(_session(encoder, "policy"), _session(decoder, "policy"))
+        """Raises ValueError for a net of other features, and for one that was exported in an earlier form."""
+        net = cls(_session(encoder, "policy"), _session(decoder, "policy"))
+        if {given.name for given in net.encoder.get_inputs()} != set(ENCODER_INPUTS):
+            raise ValueError(f"{encoder}: takes other inputs than this version gives: export it again")
+        return net
 
     def encode(self, seen: Observation) -> PolicyState:
-        feeds = {
-            "nodes": seen.nodes[None],
-            "jobs": seen.jobs[None],
-            "placement": seen.placement[None],
-            "job_mask": np.ones((1, len(seen.jobs)), dtype=np.float32),
-            "node_mask": np.ones((1, len(seen.nodes)), dtype=np.float32),
-        }
-        nodes, jobs, minutes = self.encoder.run(_ENCODED, feeds)
-        return PolicyState(nodes[0], jobs[0], minutes[0])
+        return PolicyState(*self.encoder.run(ENCODER_OUTPUTS, encoder_inputs(seen)))
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
-        feeds = {"node_state": state.nodes[None], "job_state": state.jobs[job : job + 1], "step": step[None]}
-        return np.asarray(self.decoder.run(("logits",), feeds)[0][0], dtype=np.float32)
+        feeds = {"node_state": state.nodes, "job_state": state.jobs[job : job + 1], "step": step}
+        return np.asarray(self.decoder.run(("logits",), feeds)[0], dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
