@@ -94,6 +94,34 @@ def test_the_likeliest_action_is_taken_task_by_task() -> None:
     np.testing.assert_array_equal(view.free, free)
 
 
+def test_a_claimed_proposal_is_on_the_view_as_if_it_had_been_added() -> None:
+    view, added = a_view(), a_view()
+    job = with_servers("a")
+    claimed, proposed = (
+        Harmony(Spreads(), Consolidate()).claim(job, view, context()),
+        Harmony(Spreads(), Consolidate()).propose(job, added, context()),
+    )
+    assert claimed is not None
+    assert proposed is not None
+    assert claimed.is_claimed
+    assert claimed.assignments == proposed.assignments
+    view.hold(RunningJob(job, claimed.assignments))
+    added.add_job(RunningJob(job, proposed.assignments))
+    np.testing.assert_array_equal(view.free, added.free)
+    np.testing.assert_array_equal(view.free_gpus(), added.free_gpus())
+    view.remove_job(job.id)
+    np.testing.assert_array_equal(view.free, a_view().free)
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("torn"), "encode", "nan"])
+def test_where_the_net_fails_nothing_stays_claimed(answer: object) -> None:
+    view = a_view()
+    proposal = Harmony(Broken(answer), Consolidate()).claim(with_servers("a"), view, context())
+    assert proposal is not None
+    assert (proposal.is_fallback, proposal.is_claimed) == (True, False)
+    np.testing.assert_array_equal(view.free, a_view().free)
+
+
 def test_explain_gives_the_likeliest_actions_of_each_task() -> None:
     proposal = Harmony(Spreads(), Consolidate()).propose(with_servers("a"), a_view(), context(is_explaining=True))
     assert proposal is not None

@@ -134,28 +134,39 @@ class Harmony:
         return [found[job.id] if job.id in found else linear_minutes(job) for job in jobs]
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return self._propose(job, view, context, keeps_claims=False)
+
+    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        """As ClaimingPolicy.claim; a proposal of the fallback comes unclaimed."""
+        return self._propose(job, view, context, keeps_claims=True)
+
+    def _propose(self, job: Job, view: ClusterView, context: PlaceContext, *, keeps_claims: bool) -> Proposal | None:
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
             return self._fall_back("deadline", job, view, context)
         try:
-            proposal = self.decode(job, view, context, _most_likely)
+            proposal = self.decode(job, view, context, _most_likely, keeps_claims=keeps_claims)
         except Exception as error:  # whatever the runtime raises: a broken net never fails a call
             return self._fall_back(type(error).__name__, job, view, context)
         return proposal or self._fall_back("dead end", job, view, context)
 
-    def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
-        """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
+    def decode(
+        self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose, *, keeps_claims: bool = False
+    ) -> Proposal | None:
+        """The gang placed action by action; None where that leads into a dead end. Raises what the net raises.
+
+        `keeps_claims` leaves a proposal, and nothing else, claimed on the view."""
         encoded = self._encoded
         if encoded is not None and encoded.serves(job, view, context):
-            builder = GangBuilder(job, view, context, encoded.rows, claims_last=False)
-            proposal = _Decoding(self._net, encoded, builder, choose).run()
+            builder = GangBuilder(job, view, context, encoded.rows, claims_last=keeps_claims)
+            proposal = _Decoding(self._net, encoded, builder, choose).run(keeps_claims)
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = self._chunk(job, context)
         rows = shortlist(batch, view, context, self._most_nodes)
-        builder = GangBuilder(job, view, context, rows, claims_last=False)
+        builder = GangBuilder(job, view, context, rows, claims_last=keeps_claims)
         if builder.is_stuck():
             return None
-        return _Decoding(self._net, self._encode(batch, rows, view, context), builder, choose).run()
+        return _Decoding(self._net, self._encode(batch, rows, view, context), builder, choose).run(keeps_claims)
 
     def _encode(self, batch: Sequence[Job], rows: IntArray, view: ClusterView, context: PlaceContext) -> _Encoded:
         everywhere = len(rows) == view.size
@@ -217,28 +228,30 @@ def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, floa
 
 
 class _Decoding:
-    """One gang on one encoding. For one use; the view is as before when `run` returns."""
+    """One gang on one encoding. For one use; the view is as before when `run` returns, unless claims are kept."""
 
     def __init__(self, net: PolicyNet, encoded: _Encoded, builder: GangBuilder, choose: Choose) -> None:
         self._net, self._encoded, self._builder, self._choose = net, encoded, builder, choose
         self._candidates: list[Candidate] = []
         self._propensity = 1.0
 
-    def run(self) -> Proposal | None:
+    def run(self, keeps_claims: bool) -> Proposal | None:
         builder, state = self._builder, self._encoded.state
         if builder.is_stuck():
             return None
         token, steps = self._encoded.token_of(builder.job), StepTokens(builder)
+        proposal = None
         try:
-            while True:
-                c = self._place(self._net.decode(state, token, steps.features))
-                if c < 0:
-                    return None
+            while (c := self._place(self._net.decode(state, token, steps.features))) >= 0:
                 if builder.is_complete:
-                    return Proposal(builder.placement(), self._propensity, tuple(self._candidates))
+                    candidates = tuple(self._candidates)
+                    proposal = Proposal(builder.placement(), self._propensity, candidates, is_claimed=keeps_claims)
+                    return proposal
                 steps.update(c)
+            return None
         finally:
-            builder.give_back()
+            if proposal is None or not keeps_claims:
+                builder.give_back()
 
     def _place(self, logits: Float32) -> int:
         """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out

@@ -79,7 +79,8 @@ class BestOfK:
             raise ValueError("a search needs a policy that proposes")
         self._proposers = tuple(proposers)
         self._scorer = scorer
-        self._spread_limit = scorer.spread_limit if isinstance(scorer, UncertainScorer) else math.inf
+        self._uncertain = scorer if isinstance(scorer, UncertainScorer) and math.isfinite(scorer.spread_limit) else None
+        self._spread_limit = math.inf if self._uncertain is None else self._uncertain.spread_limit
         self._most = most
         self._arranger = arranger
         self._monotonic_s = monotonic_s
@@ -130,8 +131,8 @@ class BestOfK:
     def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view)
         spread: FloatArray = np.zeros(len(proposals))
-        if isinstance(self._scorer, UncertainScorer) and math.isfinite(self._spread_limit):
-            predicted, spreads = self._scorer.speeds_and_spread(tokens)
+        if self._uncertain is not None:
+            predicted, spreads = self._uncertain.speeds_and_spread(tokens)
             spread = np.where(tokens.job == 0, spreads, 0.0).max(axis=1)
         else:
             predicted = self._speeds(job, proposals, tokens)
