@@ -1,11 +1,11 @@
-"""torch → ONNX: dynamic axes, pinned opset, parity with ONNX Runtime checked before anything is written.
+"""torch → ONNX in the form that is served (models.reward_serving): pinned opset, parity with ONNX Runtime checked
+before anything is written.
 
 Writes `reward.onnx` and completes `reward.json`, which carries the parity sample the service checks when it loads the
 bundle. The manifest, with the checksums, is written by `placewise bundle build`.
 """
 
 import json
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,19 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from torch.onnx.symbolic_helper import parse_args
-from torch.onnx.utils import register_custom_op_symbolic
 
 from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_training.models.onnx_graph import OPSET as SERVED_OPSET
 from placewise_training.models.reward import RewardNet
+from placewise_training.models.reward_serving import serving_reward
 from placewise_training.sim.nets import OnnxScorer
 from placewise_training.train_reward import CHECKPOINT, REPORT, load_net
 
-OPSET = 18
+OPSET = 18  # of the nets that torch's exporter writes
 TOLERANCE = 1e-5  # absolute and relative
 MODEL = "reward.onnx"
 _INPUTS = ("tokens", "job", "node")
 _OUTPUTS = ("speed", "spread")
-_AXES = {name: {0: "placements", 1: "tokens"} for name in (*_INPUTS, *_OUTPUTS)}
 # Sizes the parity is checked on: one token, one placement, many of both.
 _SIZES = ((1, 1), (1, 17), (8, 24), (3, 96))
 
@@ -49,7 +48,7 @@ def export_reward(run: Path, into: Path) -> Path:
         part.unlink()
         raise ParityError(f"torch and ONNX Runtime differ by {worst:.2g}")
     report = json.loads((run / REPORT).read_text("utf-8"))
-    report |= {"opset": OPSET, "parity": worst, "sample": sample_of(part)}
+    report |= {"opset": SERVED_OPSET, "parity": worst, "sample": sample_of(part)}
     (into / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     part.replace(into / MODEL)
     return into / MODEL
@@ -57,34 +56,9 @@ def export_reward(run: Path, into: Path) -> Path:
 
 def write_onnx(net: RewardNet, path: Path) -> None:
     """The net alone, its feature schema in the model's own metadata."""
-    net.eval()
-    example = tuple(torch.from_numpy(array) for array in random_inputs(2, 5, seed=0).values())
-    register_custom_op_symbolic("aten::scatter_reduce", _scatter_max, OPSET)
-    with warnings.catch_warnings():
-        # The tracer is deprecated; the exporter that follows it needs a further package for the same small graph.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.onnx.export(
-            net,
-            example,
-            str(path),
-            input_names=list(_INPUTS),
-            output_names=list(_OUTPUTS),
-            dynamic_axes=_AXES,
-            opset_version=OPSET,
-            dynamo=False,
-        )
-    model = onnx.load(str(path))
+    model = serving_reward(net.eval(), PART_FEATURES)
     onnx.helper.set_model_props(model, {"feature_schema": str(feature_schema("reward")["hash"])})
-    onnx.checker.check_model(model)
     onnx.save(model, str(path))
-
-
-@parse_args("v", "i", "v", "v", "s", "b")
-def _scatter_max(graph: Any, target: Any, axis: int, index: Any, source: Any, reduce: str, include_self: bool) -> Any:
-    """One node: the exporter's own way asks for the rank at run time and leaves shapes that the runtime warns about."""
-    if reduce != "amax" or not include_self:
-        raise ValueError(f"scatter_reduce with {reduce!r} is not exported here")
-    return graph.op("ScatterElements", target, index, source, axis_i=axis, reduction_s="max")
 
 
 def parity(net: RewardNet, path: Path) -> float:

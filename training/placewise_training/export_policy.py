@@ -7,7 +7,7 @@ by `placewise bundle build`.
 import json
 from pathlib import Path
 
-from placewise_training.models.policy_serving import OPSET
+from placewise_training.models.onnx_graph import OPSET
 from placewise_training.policy_checkpoint import CHECKPOINT, load_net
 from placewise_training.policy_onnx import DECODER, ENCODER, parity, sample_of, write_onnx
 from placewise_training.train_policy import REPORT, SCHEMA

@@ -7,18 +7,14 @@ what the decoder reads. What the decoder would compute of the states alone, anew
 once. Weights are shared with the trained form; the parity of both is checked at every export.
 """
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import onnx
-import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor, nn
+from torch import nn
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
 from placewise_core.policy_inputs import DECODER_INPUTS, ENCODER_INPUTS, ENCODER_OUTPUTS
+from placewise_training.models.onnx_graph import Graph, Shape, linears
 from placewise_training.models.policy import (
     LINEAR_MINUTES,
     MINUTES_SCALE,
@@ -28,15 +24,10 @@ from placewise_training.models.policy import (
     PolicyNet,
 )
 
-OPSET = 23  # the first with Attention
-_IR_VERSION = 10
-
-Shape = tuple[int | str, ...]
-
 
 def serving_encoder(net: PolicyNet) -> onnx.ModelProto:
     """ENCODER_INPUTS as policy_inputs.encoder_inputs makes them → node_state (M, D), job_state (N, D), minutes (N,)."""
-    encoder, decoder, graph = net.encoder, net.decoder, _Graph()
+    encoder, decoder, graph = net.encoder, net.decoder, Graph()
     width = decoder.dense.in_features
     of_node = graph.mlp("nodes", encoder.of_node)  # (M, D)
     of_job = graph.mlp("jobs", encoder.of_job)  # (J, D)
@@ -58,7 +49,7 @@ def serving_encoder(net: PolicyNet) -> onnx.ModelProto:
     return graph.model(inputs, outputs, integers=("sizes", "kept"))
 
 
-def _layer(graph: "_Graph", layer: EdgeLayer, x: str, *, is_last: bool) -> str:
+def _layer(graph: Graph, layer: EdgeLayer, x: str, *, is_last: bool) -> str:
     """EdgeLayer on (P, D); the last one on all tokens for those of `kept` alone."""
     every = graph.norm(x, layer.before_attention)
     asking, edges = every, "edges"
@@ -84,7 +75,7 @@ def _layer(graph: "_Graph", layer: EdgeLayer, x: str, *, is_last: bool) -> str:
     return graph.op("Add", x, graph.mlp(graph.norm(x, layer.before_dense), layer.dense))
 
 
-def _bias(graph: "_Graph", layer: EdgeLayer, edges: str) -> str:
+def _bias(graph: Graph, layer: EdgeLayer, edges: str) -> str:
     """(1, H, Q, P): what the edges (Q, P, 2) add to each head's scores."""
     flat = graph.op("Reshape", edges, graph.of(np.array([-1, 2])))
     by_head = graph.op("Gemm", graph.of(layer.along.weight), flat, transB=1)  # (H, Q · P)
@@ -93,7 +84,7 @@ def _bias(graph: "_Graph", layer: EdgeLayer, edges: str) -> str:
     return graph.op("Reshape", by_head, shape)
 
 
-def _minutes(graph: "_Graph", length: nn.Linear, job_state: str) -> None:
+def _minutes(graph: Graph, length: nn.Linear, job_state: str) -> None:
     """PolicyEncoder.minutes of the new jobs."""
     declared: NDArray[np.float32] = np.zeros((JOB_FEATURES, 1), dtype=np.float32)
     declared[LINEAR_MINUTES] = 1.0 / MINUTES_SCALE
@@ -108,8 +99,8 @@ def _minutes(graph: "_Graph", length: nn.Linear, job_state: str) -> None:
 
 def serving_decoder(net: PolicyDecoder) -> onnx.ModelProto:
     """node_state (M, D) and job_state (1, D) of the encoder, step (M, STEP_FEATURES) → (2M,) logits."""
-    graph, width = _Graph(), net.dense.in_features
-    first, second = _linears(net.of_step)
+    graph, width = Graph(), net.dense.in_features
+    first, second = linears(net.of_step)
     now = graph.op("Relu", graph.linear("step", first))
     states = graph.op("Add", "node_state", "job_state")
     x = graph.op("Relu", graph.op("Gemm", now, graph.of(second.weight.t()), states))  # (M, D)
@@ -120,69 +111,3 @@ def serving_decoder(net: PolicyDecoder) -> onnx.ModelProto:
     graph.op("Reshape", by_role, graph.of(np.array([-1])), name="logits")
     shapes: tuple[Shape, ...] = (("M", width), (1, width), ("M", STEP_FEATURES))
     return graph.model(dict(zip(DECODER_INPUTS, shapes, strict=True)), {"logits": ("A",)})
-
-
-def _linears(layers: Iterable[nn.Module]) -> list[nn.Linear]:
-    return [layer for layer in layers if isinstance(layer, nn.Linear)]
-
-
-class _Graph:
-    """A graph under construction: each method adds what it says and gives the name of the result."""
-
-    def __init__(self) -> None:
-        self._nodes: list[onnx.NodeProto] = []
-        self._weights: list[onnx.TensorProto] = []
-        self.first = self.of(np.array([0]))  # the first axis, and where a slice begins
-
-    def of(self, values: Tensor | NDArray[Any] | np.float32) -> str:
-        """A weight or a constant."""
-        array = values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
-        name = f"weight_{len(self._weights)}"
-        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
-        return name
-
-    def op(self, kind: str, *inputs: str, name: str = "", **attributes: int | float) -> str:
-        """An operator with one result."""
-        out = name or f"{kind}_{len(self._nodes)}"
-        node = helper.make_node(kind, list(inputs), [out], f"node_{out}")
-        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        self._nodes.append(node)
-        return out
-
-    def split(self, x: str, sizes: str) -> tuple[str, str]:
-        """The first rows and the rest, by two sizes."""
-        outs = (f"{x}_head", f"{x}_tail")
-        self._nodes.append(helper.make_node("Split", [x, sizes], list(outs), f"node_{x}_split", axis=0))
-        return outs
-
-    def linear(self, x: str, layer: nn.Linear, name: str = "") -> str:
-        weight, bias = layer.weight.t(), layer.state_dict().get("bias")
-        if bias is None:
-            return self.op("MatMul", x, self.of(weight), name=name)
-        return self.op("Gemm", x, self.of(weight), self.of(bias), name=name)
-
-    def mlp(self, x: str, layers: nn.Sequential) -> str:
-        """Linear, ReLU, linear."""
-        first, second = _linears(layers)
-        return self.linear(self.op("Relu", self.linear(x, first)), second)
-
-    def wide(self, x: str, layers: nn.ModuleList) -> str:
-        """Linear layers without bias, their results side by side."""
-        return self.op("MatMul", x, self.of(torch.cat([layer.weight.t() for layer in _linears(layers)], dim=1)))
-
-    def norm(self, x: str, layer: nn.LayerNorm) -> str:
-        return self.op("LayerNormalization", x, self.of(layer.weight), self.of(layer.bias), epsilon=layer.eps)
-
-    def model(
-        self, inputs: dict[str, Shape], outputs: dict[str, Shape], integers: tuple[str, ...] = ()
-    ) -> onnx.ModelProto:
-        """The finished graph; `integers` are the inputs that are int64, all else is float32."""
-        kinds = {name: TensorProto.INT64 if name in integers else TensorProto.FLOAT for name in (*inputs, *outputs)}
-        takes, gives = (
-            [helper.make_tensor_value_info(name, kinds[name], shape) for name, shape in named.items()]
-            for named in (inputs, outputs)
-        )
-        graph = helper.make_graph(self._nodes, "policy", takes, gives, self._weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION)
-        onnx.checker.check_model(model)
-        return model

@@ -14,9 +14,9 @@ from placewise_core.part_tokens import REPORTED
 
 SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: what it expects to err by; no speed depends on them
 _MASKED = -1e9
-_LOWEST = -1e3  # below any activation
-_LEAST, _MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
-_LEAST_SCALE, _MOST_SCALE, _FIRST_SCALE = -6.0, 1.0, -2.3  # of the logarithm of the error's scale; it begins at 10 %
+LOWEST = -1e3  # below any activation
+LEAST, MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
+LEAST_SCALE, MOST_SCALE, _FIRST_SCALE = -6.0, 1.0, -2.3  # of the logarithm of the error's scale; it begins at 10 %
 
 
 class RewardNet(nn.Module):
@@ -61,7 +61,7 @@ class RewardNet(nn.Module):
         # A gang runs at the pace of its slowest member: hence the maximum beside the mean. Gathered at each job's first
         # token, as an array over pairs of tokens would be the widest of the net and leave the cache.
         first = same_job.argmax(dim=2, keepdim=True).expand_as(x)  # (B, P, D); 0 for padding, which is below any token
-        lowest = torch.full_like(x, _LOWEST)
+        lowest = torch.full_like(x, LOWEST)
         raised = lowest.scatter_reduce(1, first, torch.where(is_token.unsqueeze(2), x, lowest), "amax")
         slowest = raised.gather(1, first)
         hidden = torch.relu(self.hidden(torch.cat([mean, slowest], dim=2)))
@@ -71,7 +71,7 @@ class RewardNet(nn.Module):
         reported = same_job @ (reported * tokens[:, :, REPORTED.start : REPORTED.start + 1]) / tokens_of_job
         level = hidden @ self.level.T + self.level_bias + reported
         scale = hidden @ self.scale.T + self.scale_bias
-        return level.clamp(_LEAST, _MOST), scale.clamp(_LEAST_SCALE, _MOST_SCALE)
+        return level.clamp(LEAST, MOST), scale.clamp(LEAST_SCALE, MOST_SCALE)
 
 
 class RelationLayer(nn.Module):
