@@ -149,6 +149,7 @@ def _without(table: Table, network: str) -> Table:
 
 def judge(of_setting: Sequence[Fold], args: Args) -> dict[str, Any]:
     """Mean absolute and root mean square error over the holes, by method; columns that never vary do not count."""
+    torch.manual_seed(args.seed)  # whatever was judged before: a resumed run judges as a whole one
     wrong: dict[str, list[Matrix]] = {}
     for fold in of_setting:
         varies = np.nan_to_num(fold.true, nan=-1.0).max(axis=0) > np.nan_to_num(fold.true, nan=2.0).min(axis=0)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 import typer
 
 from placewise_core.errors import (
@@ -45,7 +46,11 @@ class BadInputError(CommandError):
 
 
 def run(command: Callable[..., Any], args: Sequence[str] | None = None) -> int:
-    """Runs a click command; its exit code. Errors a user can act on are one line; defects keep their trace."""
+    """Runs a click command; its exit code. Errors a user can act on are one line; defects keep their trace.
+
+    What is logged on the way goes to standard error: standard output is the command's answer, which scripts parse.
+    """
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         result = command(None if args is None else list(args), standalone_mode=False)
     except Exception as error:
