@@ -46,18 +46,18 @@ class StepTokens:
     """`features` (C, STEP_FEATURES), kept up task by task. Equal at any time to what `encode_step` gives."""
 
     def __init__(self, builder: GangBuilder) -> None:
-        view, rows = builder.view, builder.rows
+        view, rows, at = builder.view, builder.rows, builder.at
         self._builder = builder
         self._wanted = {id(group): self._wants(group) for group in builder.job.groups}
         self._left = {role: builder.remaining_of(role) for role in _HERE}
         self._kinds_left = Counter(id(group) for group in builder.groups_left())
         self._nodes = {m for _, m in builder.placed}
         self._rooms: dict[Role, tuple[_Wanted, FloatArray]] = {}
-        self._rack: IntArray = view.rack[rows]
-        self._free: FloatArray = view.free[:, rows]
-        self._free[GPUS] = view.free_gpus()[rows]
-        self._inverse: FloatArray = view.inverse_capacity[:, rows]
-        self._gpus: FloatArray = np.maximum(view.gpu_exists[rows].sum(axis=1), 1.0)
+        self._rack: IntArray = view.rack[at]
+        self._free: FloatArray = view.free[:, at].copy()
+        self._free[GPUS] = view.free_gpus()[at]
+        self._inverse: FloatArray = view.inverse_capacity[:, at]
+        self._gpus: FloatArray = np.maximum(view.gpu_exists[at].sum(axis=1), 1.0)
         self.features: Float32 = np.zeros((len(rows), STEP_FEATURES), dtype=np.float32)
         self._write_usage()
         for group, m in builder.placed:
@@ -94,13 +94,13 @@ class StepTokens:
         self._write_room()
 
     def _write_usage(self) -> None:
-        view, rows, out = self._builder.view, self._builder.rows, self.features[:, _USAGE]
+        view, at, out = self._builder.view, self._builder.at, self.features[:, _USAGE]
         for column, row in enumerate((CPU, MEMORY, NETWORK)):
             out[:, column] = self._free[row] * self._inverse[row]
         out[:, 3] = self._free[GPUS] * _GPU_SCALE
         out[:, 4] = self._free[GPUS] / self._gpus
-        out[:, 5] = view.load()[rows] * _LOAD_SCALE
-        out[:, 6] = view.task_count[rows] * _COUNT_SCALE
+        out[:, 5] = view.load()[at] * _LOAD_SCALE
+        out[:, 6] = view.task_count[at] * _COUNT_SCALE
 
     def _write_here(self, c: int, group: TaskGroup) -> None:
         """One more task of the gang on candidate c."""
@@ -171,7 +171,7 @@ class StepTokens:
         builder = self._builder
         demand = builder.demand_of(group)
         assert demand is not None
-        return gpu_slots(builder.view, demand, group, builder.job.gpu_sharing)[builder.rows]
+        return gpu_slots(builder.view, demand, group, builder.job.gpu_sharing)[builder.at]
 
     def _slots_on(self, group: TaskGroup, m: int) -> int:
         builder = self._builder

@@ -18,7 +18,7 @@ _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 
 
 class GangBuilder:
-    """`rows` (C,) are the candidate nodes, as indices into the view; None means all of them.
+    """`rows` (C,) are the candidate nodes, as ascending indices into the view; None means all of them.
 
     `claims_last` False leaves the claim of the gang's last task out, for callers that only give everything back.
     """
@@ -36,12 +36,14 @@ class GangBuilder:
         self.view = view
         self.context = context
         self.rows: IntArray = np.arange(view.size) if rows is None else rows
+        # The same as an index: a slice, where it can be, is no copy.
+        self.at: slice | IntArray = slice(None) if len(self.rows) == view.size else self.rows
         self.assignments: list[Assignment] = []
         self.placed: list[tuple[TaskGroup, int]] = []
         self._left: dict[Role, list[tuple[TaskGroup, str]]] = {role: [] for role in _ROLES}
         for group, name in task_names(job):
             self._left[group.role].append((group, name))
-        self._usable: BoolArray = view.usable(context.now_s)[self.rows]
+        self._usable: BoolArray = view.usable(context.now_s)[self.at]
         self._demands: dict[int, FloatArray | None] = {id(g): view.demand_vector(g.demand) for g in job.groups}
         self._masks: dict[int, BoolArray] = {}
         self._none: BoolArray = np.zeros(len(self.rows), dtype=np.bool_)
@@ -79,7 +81,7 @@ class GangBuilder:
 
     def is_open(self, group: TaskGroup) -> BoolArray:
         """(C,) candidates that are usable and carry the labels the group asks for."""
-        return self._usable & self.view.selected(group)[self.rows] if group.node_selector else self._usable
+        return self._usable & self.view.selected(group)[self.at] if group.node_selector else self._usable
 
     @property
     def is_complete(self) -> bool:
@@ -107,7 +109,7 @@ class GangBuilder:
         demand = self._demands[id(group)]
         if demand is None:
             return self._none
-        mask = self.view.feasible(demand, group, self.job.gpu_sharing, self._everywhere)[self.rows] & self._usable
+        mask = self.view.feasible(demand, group, self.job.gpu_sharing, self._everywhere)[self.at] & self._usable
         if group.max_per_node:
             for c in np.flatnonzero(mask).tolist():
                 mask[c] = self.count(group, int(self.rows[c])) < group.max_per_node

@@ -30,6 +30,7 @@ CHUNK = 16  # jobs encoded together, as in training: attention costs the square,
 MOST_JOBS = 48  # job tokens, running ones included
 _LEAST_LEFT_S = 0.002
 _EXPLAINED_CANDIDATES = 8
+_LOWEST = np.array(-np.inf, dtype=np.float32)  # as an array: a float would be converted at every task
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ class HarmonySample:
 
 
 def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
-    return int(np.where(mask, logits, -np.inf).argmax()), 1.0
+    return int(np.where(mask, logits, _LOWEST).argmax()), 1.0
 
 
 class _Decoding:

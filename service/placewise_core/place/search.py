@@ -16,7 +16,7 @@ import numpy as np
 
 from placewise_core.features import Float32
 from placewise_core.job import Job, Role
-from placewise_core.part_tokens import PADDING, WITNESSES, PartEncoder, PartTokens
+from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.view import ClusterView, FloatArray
 
@@ -166,14 +166,13 @@ def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     jobs = (job, *(held.job for held in tokens.neighbours))
     known = [other.single_gpu_s for other in jobs if other.single_gpu_s > 0]
     middling_s = float(np.median(known)) if known else 1.0
-    weight = np.zeros(max(len(jobs), int(tokens.job.max(initial=0)) + 1))  # of witnesses none: they go on as they are
+    # Of witnesses none, as they go on as they are; nor of padding, which is the last.
+    weight = np.zeros(max(len(jobs), int(tokens.job.max(initial=0)) + 1) + 1)
     weight[: len(jobs)] = [_workers(other) / (other.single_gpu_s or middling_s) for other in jobs]
-    is_token = tokens.job != PADDING
-    per_token = np.where(is_token, weight[tokens.job], 0.0)
-    for k in range(len(speeds)):  # a job has as many tokens as nodes, all with one speed: it counts once
-        counts = np.bincount(tokens.job[k][is_token[k]], minlength=len(weight))
-        per_token[k] /= np.maximum(1, counts)[tokens.job[k]]
-    return np.asarray((speeds * per_token).sum(axis=1))
+    # A job has as many tokens as nodes, all with one speed: it counts once.
+    kind = tokens.job + 1 + len(weight) * np.arange(len(speeds))[:, None]
+    counts = np.bincount(kind.ravel())[kind]
+    return np.asarray((speeds * (weight[tokens.job] / counts)).sum(axis=1))
 
 
 def _workers(job: Job) -> int:
