@@ -26,6 +26,12 @@ from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.sim.workloads import HARMONY_MODELS
 
+_OWN_ORDER = (
+    "Mean of the three patterns, each policy with its own order of the queue. Harmony's starts short jobs first by what "
+    "they declare, the baselines' do not; the claim on shortest remaining first for everybody says what placement alone "
+    "brings."
+)
+
 
 def claims(patterns: Sequence[str]) -> list[Claim]:
     """`patterns`: the settings of figures 10 and 14."""
@@ -34,13 +40,13 @@ def claims(patterns: Sequence[str]) -> list[Claim]:
             "jct_6",
             "Harmony's mean JCT is 16 to 42 % below each of five baselines on 6 servers, over three arrival patterns",
             "−16 … −42 %",
-            judge_change("fig10", patterns, "jct", HARMONY, PAPER_BASELINES, -0.16),
+            judge_change("fig10", patterns, "jct", HARMONY, PAPER_BASELINES, -0.16, _OWN_ORDER),
         ),
         Claim(
             "jct_30",
             "On 30 servers with 1 to 10 tasks it is at least 21 % below",
             "≤ −21 %",
-            judge_change("fig14", patterns, "jct", HARMONY, PAPER_BASELINES, -0.21),
+            judge_change("fig14", patterns, "jct", HARMONY, PAPER_BASELINES, -0.21, _OWN_ORDER),
         ),
         Claim(
             "by_type",
