@@ -27,9 +27,9 @@ from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.sim.workloads import HARMONY_MODELS
 
 _OWN_ORDER = (
-    "Mean of the three patterns, each policy with its own order of the queue. Harmony's starts short jobs first by what "
-    "they declare, the baselines' do not; the claim on shortest remaining first for everybody says what placement alone "
-    "brings."
+    "Mean of the three patterns, each policy with its own order of the queue. Harmony's starts short jobs first by "
+    "what they declare, the baselines' do not; the claim on shortest remaining first for everybody says what placement "
+    "alone brings."
 )
 
 
