@@ -13,12 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler")
 PACKAGES = "golang-1.19-go dpkg-dev"
 UNAVAILABLE = 75
+LIMIT = "PLACEWISE_TEST_BUILD_LIMIT_S"
 # The vendored copy crashes in map iteration when a Go later than 1.17 compiles it; the packaged one does not.
 REPLACED_MODULE = "github.com/modern-go/reflect2"
 REPLACEMENT_PACKAGE = "golang-github-modern-go-reflect2-dev"
@@ -45,7 +47,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once must not build into one another
         if _missing(work / "bin"):
-            build(work)
+            build(work, float(environ.get(LIMIT, "inf")))
     return _checked(work / "bin")
 
 
@@ -55,8 +57,9 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "placewise" / "kubernetes"
 
 
-def build(work: Path) -> None:
+def build(work: Path, limit_s: float = float("inf")) -> None:
     """Builds into `work`/bin, which takes some minutes on two cores and about 2 GiB of disk while it runs."""
+    stop_s = time.monotonic() + limit_s
     go_root = _go_root()
     if shutil.which("dpkg-source") is None:
         raise BinariesUnavailableError(f"a build needs the packages: apt-get install {PACKAGES}")
@@ -65,8 +68,8 @@ def build(work: Path) -> None:
     _take_etcd(work)
     _replace_module(work, source)
     environ = _go_environment(work, go_root, source)
-    _generate_openapi(work, source, environ)
-    _compile(work, source, environ)
+    _generate_openapi(work, source, environ, stop_s)
+    _compile(work, source, environ, stop_s)
     for scratch in ("source", "gocache", "apt", "home"):
         shutil.rmtree(work / scratch, ignore_errors=True)
 
@@ -89,8 +92,18 @@ def _go_root() -> Path:
     raise BinariesUnavailableError(f"no packaged Go compiler; apt-get install {PACKAGES}")
 
 
-def _run(command: Sequence[str | Path], cwd: Path, environ: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+def _run(
+    command: Sequence[str | Path], cwd: Path, environ: Mapping[str, str] | None = None, stop_s: float = float("inf")
+) -> None:
+    left_s = None if stop_s == float("inf") else max(0.0, stop_s - time.monotonic())
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=left_s
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise BinariesUnavailableError(
+            f"{command[0]} {command[1]} was not done in the time that {LIMIT} leaves"
+        ) from expired
     if done.returncode != 0:
         raise BinariesUnavailableError(f"{command[0]} {command[1]} failed: {done.stderr[-2000:]}")
 
@@ -165,14 +178,16 @@ def _tree(source: Path) -> Path:
     return source / ".go" / "src" / IMPORT_ROOT
 
 
-def _generate_openapi(work: Path, source: Path, environ: Mapping[str, str]) -> None:
+def _generate_openapi(work: Path, source: Path, environ: Mapping[str, str], stop_s: float) -> None:
     """The one generated file that the source package does not carry."""
     generator = work / "openapi-gen"
-    _run(["go", "build", "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"], _tree(source), environ)
+    _run(
+        ["go", "build", "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"], _tree(source), environ, stop_s
+    )
     inputs = ",".join(f"{IMPORT_ROOT}/{directory}" for directory in _openapi_directories(source))
     arguments: list[str | Path] = ["-i", inputs, "-p", f"{IMPORT_ROOT}/pkg/generated/openapi"]
     arguments += ["-O", "zz_generated.openapi", "-h", "hack/boilerplate/boilerplate.generatego.txt"]
-    _run([generator, *arguments, "-r", work / "violations.txt"], _tree(source), environ)
+    _run([generator, *arguments, "-r", work / "violations.txt"], _tree(source), environ, stop_s)
 
 
 def _openapi_directories(source: Path) -> list[str]:
@@ -193,14 +208,14 @@ def _openapi_roots(source: Path) -> list[Path]:
     return [*modules, *(source / name for name in ("pkg", "cmd", "plugin"))]
 
 
-def _compile(work: Path, source: Path, environ: Mapping[str, str]) -> None:
+def _compile(work: Path, source: Path, environ: Mapping[str, str], stop_s: float) -> None:
     version = (source / "debian" / "changelog").read_text().split("(", 1)[1].split(")", 1)[0]
     version = version.split("really")[-1].split("-")[0]
     major, minor = version.split(".")[:2]
     package = f"{IMPORT_ROOT}/vendor/k8s.io/component-base/version"
     stamp = f"-X {package}.gitVersion=v{version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     command = ["go", "build", "-p", "2", "-o", f"{work / 'bin'}/", "-ldflags", f"-s -w {stamp}"]
-    _run([*command, "./cmd/kube-apiserver", "./cmd/kube-scheduler"], _tree(source), environ)
+    _run([*command, "./cmd/kube-apiserver", "./cmd/kube-scheduler"], _tree(source), environ, stop_s)
 
 
 if __name__ == "__main__":
