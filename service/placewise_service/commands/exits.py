@@ -50,7 +50,7 @@ def run(command: Callable[..., Any], args: Sequence[str] | None = None) -> int:
 
     What is logged on the way goes to standard error: standard output is the command's answer, which scripts parse.
     """
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # of that moment
     try:
         result = command(None if args is None else list(args), standalone_mode=False)
     except Exception as error:
