@@ -233,7 +233,7 @@ async def test_decision_or_fallback(server: OracleServer, make: Callable[[str], 
     assert isinstance(late.error, DeadlineExceededError)
     server.oracle.blocked.set()
     server.oracle.blocked = None
-    server.oracle.fail.append(StateUnavailableError("away"))
+    server.oracle.fail_always = StateUnavailableError("away")  # the late question, still on its way, may meet it first
     assert (await ask()).value == "own choice"
     closing: Awaitable[None] | None = client.close()
     if closing is not None:
