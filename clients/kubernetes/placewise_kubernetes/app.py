@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from placewise_client.adapter.lease import Lease
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target, Tls
@@ -19,7 +20,7 @@ from placewise_kubernetes.config import KubernetesConfig, ServiceConfig
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeAccess, KubeClient
-from placewise_kubernetes.lease import Lease
+from placewise_kubernetes.lease import KubeLease
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.server import build_app, server_tls
 from placewise_kubernetes.volcano import VolcanoExtender
@@ -66,7 +67,7 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
             is_reservation_protected=config.is_reservation_protected,
         )
         identity = f"{socket.gethostname()}:{config.listen.port}"  # the same after a restart, so that it need not wait
-        lease = Lease(kube, config.lease, identity) if config.lease else None
+        lease = KubeLease(kube, config.lease, identity) if config.lease else None
         volcano = VolcanoExtender(host, config.enqueue_budget_s)
         app = build_app(extender, volcano, loop.metrics, host.is_synced, lambda: lease is None or lease.is_held)
         port = await _listen(stack, app, config)
@@ -85,14 +86,12 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
 
 
 async def _decide(loop: AdapterLoop, lease: Lease | None) -> None:
-    """Runs the loop, with a lease only while it is held. Raises LeaseLostError in an ExceptionGroup."""
+    """Runs the loop, with a lease only while it is held. Raises LeaseLostError."""
     if lease is None:
         await loop.run()
         return
     await lease.acquire()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(lease.keep())
-        group.create_task(loop.run())
+    await lease.lead(loop.run())
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, config: KubernetesConfig) -> int:

@@ -1,4 +1,7 @@
-"""`placewise-kubernetes`: runs the adapter until it is told to stop. Exit codes: 0 stopped, 2 cannot start."""
+"""`placewise-kubernetes`: runs the adapter until it is told to stop.
+
+Exit codes: 0 stopped, 2 cannot start, 3 another replica decides now: start it again, and it waits for its turn.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ from pathlib import Path
 
 import uvloop
 
+from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running
 from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
 from placewise_kubernetes.kube import KubeAccess, in_cluster_access, kubeconfig_access
 
 CANNOT_START = 2
+LEASE_LOST = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, TargetError, ValueError, OSError) as error:
         sys.stderr.write(f"placewise-kubernetes: {error}\n")
         return CANNOT_START
+    except ExceptionGroup as group:
+        lost, others = group.split(LeaseLostError)
+        if lost is None or others is not None:
+            raise
+        sys.stderr.write(f"placewise-kubernetes: {lost.exceptions[0]}\n")
+        return LEASE_LOST
     return 0
 
 

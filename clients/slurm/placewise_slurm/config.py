@@ -84,6 +84,14 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseConfig:
+    """`[lease]`: for bridges on several hosts, of which one decides at a time."""
+
+    dir: str = ""
+    """Directory that the hosts share. Empty: this bridge is the only one."""
+
+
+@dataclass(frozen=True, slots=True)
 class BridgeConfig:
     """The whole file. `[adapter]` is the skeleton's own settings, `[site]` the names a site uses."""
 
@@ -93,6 +101,7 @@ class BridgeConfig:
     hooks: HooksConfig = field(default_factory=HooksConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     site: SiteNames = field(default_factory=SiteNames)
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
 
     def check(self) -> None:
         """Raises ConfigError for what the types do not say."""
@@ -110,6 +119,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "hooks": HooksConfig,
     "metrics": MetricsConfig,
     "site": SiteNames,
+    "lease": LeaseConfig,
 }
 
 

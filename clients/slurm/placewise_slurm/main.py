@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
+from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
 from placewise_client.aio import AsyncClient
@@ -19,6 +22,7 @@ from placewise_client.errors import NotFoundError, PlacewiseError
 from placewise_slurm.config import BridgeConfig, load
 from placewise_slurm.hooks import write_hooks
 from placewise_slurm.http import JsonHttp, TransportError
+from placewise_slurm.lease import FileLease
 from placewise_slurm.pokes import PokeListener
 from placewise_slurm.rest import SlurmRest
 from placewise_slurm.scheduler import SlurmScheduler
@@ -30,6 +34,7 @@ log = logging.getLogger("placewise_slurm")
 DEFAULT_CONFIG = Path("/etc/placewise/slurm.toml")
 EXIT_CONFIG = 2
 EXIT_UNREACHABLE = 3
+EXIT_LEASE_LOST = 4
 
 
 def _rest(config: BridgeConfig) -> SlurmRest:
@@ -38,7 +43,21 @@ def _rest(config: BridgeConfig) -> SlurmRest:
 
 
 async def run_bridge(config: BridgeConfig) -> None:
-    """Bridges until it is cancelled."""
+    """Bridges until it is cancelled; where there is a lease, only while it is held. Raises LeaseLostError."""
+    if not config.lease.dir:
+        await _bridge(config)
+        return
+    # Nobody hears the submit hook of this host meanwhile: jobs that it sees are left to Slurm, not held for nobody.
+    identity = f"{socket.gethostname()}:{os.getpid()}"
+    lease = FileLease(Path(config.lease.dir), f"{config.adapter.cluster}.lease", identity)
+    await lease.acquire()
+    try:
+        await lease.lead(_bridge(config))
+    finally:
+        await lease.release()
+
+
+async def _bridge(config: BridgeConfig) -> None:
     metrics = AdapterMetrics()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(AsyncClient(config.service.target()))
@@ -71,6 +90,8 @@ async def check(config: BridgeConfig) -> list[str]:
     shares = config.hooks.shares_dir
     if shares and not Path(shares).is_dir():  # noqa: ASYNC240 - before anything else runs in this loop
         problems.append(f"hooks.shares_dir: {shares} is no directory")
+    if config.lease.dir and not os.access(config.lease.dir, os.W_OK | os.X_OK):
+        problems.append(f"lease.dir: {config.lease.dir} is no directory that can be written to")
     rest = _rest(config)
     try:
         print(f"slurmrestd: {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
@@ -103,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: done; 2: the configuration is wrong; 3: something cannot be reached."""
+    """Exit code 0: done; 2: the configuration is wrong; 3: something cannot be reached; 4: another bridge decides."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=options.log_level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
@@ -126,6 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a port is taken: most likely by another bridge
         print(f"placewise-slurm: {error}", file=sys.stderr)
         return EXIT_UNREACHABLE
+    except LeaseLostError as error:
+        print(f"placewise-slurm: {error}", file=sys.stderr)
+        return EXIT_LEASE_LOST
     return 0
 
 
