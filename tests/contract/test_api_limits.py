@@ -62,6 +62,15 @@ async def test_256_jobs_are_answered_and_257_are_not(ask: Any) -> None:
 
 
 @FACES
+async def test_the_tasks_of_all_jobs_together_are_bounded(ask: Any) -> None:
+    limits = LimitSettings(tasks_per_request=3)
+    async with running_engine(nodes=0) as engine, faces(engine, limits) as running:  # type: ignore[arg-type]
+        assert await ask(running, "ReportNodes", report("n0")) == ""
+        assert await ask(running, "Place", place(3)) == ""
+        assert (await ask(running, "Place", place(4))).startswith("jobs.groups: at most 3 are allowed")
+
+
+@FACES
 async def test_a_cluster_grows_to_its_limit_and_no_further(ask: Any) -> None:
     limits = LimitSettings(nodes_per_cluster=4)
     async with running_engine(nodes=0) as engine, faces(engine, limits) as running:  # type: ignore[arg-type]

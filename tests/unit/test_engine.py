@@ -270,6 +270,24 @@ async def test_an_expired_deadline_is_told_before_anything_is_held() -> None:
         assert await free_gpus(engine) == 16
 
 
+class _Ticking(ManualClock):
+    """Every look at it takes a second."""
+
+    def monotonic_s(self) -> float:
+        self.advance(1.0)
+        return super().monotonic_s()
+
+
+@pytest.mark.parametrize("is_dry_run", [True, False])
+async def test_a_deadline_that_passes_between_two_jobs_ends_the_decision_and_leaves_nothing(is_dry_run: bool) -> None:
+    clock = _Ticking(1_000_000.0)
+    async with running_engine(clock=clock) as engine:
+        jobs = [make_job(f"j{i}") for i in range(8)]
+        with pytest.raises(DeadlineExceededError, match="of 8 jobs"):
+            await engine.place(place(*jobs, is_dry_run=is_dry_run), deadline_s=clock.monotonic_s() + 5.0)
+        assert await free_gpus(engine) == 16
+
+
 async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
     async with running_engine(nodes=3) as engine:
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))

@@ -165,6 +165,7 @@ def _request_limits(limits: LimitSettings, max_reserve_ttl_s: float) -> Limits:
     return Limits(
         jobs=limits.jobs_per_request,
         tasks_per_gang=limits.tasks_per_gang,
+        tasks=limits.tasks_per_request,
         subtasks=limits.subtasks_per_job,
         nodes=limits.nodes_per_cluster,
         events=limits.events_per_report,

@@ -68,6 +68,7 @@ def build_engine(
             tables.interference,
             served,
             observe_share=options.observe_share,
+            monotonic_s=clock.monotonic_s,
         ),
         subtasks=served.subtasks,
         admission=served.admission,

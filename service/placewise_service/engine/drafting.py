@@ -6,6 +6,7 @@ Synchronous: between the first look at the view and the assumption of the result
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import random
+from time import monotonic
 from types import MappingProxyType
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from placewise_core.cluster import RunningJob, RunState
 from placewise_core.commands import PlaceCommand
 from placewise_core.decision import JobDecision, Outcome
+from placewise_core.errors import DeadlineExceededError
 from placewise_core.features import Encoder
 from placewise_core.job import Job, JobId
 from placewise_core.place import explore, neighbours, why
@@ -58,6 +60,7 @@ class Placer:
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
     encoder: Encoder = field(default_factory=Encoder)
     observe_share: float = 0.0
+    monotonic_s: Callable[[], float] = monotonic
 
     def draft(
         self,
@@ -72,6 +75,7 @@ class Placer:
         store knows to run and the view does not yet.
 
         What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
+        Raises DeadlineExceededError, with nothing left on the view, where the time is up before the last job's turn.
         """
         draft = Draft(decision_id)
         # A dry run asks "where would it go": as though it held nothing yet.
@@ -101,6 +105,8 @@ class Placer:
         draft.is_observed = rate > 0 or (not command.is_dry_run and random() < self.observe_share)
         answers: dict[JobId, JobDecision] = {}
         for job in policy.order(command.jobs, view, context):
+            if answers and self.monotonic_s() >= context.deadline_s:  # nobody waits for the rest: others do
+                raise DeadlineExceededError(f"the deadline passed after {len(answers)} of {len(command.jobs)} jobs")
             known = view.jobs.get(job.id) or running.get(job.id)
             answers[job.id] = held(known) if known else self._decide(job, view, policy, context, rate, draft)
         draft.decisions = [answers[job.id] for job in command.jobs]
