@@ -105,6 +105,22 @@ async def test_every_error_is_a_problem(method: str, path: str, body: str | None
     assert response.json()["status"] == status
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"requestId": "\xff"}', "it is not UTF-8"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "a value is not of the kind, or in the range"),
+        (b'{"jobs": [{"totalEpochs": ' + b"9" * 400 + b"}]}", "a value is not of the kind, or in the range"),
+        (b'{"jobs": [', "Expecting value: line 1 column 11"),
+    ],
+)
+async def test_what_is_wrong_with_a_body_is_said_in_terms_of_the_body(body: bytes, words: str) -> None:
+    async with faces(await engine_with_node()) as running:
+        response = await running.http.post(PLACE, content=body, headers=JSON)
+    assert response.status_code == 400
+    assert response.json()["detail"].startswith(f"the body is not a PlaceRequest: {words}")
+
+
 async def test_a_body_of_another_kind_is_refused() -> None:
     async with faces() as running:
         response = await running.http.post(PLACE, content=b"a=b", headers={"content-type": "text/plain"})

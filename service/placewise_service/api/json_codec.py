@@ -64,7 +64,11 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Protobuf and json say what is wrong in terms of the document alone; one line of it, bounded."""
+    """One line, bounded. Protobuf and json say what is wrong in terms of the document; Python, in terms of Python."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if not isinstance(error, json.JSONDecodeError | json_format.ParseError):
+        return "a value is not of the kind, or in the range, of its field"
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else f"{text[:300]}…"
 
