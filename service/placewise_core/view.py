@@ -7,7 +7,8 @@ copied; the engine then *assumes* an accepted gang at once, and gives it back if
 
 import bisect
 import copy
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -66,6 +67,8 @@ DEFAULT_STALE_AFTER_S = 90.0
 
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
 _KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
+_KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
+_COUNTED_SINGLY = 8  # changed nodes up to which counting one by one is faster than counting all
 
 
 class ClusterView(NodeArrays):
@@ -111,6 +114,10 @@ class ClusterView(NodeArrays):
         """(M,) Σ of normalised usage over CPU, memory, network and GPUs (Harmony's LB baseline)."""
         return self._load
 
+    def tightness(self) -> FloatArray:
+        """(M,) in (0, 1): more for less free GPUs and CPU. Do not write."""
+        return self._tightness
+
     def tenants(self, m: int, g: int) -> tuple[GpuTenant, ...]:
         """The jobs on GPU g of node m."""
         return self._tenants[m].get(g, ())
@@ -135,12 +142,14 @@ class ClusterView(NodeArrays):
 
     def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
         """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
-        mask = usable.copy()
-        for row, amount in enumerate(demand.tolist()):
-            if amount and row != GPUS:
-                mask &= self.free[row] >= amount
-        if demand[GPUS] > 0:
-            mask &= self._gpu_feasible(demand, group, sharing)
+        if self.is_plain(demand, group, sharing):
+            mask: BoolArray = self.plain_rooms(demand) >= 1.0
+            mask &= usable
+        else:
+            mask = usable & self._gpu_feasible(demand, group, sharing)
+            for row, amount in enumerate(demand.tolist()):
+                if amount and row != GPUS:
+                    mask &= self.free[row] >= amount
         if group.node_selector:
             mask &= self.selected(group)
         return mask
@@ -166,6 +175,49 @@ class ClusterView(NodeArrays):
     def free_gpus(self) -> IntArray:
         """(M,) GPUs that serve no job at all."""
         return self._free_gpus
+
+    def is_plain(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """True where counting amounts and free GPUs says all about the room for a task: `plain_rooms` is then right."""
+        return bool(demand[GPUS] == 0) or self.wants_plain_gpus(demand, group, sharing)
+
+    def plain_rooms(self, demand: FloatArray) -> FloatArray:
+        """(M,) whole number of tasks of a plain demand that each node has room for at once; inf for one that asks for
+        nothing. Do not write: it is kept, and only nodes that changed since are counted again."""
+        key = demand.tobytes()
+        kept = self._rooms.get(key)
+        if kept is None:
+            if len(self._rooms) >= _KEPT_ROOMS:
+                self._rooms.clear()
+            rooms = self._count_rooms(demand)
+        else:
+            rooms, stamp = kept
+            changed = np.flatnonzero(self.node_stamp > stamp).tolist()
+            if len(changed) <= _COUNTED_SINGLY:
+                for m in changed:
+                    rooms[m] = self._count_room(m, demand)
+            else:
+                rooms = self._count_rooms(demand)
+        self._rooms[key] = (rooms, self._stamp)
+        return rooms
+
+    def _count_rooms(self, demand: FloatArray) -> FloatArray:
+        rooms = np.full(self.size, np.inf)
+        for row, wanted in enumerate(demand.tolist()):
+            if wanted and row != GPUS:
+                np.minimum(rooms, self.free[row] // wanted, out=rooms)
+        if demand[GPUS]:
+            np.minimum(rooms, self._free_gpus // math.ceil(demand[GPUS]), out=rooms)
+        np.maximum(rooms, 0.0, out=rooms)  # a host may have reported more than there is
+        return rooms
+
+    def _count_room(self, m: int, demand: FloatArray) -> float:
+        room = math.inf
+        for row, wanted in enumerate(demand.tolist()):
+            if wanted and row != GPUS:
+                room = min(room, float(self.free[row, m]) // wanted)
+            elif wanted:
+                room = min(room, float(len(self._idle_gpus[m]) // math.ceil(wanted)))
+        return max(room, 0.0)
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
@@ -218,8 +270,7 @@ class ClusterView(NodeArrays):
         if before is not None:
             self.remove_job(running.id)
         self.jobs[running.id] = running
-        for assignment in running.assignments:
-            self.claim(running.job, assignment)
+        self.claim_all(running.job, running.assignments)
 
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
@@ -235,21 +286,34 @@ class ClusterView(NodeArrays):
 
     def claim(self, job: Job, assignment: Assignment) -> None:
         """Takes one task's resources. Nodes the view does not know are passed over (they left with their resources)."""
-        m = self.index.get(assignment.node)
+        self._claim_alike(job, (assignment,))
+
+    def claim_all(self, job: Job, assignments: Sequence[Assignment]) -> None:
+        """As `claim` for each. Tasks alike that follow each other on one node are taken in one step: sums are exact."""
+        start = 0
+        while start < len(assignments):
+            first, end = assignments[start], start + 1
+            while end < len(assignments) and _is_alike(first, assignments[end]):
+                end += 1
+            self._claim_alike(job, assignments[start:end])
+            start = end
+
+    def _claim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
+        first, count = tasks[0], len(tasks)
+        m = self.index.get(first.node)
         if m is None:
             return
-        demand = self.demand_vector(assignment.demand)
+        demand = self.demand_vector(first.demand)
         free = self.free[:, m]
         if demand is not None:
-            free -= demand
+            free -= demand if count == 1 else count * demand
+        if first.gpu_indices:
+            width = self.gpu_exists.shape[1]
+            gpus = [g for task in tasks for g in task.gpu_indices if g < width]
+            self._add_tenant(m, gpus, self._tenant(job, first))
+        self._jobs_on[m].setdefault(job.id, []).extend([(job.model, first.demand)] * count)
+        self.task_count[m] += count
         self._touch(m, free)
-        if assignment.gpu_indices:
-            tenant = self._tenant(job, assignment)
-            for g in assignment.gpu_indices:
-                if g < self.gpu_exists.shape[1]:
-                    self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
-        self._jobs_on[m].setdefault(job.id, []).append((job.model, assignment.demand))
-        self.task_count[m] += 1
 
     def unclaim(self, job: Job, assignment: Assignment) -> None:
         """The inverse of claim: exact, as amounts are quantised."""
@@ -260,7 +324,6 @@ class ClusterView(NodeArrays):
         free = self.free[:, m]
         if demand is not None:
             free += demand
-        self._touch(m, free)
         for g in assignment.gpu_indices:
             self._drop_tenant(m, g, job.id)
         tasks = self._jobs_on[m][job.id]
@@ -268,6 +331,7 @@ class ClusterView(NodeArrays):
         if not tasks:
             del self._jobs_on[m][job.id]
         self.task_count[m] -= 1
+        self._touch(m, free)
 
     def _tenant(self, job: Job, assignment: Assignment) -> GpuTenant:
         """What the job is on each GPU of the assignment. The tasks of a gang come one after the other and are alike:
@@ -279,6 +343,27 @@ class ClusterView(NodeArrays):
         self._last_tenant = (job, assignment.demand, len(assignment.gpu_indices), tenant)
         return tenant
 
+    def _add_tenant(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
+        taken, idle = set(gpus), self._idle_gpus[m]
+        if 1 < len(gpus) == len(taken) and taken.issubset(idle):
+            self._occupy(m, gpus, tenant)
+            self._idle_gpus[m] = [g for g in idle if g not in taken]
+            self._free_gpus[m] -= len(gpus)
+            return
+        for g in gpus:
+            self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
+
+    def _occupy(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
+        """As _set_tenants for several GPUs that serve nobody yet."""
+        self._tenants[m].update(dict.fromkeys(gpus, (tenant,)))
+        low, high = min(gpus), max(gpus)
+        at = (m, slice(low, high + 1) if high - low < len(gpus) else list(gpus))  # a slice is the faster index
+        self.gpu_tenant_count[at] = 1
+        self.gpu_is_exclusive[at] = not tenant.is_sharing
+        self.gpu_fraction_free[at] = 1.0 - tenant.fraction
+        self.gpu_memory_free[at] = self.gpu_memory[at] - tenant.memory_gib
+        self.gpu_company[at] = self._company((tenant,)) if tenant.is_sharing else 0
+
     def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
         held = self._tenants[m].get(g, ())
         for i, tenant in enumerate(held):
@@ -288,7 +373,8 @@ class ClusterView(NodeArrays):
 
     def _set_tenants(self, m: int, g: int, tenants: tuple[GpuTenant, ...]) -> None:
         by_gpu = self._tenants[m]
-        was_free = g not in by_gpu
+        before = by_gpu.get(g, ())
+        self.shared_gpus += (len(tenants) > 1) - (len(before) > 1)
         if tenants:
             by_gpu[g] = tenants
         else:
@@ -305,7 +391,7 @@ class ClusterView(NodeArrays):
         self.gpu_fraction_free[at] = 1.0 - fraction
         self.gpu_memory_free[at] = self.gpu_memory[at] - memory
         self.gpu_company[at] = 0 if is_exclusive or not tenants else self._company(tenants)
-        if was_free == bool(tenants) and self.gpu_exists[at]:
+        if bool(before) != bool(tenants) and self.gpu_exists[at]:
             self._set_idle(m, g, not tenants)
 
     def _set_idle(self, m: int, g: int, is_idle: bool) -> None:
@@ -336,8 +422,9 @@ class ClusterView(NodeArrays):
         return tuple(self._companies)
 
     def _touch(self, m: int, column: FloatArray) -> None:
-        """Renews what is derived from the free amounts (R,) of node m, and its stamp."""
+        """Renews what is derived from the free amounts (R,) and GPUs of node m, and its stamp."""
         free: list[float] = column.tolist()
+        self._tightness[m] = 1.0 / (2.0 + len(self._idle_gpus[m]) + free[CPU] / self._cpu_scale[m])
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
         self._load[m] = self._load_base[m] - used
@@ -411,6 +498,11 @@ class ClusterView(NodeArrays):
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
     """True for a fraction of a GPU, and for whole GPUs of a job that allows sharing."""
     return bool(0 < demand[GPUS] < 1) or (sharing.allowed and demand[GPUS] >= 1)
+
+
+def _is_alike(one: Assignment, other: Assignment) -> bool:
+    """True for tasks that take the same amounts of the same node; which GPUs may differ."""
+    return one.node == other.node and one.demand is other.demand and len(one.gpu_indices) == len(other.gpu_indices)
 
 
 def _tenant(job: Job, assignment: Assignment) -> GpuTenant:

@@ -176,11 +176,16 @@ class NodeArrays:
         self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
         self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
         self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
+        self.shared_gpus = 0  # GPUs that serve several tenants
         self._companies: dict[Company, int] = {(): 0}
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
         self._idle_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
         self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
         self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [{} for _ in range(self.size)]
+        cpu_scale = 1.0 + self.capacity[CPU]
+        self._cpu_scale: list[float] = cpu_scale.tolist()
+        self._tightness: FloatArray = 1.0 / (2.0 + self._free_gpus + self.free[CPU] / cpu_scale)
+        self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
 
     def _reset_load(self) -> None:
         """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""

@@ -24,16 +24,31 @@ def task_capacity(
     Slowdown limits of shared GPUs are not looked at, and a GPU counts for one task of the job, as two never share one.
     """
     most = min(group.count, group.max_per_node) if group.max_per_node else group.count
+    if not promised and view.is_plain(demand, group, sharing):
+        rooms = np.minimum(view.plain_rooms(demand), float(most))
+    else:
+        rooms = _rooms(view, demand, group, sharing, most, promised or {})
+    rooms *= usable if not group.node_selector else usable & view.selected(group)
+    return rooms
+
+
+def _rooms(
+    view: ClusterView,
+    demand: FloatArray,
+    group: TaskGroup,
+    sharing: GpuSharing,
+    most: int,
+    promised: Mapping[int, FloatArray],
+) -> FloatArray:
     rooms = np.full(view.size, float(most))
     for row, wanted in enumerate(demand.tolist()):
         if not wanted:
             continue
         amount: FloatArray | IntArray = view.free[row] if row != GPUS else gpu_slots(view, demand, group, sharing)
-        if promised and row in promised:
+        if row in promised:
             amount = amount - promised[row]
-        np.minimum(rooms, amount / (wanted if row != GPUS else math.ceil(wanted)), out=rooms)
-    np.maximum(np.floor(rooms, out=rooms), 0.0, out=rooms)
-    rooms *= usable if not group.node_selector else usable & view.selected(group)
+        np.minimum(rooms, amount // (wanted if row != GPUS else math.ceil(wanted)), out=rooms)
+    np.maximum(rooms, 0.0, out=rooms)
     return rooms
 
 

@@ -22,6 +22,7 @@ class Consolidate:
     """
 
     name = "consolidate"
+    fills_nodes = True
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
@@ -42,14 +43,14 @@ class Consolidate:
         scores *= _TASKS
         if task.view.rack.max(initial=-1) >= 0:
             scores += self._same_rack(task) * _RACK
-        scores += self._fit(task.view)
+        scores += task.view.tightness()
         return scores
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (
             ("tasks_taken", float(self._tasks_taken(task)[m])),
             ("same_rack", float(self._same_rack(task)[m])),
-            ("fit", float(self._fit(task.view)[m])),
+            ("fit", float(task.view.tightness()[m])),
         )
 
     def _tasks_taken(self, task: TaskContext) -> FloatArray:
@@ -58,6 +59,9 @@ class Consolidate:
         begun = {id(group) for group, _ in task.placed}
         waiting = [group for group in task.job.groups if group is not task.group and id(group) not in begun]
         here = task.group.count - sum(group is task.group for group, _ in task.placed)
+        if not waiting:
+            rooms = task_capacity(view, task.demand, task.group, task.sharing, task.mask)
+            return np.minimum(rooms, here, out=rooms)
         wanted = [(task.group, here), *((group, group.count) for group in waiting)]
         demands = [view.demand_vector(group.demand) for group, _ in wanted]
         promised: dict[int, FloatArray] = {}
@@ -84,12 +88,6 @@ class Consolidate:
         need = max(1.0, task.job.gpus)
         free = np.bincount(rack + 1, weights=np.where(task.mask, task.view.free_gpus(), 0))
         return np.where(rack >= 0, np.minimum(1.0, free[rack + 1] / need), 0.0)
-
-    @staticmethod
-    def _fit(view: ClusterView) -> FloatArray:
-        """(M,) in (0, 1): more for less free GPUs and CPU."""
-        cpu = view.free[0] / (1.0 + view.capacity[0])
-        return np.asarray(1.0 / (2.0 + view.free_gpus() + cpu))
 
 
 def _shared_rows(demand: FloatArray, later: Sequence[FloatArray | None]) -> list[int]:

@@ -100,6 +100,8 @@ class _Decoder:
         self.remaining = job.task_count
         self.current: TaskContext | None = None
         self._claimed = 0
+        # Explaining asks for the candidates of every task.
+        self._fills = choose is best and not context.is_explaining and getattr(scorer, "fills_nodes", False)
 
     def decode(self, keeps_claims: bool = False) -> Proposal | None:
         is_whole = False
@@ -111,8 +113,7 @@ class _Decoder:
         if not is_whole:
             return None
         if keeps_claims:
-            for assignment in self.assignments[self._claimed :]:
-                self.view.claim(self.job, assignment)
+            self.view.claim_all(self.job, self.assignments[self._claimed :])
         if len(self.job.groups) > 1:
             order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
             self.assignments.sort(key=lambda a: order[a.task])
@@ -161,26 +162,33 @@ class _Decoder:
         )
         self.current = task
         on_node: dict[int, int] = {}
-        for name in names:
-            task.task, task.remaining = name, self.remaining
-            m = self._place(task)
+        is_plain = self._fills and self.view.is_plain(demand, group, task.sharing)
+        left = list(names)
+        while left:
+            task.task, task.remaining = left[0], self.remaining
+            m, gpus = self._choose(task)
             if m < 0:
                 return False
-            on_node[m] = on_node.get(m, 0) + 1
-            self.remaining -= 1
+            at_most = min(len(left), group.max_per_node - on_node.get(m, 0)) if group.max_per_node else len(left)
+            count = int(min(at_most, self.view.plain_rooms(demand)[m])) if is_plain and at_most > 1 else 1
+            if count > 1:
+                gpus = self.view.first_free_gpus(m, count * len(gpus))
+            self._claim(task, m, left[:count], gpus)
+            del left[:count]
+            on_node[m] = on_node.get(m, 0) + count
             if self.remaining:
                 is_full = group.max_per_node and on_node[m] >= group.max_per_node
                 task.mask[m] = not is_full and self.view.feasible_on(m, demand, group, task.sharing)
         return True
 
-    def _place(self, task: TaskContext) -> int:
-        """Chooses a node and its GPUs, and claims them; -1 if nothing is left. Where GPUs turn out too slow to share,
-        all such nodes are masked at once."""
+    def _choose(self, task: TaskContext) -> tuple[int, tuple[int, ...]]:
+        """A node and its GPUs; -1 if nothing is left. Where GPUs turn out too slow to share, all such nodes are masked
+        at once."""
         while True:
             scores = self.scorer.scores(task)
             m, probability = self.choose(task, scores)
             if m < 0:
-                return -1
+                return -1, ()
             gpus = pick_gpus(self.view, m, self.job, task.group, task.demand, self.context.interference)
             if gpus is not None:
                 break
@@ -190,18 +198,19 @@ class _Decoder:
         if self.context.is_explaining:
             self._explain(task, scores, m)
         self.propensity *= probability
-        self._claim(task, m, gpus)
-        return m
+        return m, gpus
 
-    def _claim(self, task: TaskContext, m: int, gpus: tuple[int, ...]) -> None:
-        assignment = Assignment(
-            task.task, task.group.role, NodeId(self.view.node_id(m)), gpus, demand=task.group.demand
-        )
-        self.assignments.append(assignment)
-        self.placed.append((task.group, m))
-        if task.remaining > 1:  # nothing reads the view after the last task
-            self.view.claim(self.job, assignment)
-            self._claimed += 1
+    def _claim(self, task: TaskContext, m: int, names: Sequence[str], gpus: tuple[int, ...]) -> None:
+        """Gives the tasks of these names node m, and each its part of the GPUs."""
+        group, node, each = task.group, NodeId(self.view.node_id(m)), len(gpus) // len(names)
+        for i, name in enumerate(names):
+            mine = gpus[i * each : (i + 1) * each]
+            self.assignments.append(Assignment(name, group.role, node, mine, demand=group.demand))
+        self.placed += [(group, m)] * len(names)
+        self.remaining -= len(names)
+        if self.remaining:  # nothing reads the view after the last task
+            self.view.claim_all(self.job, self.assignments[self._claimed :])
+            self._claimed = len(self.assignments)
 
     def _explain(self, task: TaskContext, scores: FloatArray, chosen: int) -> None:
         masked = np.where(task.mask, scores, -np.inf)

@@ -47,7 +47,7 @@ def predict(
 ) -> Prediction:
     """For a placement that is on the view."""
     units = _units(assignments, view)
-    nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
+    nodes = sorted({view.index[name] for name in {a.node for a in assignments} if name in view.index})
     slowed = {t.job_id for unit in units for t in view.tenants(*unit)} - {job.id}
     others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])
     return Prediction(
@@ -96,6 +96,9 @@ def _slowest(
 
 
 def _units(assignments: Sequence[Assignment], view: ClusterView) -> list[Unit]:
-    """The GPUs of a placement; nodes that the view does not know are passed over."""
+    """The GPUs of a placement on which somebody could be slowed down; nodes that the view does not know are passed
+    over."""
+    if not view.shared_gpus:
+        return []
     index = view.index
     return [(index[a.node], g) for a in assignments if a.node in index for g in a.gpu_indices]

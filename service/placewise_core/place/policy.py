@@ -105,3 +105,10 @@ class NodeScorer(Protocol):
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         """The named parts of node m's score, for explain."""
         ...
+
+
+class FillingScorer(NodeScorer, Protocol):
+    """A scorer that gives the next task of a group the node of the last one for as long as that takes it: so many
+    tasks are then decided, and claimed, in one step."""
+
+    fills_nodes: bool
