@@ -5,22 +5,24 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
-from placewise_training import train_policy
 from placewise_training.export_policy import export_policy
 from placewise_training.models.policy import PolicyNet, masked_log_probabilities
+from placewise_training.policy_args import Args
 from placewise_training.policy_batches import ask, collate, log_pi_taken
 from placewise_training.policy_card import card
 from placewise_training.policy_checkpoint import Run, load_net
 from placewise_training.policy_rollouts import Chunk, Conduct, Episode, Interval, Step, jobs_of, rollout, situation
 from placewise_training.policy_teacher import Teacher
+from placewise_training.policy_updates import Replay, actor_critic, gae, imitate, ppo, samples_of
 from placewise_training.sim.bundles import Bundle
-from placewise_training.train_policy import Args, exported, gae, train
+from placewise_training.train_policy import exported, train
 
 NODES = 4
 TINY = Args(width=16, heads=2, layers=1, simulations=3, jobs=8, judged_seeds=1, judged_jobs=8, validation_simulations=1)
@@ -80,22 +82,48 @@ def test_gae_is_its_definition() -> None:
     assert gae(rewards, values, discounts, 0.8) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("method", ["ppo", "actor-critic"])
-def test_a_toy_problem_is_solved(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "technique"),
+    [("ppo", {}), ("actor-critic", {}), ("actor-critic", {"value": False}), ("actor-critic", {"replay": 0})],
+)
+def test_a_toy_problem_is_solved(method: str, technique: dict[str, Any]) -> None:
     torch.manual_seed(1)
     model, rng = PolicyNet(16, 2, 1), np.random.default_rng(5)
-    run, replay = run_of(model), deque[tuple[Interval, Chunk, Step, Interval | None]](maxlen=256)
-    args = replace(TINY, rate=5e-3, entropy=0.02, chunks=32, reward="jct")
+    args = replace(TINY, rate=5e-3, entropy=0.02, chunks=32, reward="jct", **technique)
+    run, replay = run_of(model), Replay(256)
     first = np.mean([toy(rng, model)[1] for _ in range(32)])
     for _ in range(20):
         episodes = [toy(rng, model)[0] for _ in range(32)]
         if method == "ppo":
-            train_policy._ppo(args, run, episodes, rng, CPU)
+            ppo(args, run, episodes, rng, CPU)
         else:
-            train_policy._actor_critic(args, run, replay, episodes, 0.5, rng, CPU)
+            actor_critic(args, run, replay, episodes, 0.5, rng, CPU)
     last = np.mean([toy(rng, model)[1] for _ in range(32)])
     assert first < 0.5
     assert last > 0.85
+
+
+def test_the_return_of_a_sample_is_the_discounted_sum_of_rewards() -> None:
+    rng = np.random.default_rng(3)
+    chunks = [toy(rng, PolicyNet(16, 2, 1))[0].intervals[0].chunks[0] for _ in range(4)]
+    episode = Episode(
+        [Interval(chunks[:2], 2.0, 1.0), Interval([chunks[2]], 3.0, 2.0), Interval([chunks[3]], 5.0)], 0.0, 4
+    )
+    found = samples_of([episode], 0.5, 10.0)
+    assert [sample.chunk for sample in found] == chunks
+    assert [sample.total for sample in found] == pytest.approx([20 + 0.5 * 42.5, 20 + 0.5 * 42.5, 42.5, 50])
+    assert [sample.after for sample in found] == [chunks[2], chunks[2], chunks[3], None]
+
+
+def test_a_replay_holds_the_latest_tasks() -> None:
+    rng = np.random.default_rng(3)
+    samples = samples_of([toy(rng, PolicyNet(16, 2, 1))[0] for _ in range(9)], 0.9, 1.0)
+    replay = Replay(4)
+    replay.add(samples)
+    drawn = replay.draw(200, rng)
+    assert len(drawn) == 200
+    assert {id(sample) for sample in drawn} == {id(sample) for sample in samples[-4:]}
+    assert replay.mean == pytest.approx(np.mean([sample.total for sample in samples]))
 
 
 def test_imitation_learns_the_teachers_placements(tmp_path: Path) -> None:
@@ -109,9 +137,9 @@ def test_imitation_learns_the_teachers_placements(tmp_path: Path) -> None:
         rollout(situation(seed, 25), acting, taught, teacher=Teacher(np.random.default_rng(seed))) for seed in (1, 2)
     ]
     rng = np.random.default_rng(0)
-    first = train_policy._imitate(replace(args, passes=0.5), run, kept, episodes, 0.0, rng, CPU)
-    train_policy._imitate(args, run, kept, episodes, 0.0, rng, CPU)
-    last = train_policy._imitate(replace(args, passes=0.5), run, kept, episodes, 0.0, rng, CPU)
+    first = imitate(replace(args, passes=0.5), run, kept, episodes, 0.0, rng, CPU)
+    imitate(args, run, kept, episodes, 0.0, rng, CPU)
+    last = imitate(replace(args, passes=0.5), run, kept, episodes, 0.0, rng, CPU)
     assert last["divergence"] < 0.8 * first["divergence"]
     assert last["minutes_error"] < first["minutes_error"]
 

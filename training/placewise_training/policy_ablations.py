@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from placewise_training.export_policy import export_policy
-from placewise_training.train_policy import Args, train
+from placewise_training.policy_args import Args
+from placewise_training.train_policy import train
 
 FOLDER = Path("build/ablations")
 # Everything the paper describes; the budget is the caller's.

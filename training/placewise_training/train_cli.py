@@ -19,6 +19,7 @@ from placewise_training import (
     export_policy,
     export_stdm,
     ldwp_card,
+    policy_args,
     policy_card,
     stdm_card,
     throughput_card,
@@ -117,7 +118,7 @@ train_app.command(name="reward")(_reward)
 
 def _policy(**options: Any) -> None:
     as_json, card = options.pop("as_json"), options.pop("card")
-    args = train_policy.Args(**options)
+    args = policy_args.Args(**options)
     try:
         with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
             train_policy.train(args, show)
@@ -140,7 +141,7 @@ def _policy(**options: Any) -> None:
     Console().print(table)
 
 
-_policy.__signature__ = _signature(train_policy.Args)  # type: ignore[attr-defined]
+_policy.__signature__ = _signature(policy_args.Args)  # type: ignore[attr-defined]
 _policy.__doc__ = "Train Harmony's policy: tokens of nodes and jobs → where each task goes, and which job goes first."
 train_app.command(name="policy")(_policy)
 
