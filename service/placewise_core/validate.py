@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
 from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Job, Resources, Subtask, TaskGroup
+from placewise_core.job import Job, Resources, Subtask, TaskGroup, quantise
 from placewise_core.partition.policy import ShareProgress
 
 MAX_ID = 253  # as a DNS name, which host schedulers' ids are
@@ -218,8 +218,8 @@ def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:
     _check_text(group.gpu_model, f"{field}.gpu_model", MAX_ID)
     _check_resources(group.demand, f"{field}.demand")
     gpus = group.demand.gpus
-    if gpus > 1.0 and gpus != int(gpus):
-        raise InvalidRequestError("must be whole, or a fraction of one GPU", f"{field}.demand.gpus")
+    if gpus != int(gpus) and (gpus > 1.0 or not quantise(gpus)):  # what rounds to nothing would need no GPU
+        raise InvalidRequestError("must be whole, or a fraction of one GPU of at least 2⁻²⁰", f"{field}.demand.gpus")
     if group.node_selector:
         _check_labels(group.node_selector, f"{field}.node_selector")
 

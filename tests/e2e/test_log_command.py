@@ -75,3 +75,6 @@ async def test_what_became_of_each_decision(
         asked = decisions["elsewhere"][0]
         (shown,) = await command(capsys, "show", asked, "-c", CLUSTER, "--target", service.target)
         assert (shown["decisionId"], shown["place"]["decisions"][0]["jobId"]) == (asked, "elsewhere")
+        (tmp_path / "file").touch()
+        refused = await asyncio.to_thread(invoke, ["log", "export", str(tmp_path / "file" / "log")])
+        assert (refused, "Not a directory; a repeat goes on" in capsys.readouterr().err) == (1, True)

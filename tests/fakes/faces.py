@@ -190,6 +190,9 @@ class FakeEngine:
     async def clusters(self) -> Sequence[str]:
         return sorted(self.views)
 
+    def check_place_policy(self, name: str, field: str) -> None:
+        pass
+
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         view = self.views.get(cluster)
         return (view.settings.queues.get(queue) if view else None) or QueueSettings()

@@ -122,6 +122,7 @@ async def _admit_or_wait(
     if request.HasField("place"):
         placing = admit_and_place.place_command(request.place, command)
         validate.check_place(placing, office.limits)
+        office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
     decision = await office.engine.admit_or_wait(command, deadline_s)
     office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
     response = convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))

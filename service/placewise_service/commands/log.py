@@ -104,6 +104,9 @@ async def _export(directory: Path, clusters: Sequence[str], batch: int, dangling
                 )
             except DatasetBusyError as error:
                 raise CommandError(str(error), Exit.REFUSED) from None
+            except OSError as error:  # a full disk, most of all
+                reason = error.strerror or str(error)
+                raise CommandError(f"{directory}: {reason}; a repeat goes on where this export stopped") from None
 
 
 async def _tail(cluster: str, count: int, is_following: bool, is_json: bool) -> None:

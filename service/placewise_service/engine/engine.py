@@ -141,6 +141,10 @@ class Engine:
         """The cluster's parameters of a queue, or the service's."""
         return self._admitting.queue_settings(cluster, queue)
 
+    def check_place_policy(self, name: str, field: str) -> None:
+        """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
+        known(name, self._placing.placer.policies, field)
+
     # -- what schedulers report, and what they look up ----------------------------------------------------------
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportOutcome:
@@ -175,7 +179,7 @@ class Engine:
 
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""
-        known(settings.place_policy, self._placing.placer.policies, "settings.place_policy")
+        self.check_place_policy(settings.place_policy, "settings.place_policy")
         known(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         event = await self._common.store.update_settings(cluster, settings)
