@@ -1,5 +1,6 @@
 """A real engine on the in-memory store and a manual clock."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -35,3 +36,9 @@ async def running_engine(
         yield engine
     finally:
         await engine.close()
+
+
+async def logged(engine: Engine) -> bool:
+    """Everything decided so far is in the store's log. Records are written after the answers: the loop has to turn."""
+    await asyncio.sleep(0)
+    return await engine._common.sink.flush()

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, logged, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, ClusterSettings
@@ -77,7 +77,7 @@ async def test_a_dry_run_never_explores_moves_no_queue_and_is_marked_in_the_log(
         assert (encode(view.jobs), dict(view.queues), view.version) == before
         again = await engine.place(place(make_job("a"), request_id="r"))
         assert not again.meta.is_repeated, "a dry run is not remembered"
-        assert await engine._common.sink.flush()
+        assert await logged(engine)
         for decision in (asked, admitted, split):
             assert (await engine.get_decision(CLUSTER, decision.meta.decision_id)).is_dry_run
         assert not (await engine.get_decision(CLUSTER, again.meta.decision_id)).is_dry_run
@@ -321,7 +321,7 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
         view = (await engine.get_cluster(CLUSTER)).view
         expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
         answer = await engine.place(place(make_job("a", workers=2), seed=4))
-        assert await engine._common.sink.flush()
+        assert await logged(engine)
         assert (await engine.get_decision(CLUSTER, plain.meta.decision_id)).choices == ()
         (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
         seen = {name: tensor.unpack() for name, tensor in choice.observation.items()}
@@ -344,7 +344,7 @@ async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_to
         await engine.place(place(make_job("dry"), is_dry_run=True))
         for n in range(40):
             await engine.place(place(make_job(f"j{n}")))
-        assert await engine._common.sink.flush()
+        assert await logged(engine)
         entries = await engine._common.store.read_decisions(CLUSTER, "0", 100)
         dry, *records = [decode(data) for _, data in entries]
         assert dry.choices == ()
@@ -358,7 +358,7 @@ async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -
     async with running_engine(nodes=200) as engine:
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))
         answer = await engine.place(place(make_job("a", workers=20), seed=1))
-        assert await engine._common.sink.flush()
+        assert await logged(engine)
         (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
         rows = choice.observation["rows"].unpack()
         view = (await engine.get_cluster(CLUSTER)).view
@@ -457,7 +457,7 @@ async def test_a_partition_uses_every_idle_unit_it_can() -> None:
 async def test_decisions_can_be_looked_up() -> None:
     async with running_engine() as engine:
         decision = await engine.place(place(make_job("a")))
-        await engine._common.sink.flush()
+        await logged(engine)
         record = await engine.get_decision(CLUSTER, decision.meta.decision_id)
         assert record.place == decision
         with pytest.raises(NotFoundError):

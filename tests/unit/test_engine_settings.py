@@ -1,5 +1,6 @@
 """Settings reach what they are about: the engine that main.py builds from them."""
 
+import asyncio
 from collections.abc import Sequence
 
 from tests.fakes.cluster import make_job
@@ -10,7 +11,7 @@ from placewise_core.commands import PlaceCommand
 from placewise_core.errors import StateUnavailableError
 from placewise_service.engine import EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.main import _engine
+from placewise_service.main import _engine, _store
 from placewise_service.settings import load_settings
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
@@ -31,6 +32,7 @@ async def test_the_log_buffer_is_as_long_as_configured_and_counts_what_it_drops(
     await engine.report_nodes(CLUSTER, [], full=True)
     for i in range(10):
         await engine.place(PlaceCommand(CLUSTER, (make_job(f"j{i}"),)))
+    await asyncio.sleep(0)  # records are written after the answers
     text = telemetry.render().decode()
     dropped = next(line for line in text.splitlines() if line.startswith("placewise_decision_log_dropped_total"))
     assert float(dropped.split()[-1]) == 7
@@ -40,7 +42,8 @@ async def test_the_log_buffer_is_as_long_as_configured_and_counts_what_it_drops(
 
 async def test_every_bound_of_the_decision_log_is_a_setting() -> None:
     log = {"ring_records": 11, "ring_bytes": 2 << 20, "buffer_records": 13}
-    engine = _engine(load_settings(declog=log), "unix:///nowhere/redis.sock", Telemetry())
+    settings = load_settings(declog=log)
+    engine = _engine(settings, _store(settings, "unix:///nowhere/redis.sock"), ManualClock(), Telemetry())
     common = engine._common
     assert common.options.log_buffer_records == common.sink._capacity == 13
     assert (common.store._options.ring_records, common.store._options.ring_bytes) == (11, 2 << 20)  # type: ignore[attr-defined]

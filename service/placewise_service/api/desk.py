@@ -79,7 +79,8 @@ class Desk:
         started_s = self.clock.monotonic_s()
         code = "OK"
         self._in_flight += 1
-        self.telemetry.in_flight(self._in_flight)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._show_in_flight)  # counted while the call waits or has its answer, not before it
         try:
             self._admit(rpc, started_s, deadline_s)
             principal = self._authenticator.authenticate(token)
@@ -97,7 +98,7 @@ class Desk:
             raise unforeseen(error, rpc.name) from None
         finally:
             self._leave()
-            self.telemetry.rpc(rpc.name, code, self.clock.monotonic_s() - started_s)
+            loop.call_soon(self.telemetry.rpc, rpc.name, code, self.clock.monotonic_s() - started_s)
 
     def parse(self, rpc: Rpc, raw: bytes) -> Message:
         """The request in its binary form. Raises InvalidRequestError."""
@@ -135,9 +136,12 @@ class Desk:
 
     def _leave(self) -> None:
         self._in_flight -= 1
-        self.telemetry.in_flight(self._in_flight)
+        asyncio.get_running_loop().call_soon(self._show_in_flight)
         if self._in_flight == 0:
             self._idle.set()
+
+    def _show_in_flight(self) -> None:
+        self.telemetry.in_flight(self._in_flight)
 
     @property
     def in_flight(self) -> int:

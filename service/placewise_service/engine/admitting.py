@@ -110,11 +110,13 @@ class Admitting:
         self, command: AdmitCommand, draft: AdmitDraft, live: LiveView, policy: str, started_s: float
     ) -> AdmitDecision:
         decision = AdmitDecision(draft.plan, self.common.meta(policy, live, live.view.version, started_s))
-        self.common.telemetry.queue(command.cluster, draft.plan.queue)
-        latency_ms = self.common.elapsed_ms(started_s)
-        record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
-        self.common.note(record, _outcome(decision))
+        self.common.afterwards(self._log, command, draft, decision, self.common.elapsed_ms(started_s))
         return decision
+
+    def _log(self, command: AdmitCommand, draft: AdmitDraft, decision: AdmitDecision, latency_ms: float) -> None:
+        self.common.telemetry.queue(command.cluster, draft.plan.queue)
+        record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
+        self.common.log(record, _outcome(decision))
 
 
 def _outcome(decision: AdmitDecision) -> str:

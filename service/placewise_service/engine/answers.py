@@ -39,4 +39,4 @@ def held_until(decision: PlaceDecision, reservations: Collection[str], expire_ti
     decisions = tuple(
         replace(d, expire_time_s=expire_time_s) if d.reservation_id in reservations else d for d in decision.decisions
     )
-    return replace(decision, decisions=decisions)
+    return PlaceDecision(decisions, decision.meta)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -88,12 +88,13 @@ class Common:
             is_explored=is_explored,
         )
 
-    def note(self, record: DecisionRecord, outcome: str) -> None:
-        """Logs one decision that was answered, and counts it when the answer is on its way."""
-        self.sink.offer(record)
-        asyncio.get_running_loop().call_soon(self._count, record, outcome)
+    def afterwards(self, act: Callable[..., None], *args: object) -> None:
+        """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""
+        asyncio.get_running_loop().call_soon(act, *args)
 
-    def _count(self, record: DecisionRecord, outcome: str) -> None:
+    def log(self, record: DecisionRecord, outcome: str) -> None:
+        """Logs and counts one decision that was answered."""
+        self.sink.offer(record)
         meta = record.meta
         self.telemetry.decision(record.rpc, meta.policy, outcome, meta.is_fallback, record.latency_ms / 1000.0)
         log.debug(

@@ -127,11 +127,14 @@ class Engine:
         else:
             plan = policy.partition(command.task, live.view, context)
         decision = PartitionDecision(plan, common.meta(policy.name, live, live.view.version, started_s))
-        record = DecisionRecord.of_partition(
-            command, decision, time_s=context.now_s, latency_ms=common.elapsed_ms(started_s)
-        )
-        common.note(record, plan.outcome)
+        common.afterwards(self._log_partition, command, decision, context.now_s, common.elapsed_ms(started_s))
         return await common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+
+    def _log_partition(
+        self, command: PartitionCommand, decision: PartitionDecision, time_s: float, latency_ms: float
+    ) -> None:
+        record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms)
+        self._common.log(record, decision.plan.outcome)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> AdmitDecision:
         """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot."""

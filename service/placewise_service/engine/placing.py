@@ -149,15 +149,15 @@ class Placing:
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
 
     def _note(self, command: PlaceCommand, decision: PlaceDecision, seed: int, choices: Sequence[Choice] = ()) -> None:
+        self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), seed, tuple(choices))
+
+    def _log(
+        self, command: PlaceCommand, decision: PlaceDecision, time_s: float, seed: int, choices: tuple[Choice, ...]
+    ) -> None:
         record = DecisionRecord.of_place(
-            command,
-            decision,
-            time_s=self.common.clock.now_s(),
-            seed=seed,
-            latency_ms=decision.meta.decide_ms,
-            choices=tuple(choices),
+            command, decision, time_s=time_s, seed=seed, latency_ms=decision.meta.decide_ms, choices=choices
         )
-        self.common.note(record, _outcome(decision.decisions))
+        self.common.log(record, _outcome(decision.decisions))
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:

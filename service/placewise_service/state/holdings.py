@@ -71,8 +71,11 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
 
     Only tasks that share no GPU are put together, so that a GPU named by two of them still conflicts.
     """
+    assignments = running.assignments
+    if _is_one_hold(assignments):
+        return (_together(running.job, assignments),)
     parts: dict[object, list[Assignment]] = {}
-    for i, assignment in enumerate(running.assignments):
+    for i, assignment in enumerate(assignments):
         key = _alike(assignment)
         others = parts.get(key)
         if key is None or others is None:
@@ -82,6 +85,19 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
         else:
             others.append(assignment)
     return tuple([_together(running.job, tasks) for tasks in parts.values()])
+
+
+def _is_one_hold(assignments: Sequence[Assignment]) -> bool:
+    """True for a gang whose tasks ask for the same of one node, each for GPUs of its own: the usual small one."""
+    if len(assignments) < 2:
+        return len(assignments) == 1
+    first, count = assignments[0], len(assignments[0].gpu_indices)
+    if _alike(first) is None or any(
+        a.node != first.node or a.demand is not first.demand or len(a.gpu_indices) != count for a in assignments
+    ):
+        return False
+    gpus = [g for a in assignments for g in a.gpu_indices]
+    return len(set(gpus)) == len(gpus)
 
 
 def _alike(assignment: Assignment) -> object:

@@ -11,7 +11,9 @@ from placewise_service.state.store import JobReport
 
 def reserved(job: RunningJob, expire_s: float) -> RunningJob:
     """The job as a reservation holds it."""
-    return replace(job, state=RunState.RESERVED, expire_time_s=expire_s, start_time_s=0.0, speed=0.0, epochs_done=0.0)
+    return RunningJob(
+        job.job, job.assignments, RunState.RESERVED, job.reservation_id, expire_s, decision_id=job.decision_id
+    )
 
 
 def started(held: RunningJob | None, report: JobReport) -> RunningJob | None:
