@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_training.ldwp_agent import DqnSettings, Logged, PaperDqn, Step, pretrained
+from placewise_training.ldwp_agent import DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
 from placewise_training.models.dqn import FixedDqn, NodeDqn, transferred
 from placewise_training.sim.choosers import LoadedPats, NodeChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
@@ -63,6 +63,23 @@ def test_the_papers_dqn_follows_nodes_that_come_and_go() -> None:
     assert more[0].id not in agent.net.nodes
     assert more[1].id in agent.net.nodes
     assert len(agent.throughputs) >= 60
+
+
+@pytest.mark.parametrize("most_gradient", [1e-3, 100.0])
+def test_a_step_by_hand_is_the_step_that_torch_would_take(most_gradient: float) -> None:
+    torch.manual_seed(3)
+    by_hand = FixedDqn(("a", "b", "c"), 4, 6)
+    by_torch = clone(by_hand)
+    rng = np.random.default_rng(4)
+    states = rng.normal(size=(20, by_hand.first.in_features)).astype(np.float32)
+    actions, wanted = rng.integers(3, size=20), rng.normal(size=20).astype(np.float32)
+    descend(by_hand, states, actions, wanted, DqnSettings(most_gradient=most_gradient))
+    values = by_torch(torch.from_numpy(states)).gather(1, torch.from_numpy(actions)[:, None]).squeeze(1)
+    (values - torch.from_numpy(wanted)).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(by_torch.parameters(), most_gradient)
+    torch.optim.SGD(by_torch.parameters(), lr=DqnSettings().rate).step()
+    for mine, theirs in zip(by_hand.parameters(), by_torch.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-7, rtol=1e-5)
 
 
 def test_the_papers_dqn_learns_a_toy_problem() -> None:

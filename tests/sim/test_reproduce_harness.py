@@ -140,6 +140,27 @@ def test_ctrl_c_leaves_a_partial_file_that_replaces_no_whole_one(
     assert (tmp_path / "made-up.json").read_text() == "{}"
 
 
+def test_what_is_done_is_kept_on_the_way_and_gone_when_all_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process that is killed leaves its whole rounds."""
+    kept: list[Any] = []
+
+    def looking(setting: str, method: str, seed: int) -> Outcome:
+        path = tmp_path / "made-up.partial.json"
+        kept.append(json.loads(path.read_text()) if path.exists() else None)
+        return Outcome({"time": 60.0})
+
+    made = paper(experiment(settings=("1",), methods=("ours", "theirs"), trial=looking))
+    monkeypatch.setattr(registry, "load", lambda name, **options: made)
+    result = CliRunner().invoke(reproduce_app, ["qos", "--out", str(tmp_path), "--seeds", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    assert [found and found["stopped"] for found in kept] == [None, None, runner.UNFINISHED, runner.UNFINISHED]
+    assert kept[2]["experiments"][0]["rows"][1]["metrics"]["time"]["seeds"] == 1
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".png"]
+    assert not json.loads((tmp_path / "made-up.json").read_text())["partial"]
+
+
 def test_the_time_limit_ends_a_run_as_partial_and_its_claims_as_not_measured() -> None:
     made = paper()
     results = runner.run(made, range(2), limit_s=-1.0)

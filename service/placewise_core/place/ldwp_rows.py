@@ -45,15 +45,20 @@ _FIRST_TIME = COLUMNS.index("cpu_wait")
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """(n + 1, 2) seconds on a core, and on the slowest GPU, of a pipeline from its k-th subtask on."""
+    """Seconds on a core, and on the slowest GPU, of a pipeline from its k-th subtask on, for k = 0 … n; and all."""
 
     job: Job
-    left: FloatArray
+    left: list[list[float]]
+    total_s: float
 
     @classmethod
     def of(cls, job: Job, view: ClusterView) -> "_Work":
-        each = np.array([_seconds(s, view) for s in job.subtasks])
-        return cls(job, np.concatenate([each[::-1].cumsum(axis=0)[::-1], np.zeros((1, 2))]))
+        left = [[0.0, 0.0]]
+        for subtask in reversed(job.subtasks):
+            cpu_s, gpu_s = _seconds(subtask, view)
+            left.append([left[-1][0] + cpu_s, left[-1][1] + gpu_s])
+        left.reverse()
+        return cls(job, left, left[0][0] + left[0][1])
 
 
 def _seconds(subtask: Subtask, view: ClusterView) -> tuple[float, float]:
@@ -74,8 +79,9 @@ class RowEncoder:
     def encode(self, job: Job, view: ClusterView, nodes: Sequence[int] | IntArray) -> Float32:
         """(C, len(COLUMNS)) for one pipeline on each of C nodes. Unknown utilisations are what jobs hold."""
         rows = np.asarray(nodes, dtype=np.int64)
-        own = _Work.of(job, view).left[0]
-        waiting, unit_s = self._waiting(view, rows, float(own.sum()))
+        work = _Work.of(job, view)
+        own = work.left[0]
+        waiting, unit_s = self._waiting(view, rows, work.total_s)
         cores = np.maximum(1.0, view.capacity[CPU, rows])
         gpus = view.gpu_exists[rows].sum(axis=1)
         speed = _gpu_speeds(view)
@@ -98,23 +104,27 @@ class RowEncoder:
     def _waiting(self, view: ClusterView, rows: IntArray, own_s: float) -> tuple[FloatArray, float]:
         """(C, 2) seconds of work on each node, and the mean of all of a task, this one among them."""
         kept = self._kept.setdefault(view, {})
-        out = np.zeros((len(rows), 2))
+        out: list[tuple[float, float]] = []
         total_s, count = own_s, 1
-        for i, m in enumerate(rows):
-            for job_id in view.jobs_on(int(m)):
+        for m in rows.tolist():
+            cpu_s = gpu_s = 0.0
+            for job_id in view.jobs_on(m):
                 running = view.jobs.get(job_id)
                 if running is None or not running.job.subtasks:
                     continue
                 work = kept.get(job_id)
                 if work is None or work.job is not running.job:
                     work = kept[job_id] = _Work.of(running.job, view)
-                share = running.epochs_done / running.job.total_epochs if running.job.total_epochs > 0 else 0.0
-                out[i] += work.left[min(len(work.left) - 1, round(share * (len(work.left) - 1)))]
-                total_s += float(work.left[0].sum())
+                epochs, stages = running.job.total_epochs, len(work.left) - 1
+                done = round(running.epochs_done / epochs * stages) if epochs > 0 else 0
+                left = work.left[min(stages, done)]
+                cpu_s, gpu_s = cpu_s + left[0], gpu_s + left[1]
+                total_s += work.total_s
                 count += 1
+            out.append((cpu_s, gpu_s))
         if len(kept) > 2 * len(view.jobs) + 64:
             self._kept[view] = {job_id: work for job_id, work in kept.items() if job_id in view.jobs}
-        return out, total_s / count
+        return np.array(out).reshape(len(rows), 2), total_s / count
 
 
 def _gpu_speeds(view: ClusterView) -> FloatArray:

@@ -1,12 +1,10 @@
 """The computing units of one node and what runs on them, for node scope. Never assigns."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from placewise_core.cluster import Assignment, RunningJob
+from placewise_core.cluster import Assignment, Gpu, RunningJob
 from placewise_core.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.place.subtask_metrics import SubtaskMetrics, gpu_vector
 from placewise_core.view import CPU, ClusterView, FloatArray
@@ -60,26 +58,22 @@ def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMet
     """Units of node m with what the view and the running subtasks of the request say is on them."""
     cores = int(view.capacity[CPU, m])
     held = _held(view, m)
-    running = list(_running(held, jobs))
+    running = _running(held, jobs)
     busy = {unit for _, _, unit in running if unit.startswith("cpu")}
     idle = [name for name in (f"cpu{i}" for i in range(cores)) if name not in busy]
     # Cores held by whole jobs have no names: they are taken from the end.
     unnamed = math.ceil(sum(a.demand.cpu_cores for _, a in held if not a.cpu_unit))
     idle = idle[: max(0, min(len(idle), cores - unnamed))]
-    gpus = {
-        gpu.index: _unit(view, m, gpu.index) for gpu in view.nodes[m].gpus if not view.gpu_is_exclusive[m, gpu.index]
-    }
+    gpus = {gpu.index: _unit(view, m, gpu) for gpu in view.nodes[m].gpus if not view.gpu_is_exclusive[m, gpu.index]}
     _add_running(view, m, running, metrics, gpus)
     return NodeUnits(cores, idle, [gpus[g] for g in sorted(gpus)])
 
 
-def _unit(view: ClusterView, m: int, g: int) -> GpuUnit:
-    node = view.nodes[m]
-    gpu = next(gpu for gpu in node.gpus if gpu.index == g)
-    util = float(np.fmax(gpu.util, 0.0))
-    memory = float(np.fmax(gpu.memory_util, 0.0))
-    unit = GpuUnit(g, util, memory, max(1, node.max_jobs_per_gpu), (util, memory))
-    unit.jobs.update(t.job_id for t in view.tenants(m, g))
+def _unit(view: ClusterView, m: int, gpu: Gpu) -> GpuUnit:
+    util = gpu.util if gpu.util > 0 else 0.0  # NaN where nothing was reported
+    memory = gpu.memory_util if gpu.memory_util > 0 else 0.0
+    unit = GpuUnit(gpu.index, util, memory, max(1, view.nodes[m].max_jobs_per_gpu), (util, memory))
+    unit.jobs.update(t.job_id for t in view.tenants(m, gpu.index))
     return unit
 
 
@@ -98,29 +92,32 @@ def _add_running(
             gpu.util, gpu.memory_util = util, memory
 
 
-def _running(held: Sequence[tuple[RunningJob, Assignment]], jobs: Sequence[Job]) -> Iterator[_Running]:
+def _running(held: Sequence[tuple[RunningJob, Assignment]], jobs: Sequence[Job]) -> list[_Running]:
     """Every running subtask: as the request says for its jobs, as the view says for others."""
+    state_running = SubtaskState.RUNNING
+    found = [
+        (job.id, subtask, subtask.unit.rpartition("/")[2])
+        for job in jobs
+        for subtask in job.subtasks
+        if subtask.state is state_running and subtask.unit
+    ]
     asked = {job.id for job in jobs}
-    for job in jobs:
-        for subtask in job.subtasks:
-            if subtask.state is SubtaskState.RUNNING and subtask.unit:
-                yield job.id, subtask, subtask.unit.rpartition("/")[2]
     for running, assignment in held:
         if not assignment.cpu_unit or running.id in asked:
             continue
-        found = next((s for s in running.job.subtasks if s.id == assignment.subtask), None)
-        if found is not None:
-            yield running.id, found, assignment.cpu_unit
+        subtask = next((s for s in running.job.subtasks if s.id == assignment.subtask), None)
+        if subtask is not None:
+            found.append((running.id, subtask, assignment.cpu_unit))
+    return found
 
 
 def _held(view: ClusterView, m: int) -> list[tuple[RunningJob, Assignment]]:
     """What running jobs hold on node m, of cores: a pipeline that only waits there holds nothing."""
-    node = view.node_id(m)
-    found = []
-    for job_id in view.jobs_on(m):
-        running = view.jobs.get(job_id)
-        if running is not None:
-            for assignment in running.assignments:
-                if (assignment.cpu_unit or assignment.demand.cpu_cores) and assignment.node == node:
-                    found.append((running, assignment))
-    return found
+    node, known = view.node_id(m), view.jobs
+    return [
+        (running, assignment)
+        for job_id in view.jobs_on(m)
+        if (running := known.get(job_id)) is not None
+        for assignment in running.assignments
+        if (assignment.cpu_unit or assignment.demand.cpu_cores) and assignment.node == node
+    ]

@@ -70,8 +70,8 @@ class ContentionRound(Round):
             return
         wants = {id(r): gpu_vector(r.subtask, self.metrics) for r in self.queue}
         totals = np.array([_totals(gpu) for gpu in gpus])
+        shares = np.array([_shares(wants[id(r)]) for r in self.queue])
         while self.queue:
-            shares = np.array([_shares(wants[id(r)]) for r in self.queue])
             counts = np.array([len(gpu.running) for gpu in gpus])
             gains = _gains(totals, counts, shares)
             for g, gpu in enumerate(gpus):
@@ -84,6 +84,7 @@ class ContentionRound(Round):
                 break
             gpu, chosen = gpus[g], self.queue[q]
             totals[g] += shares[q]
+            shares = np.delete(shares, q, axis=0)
             gpu.take(chosen.job.id, wants[id(chosen)], 1.0 / self.settings.max_per_gpu)
             self.to_gpu(chosen, gpu)
 

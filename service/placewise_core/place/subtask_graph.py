@@ -51,18 +51,13 @@ def _left_in_cycles(after: dict[str, set[str]]) -> set[str]:
 
 def split(subtasks: Sequence[Subtask]) -> tuple[list[Subtask], list[tuple[Subtask, int]]]:
     """(ready, pending with the number of predecessors not done), in the order given; neither if running or done."""
-    done: set[str] = set()
-    waiting: list[Subtask] = []
-    for subtask in subtasks:
-        if subtask.state is SubtaskState.PENDING:
-            waiting.append(subtask)
-        elif subtask.state is SubtaskState.DONE:
-            done.add(subtask.id)
+    state_done, state_pending = SubtaskState.DONE, SubtaskState.PENDING
+    done = {subtask.id for subtask in subtasks if subtask.state is state_done}
     ready, pending = [], []
-    for subtask in waiting:
-        missing = len(set(subtask.after) - done)
-        if missing:
-            pending.append((subtask, missing))
-        else:
-            ready.append(subtask)
+    for subtask in subtasks:
+        if subtask.state is state_pending:
+            if done.issuperset(subtask.after):
+                ready.append(subtask)
+            else:
+                pending.append((subtask, len(set(subtask.after) - done)))
     return ready, pending

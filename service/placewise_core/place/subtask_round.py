@@ -32,7 +32,7 @@ class IawpSettings:
     is_as_written: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that triples what one costs, and a round makes dozens
 class Ready:
     """A ready subtask with its speedup; CPU-only ones have none."""
 
@@ -56,8 +56,10 @@ class Round(ABC):
         self.ready: list[Ready] = []
         for job in jobs:
             ready, pending = split(job.subtasks)
-            self.ready.extend(Ready(job, s, self._speedup(s)) for s in ready)
-            self.blocked[job.id].extend((Reason.PREDECESSOR_PENDING, missing) for _, missing in pending)
+            if ready:
+                self.ready += [Ready(job, s, self._speedup(s)) for s in ready]
+            if pending:
+                self.blocked[job.id] += [(Reason.PREDECESSOR_PENDING, missing) for _, missing in pending]
         # Stable: equal speedups keep the order of the request.
         self.ready.sort(key=lambda r: r.speedup)
 

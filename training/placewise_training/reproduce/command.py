@@ -12,11 +12,13 @@ from rich.console import Console
 from placewise_training.cli import INTERRUPTED, UsageError, progress_bar
 from placewise_training.reproduce import document, registry, report, runner
 from placewise_training.reproduce.design import Paper
+from placewise_training.reproduce.results import Results
 from placewise_training.sim.bundles import opened
 
 QUICK_LIMIT_S = 35.0  # --quick ends within a minute, start-up and plots on a busy machine included
 FULL_SEEDS, QUICK_SEEDS = 5, 2
 _DOCS, _ALL = "docs", "all"
+_PARTIAL = "{}.partial.json"
 reproduce_app = typer.Typer(add_completion=False)
 
 
@@ -67,8 +69,13 @@ def _reproduce(made: Paper, seeds: int, out: Path | None, *, is_quick: bool, is_
     count = seeds or (QUICK_SEEDS if is_quick else FULL_SEEDS)
     limit_s = QUICK_LIMIT_S if is_quick else float("inf")
     hidden = is_quiet or not sys.stderr.isatty()
+
+    def keep(results: Results) -> None:
+        if out is not None:
+            _write_json(report.as_json(made, results, is_quick=is_quick), out)
+
     with progress_bar(made.name, runner.trial_count(made, count), is_hidden=hidden) as show:
-        results = runner.run(made, range(count), progress=show, limit_s=limit_s)
+        results = runner.run(made, range(count), progress=show, limit_s=limit_s, keep=keep)
     found = report.as_json(made, results, is_quick=is_quick)
     if out is not None:
         _write(found, out)
@@ -78,14 +85,21 @@ def _reproduce(made: Paper, seeds: int, out: Path | None, *, is_quick: bool, is_
 
 
 def _write(found: report.Json, out: Path) -> None:
-    """NAME.json (NAME.partial.json for what was cut short, so that it replaces no whole one) and the plots."""
+    """The JSON and the plots. What a whole run kept on its way goes when it is whole."""
     from placewise_training.reproduce.plots import draw  # noqa: PLC0415 (matplotlib takes a second to import)
 
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"{found['paper']}.partial" if found["partial"] else found["paper"]
-    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    _write_json(found, out)
+    if not found["partial"]:
+        (out / _PARTIAL.format(found["paper"])).unlink(missing_ok=True)
     draw(found, out if not found["partial"] else out / "partial")
+
+
+def _write_json(found: report.Json, out: Path) -> None:
+    """NAME.json; NAME.partial.json for what is not whole, so that it replaces no whole one."""
+    out.mkdir(parents=True, exist_ok=True)
+    name = _PARTIAL.format(found["paper"]) if found["partial"] else f"{found['paper']}.json"
+    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    (out / name).write_text(text + "\n", encoding="utf-8")
 
 
 def _write_document(folder: Path) -> None:

@@ -4,7 +4,6 @@ Equal loads are run once per method and seed, however many figures look at them.
 """
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from placewise_training.sim.bundles import shipped
 from placewise_training.sim.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
-from placewise_training.sim.pipeline_engine import NodeQueue, PipelineResult, PipelineSimulation
+from placewise_training.sim.pipeline_engine import NodeQueue, PipelineResult, PipelineSimulation, deviation
 from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
@@ -172,14 +171,14 @@ class UseLog:
         self._values = self._seen(nodes)
 
     def _seen(self, nodes: Mapping[str, NodeQueue]) -> tuple[float, ...]:
-        uses = [queue.utilisation() for queue in nodes.values()]
-        gpus = [len(queue.spec.node.gpus) for queue in nodes.values()]
-        busy = sum(use[2] * count for use, count in zip(uses, gpus, strict=True)) / max(1, sum(gpus))
+        loads, gpus, gpus_busy = [], 0, 0.0
+        for queue in nodes.values():
+            use = queue.utilisation()
+            loads.append(sum(use) / 4.0)
+            gpus, gpus_busy = gpus + queue.gpus, gpus_busy + use[2] * queue.gpus
         first = nodes[self.first].utilisation()[2] if self.first in nodes else 0.0
         sm = nodes[self.first].sm_utilisation() if self.has_sm and self.first in nodes else 0.0
-        loads = [sum(use) / 4.0 for use in uses]
-        mean = sum(loads) / len(loads)  # numpy takes longer than all the rest for eleven numbers
-        return busy, first, sm, 1.0 - math.sqrt(sum((load - mean) ** 2 for load in loads) / len(loads))
+        return gpus_busy / max(1, gpus), first, sm, 1.0 - deviation(loads)
 
     def steady(self, until_min: int) -> tuple[float, ...]:
         """(GPU busy, on the first node, its SMs, load balance) from minute five to `until_min`, or all there is."""

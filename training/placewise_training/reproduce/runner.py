@@ -8,6 +8,7 @@ from placewise_training.reproduce.results import Results
 
 INTERRUPTED = "interrupted"
 OUT_OF_TIME = "out of time"
+UNFINISHED = "not finished"
 
 
 def trial_count(paper: Paper, seeds: int) -> int:
@@ -16,21 +17,31 @@ def trial_count(paper: Paper, seeds: int) -> int:
 
 
 def run(
-    paper: Paper, seeds: Sequence[int], *, progress: Callable[[int], None] | None = None, limit_s: float = float("inf")
+    paper: Paper,
+    seeds: Sequence[int],
+    *,
+    progress: Callable[[int], None] | None = None,
+    limit_s: float = float("inf"),
+    keep: Callable[[Results], None] | None = None,
 ) -> Results:
     """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then says so.
 
     One round over all experiments comes before the second seed, so that what an early end leaves is complete but for
-    the number of seeds. The time limit is looked at between trials.
+    the number of seeds; `keep` is given what there is before each further round. The time limit is looked at between
+    trials.
     """
-    results = Results(seeds=tuple(seeds))
+    results = Results(seeds=tuple(seeds), stopped=UNFINISHED)
     began = time.perf_counter()
-    done = 0
+    done, last = 0, next(iter(seeds), 0)
     try:
         for experiment, setting, method, seed in _plan(paper, seeds):
             if time.perf_counter() - began > limit_s:
                 results.stopped = OUT_OF_TIME
                 break
+            if seed != last and keep is not None:
+                results.wall_s = time.perf_counter() - began
+                keep(results)
+            last = seed
             cell = (experiment.key, setting, method)
             if cell not in results.missing:
                 try:
@@ -40,6 +51,8 @@ def run(
             done += 1
             if progress is not None:
                 progress(done)
+        else:
+            results.stopped = ""
     except (KeyboardInterrupt, InterruptedRunError):
         results.stopped = INTERRUPTED
     results.wall_s = time.perf_counter() - began

@@ -66,7 +66,7 @@ class OnnxNodeValues:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Raises ValueError for a net of other columns."""
-        session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        session = _opened(path)
         if session.get_modelmeta().custom_metadata_map.get("columns", "") != ",".join(COLUMNS):
             raise ValueError(f"{path.name} was trained on other columns than this version encodes")
         return cls(session)
@@ -77,11 +77,16 @@ class OnnxNodeValues:
 
 
 def _session(path: Path, reader: str) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = _opened(path)
     made_for = session.get_modelmeta().custom_metadata_map.get("feature_schema")
     wanted = str(feature_schema(reader)["hash"])
     if made_for != wanted:
         raise ValueError(f"{path}: made for features {made_for}, not {wanted}: train or export it again")
     return session
+
+
+def _opened(path: Path) -> onnxruntime.InferenceSession:
+    """On one thread: nets this small lose more to threads that spin than they gain."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
