@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 import structlog
 import uvloop
 
-from placewise_core.clock import SystemClock
+from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_service.api.auth import Authenticator, Open, TokenFile, TokensFileError
@@ -34,11 +34,13 @@ from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.model.bundle import BundleError
 from placewise_service.settings import Settings
+from placewise_service.state.clock import StoreClock
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.embedded import EmbeddedRedis, EmbeddedRedisError
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.store import StateStore
 from placewise_service.supervisor import Supervisor
 from placewise_service.telemetry import MutedTelemetry, Telemetry, configure_logging
 
@@ -112,10 +114,10 @@ async def _run(
 ) -> None:
     stop = _stop_signals(parent)
     telemetry = Telemetry(settings.otel)
-    engine = _engine(settings, redis_url, telemetry)
-    desk = Desk(
-        engine, SystemClock(), settings.limits, _authenticator(settings), telemetry, settings.place.max_reserve_ttl_s
-    )
+    store = _store(settings, redis_url)
+    clock = StoreClock(store, SystemClock())
+    engine = _engine(settings, store, clock, telemetry)
+    desk = Desk(engine, clock, settings.limits, _authenticator(settings), telemetry, settings.place.max_reserve_ttl_s)
     desk.is_preparing = True
     shares_ports = parent is not None
     certificates = Certificates(settings.tls) if settings.tls.is_on else None
@@ -125,12 +127,13 @@ async def _run(
     await grpc_face.start()
     await rest_face.start()
     log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, pid=os.getpid())
-    if await _prepared(engine, desk, preparations, stop):
+    if await _prepared(clock, engine, desk, preparations, stop):
         desk.is_preparing = False
         await grpc_face.set_serving(True)
         _settle_garbage_collector()
         log.info("ready", pid=os.getpid())
         await stop.wait()
+    await clock.close()
     await _drain(settings, desk, grpc_face, rest_face, engine)
     telemetry.close()
 
@@ -150,9 +153,9 @@ def _on_parent_gone(loop: asyncio.AbstractEventLoop, parent: Connection, stop: a
     stop.set()
 
 
-def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
+def _store(settings: Settings, redis_url: str) -> RedisStore:
     redis = settings.redis
-    store = RedisStore(
+    return RedisStore(
         RedisOptions(
             url=redis_url,
             timeout_s=redis.timeout_ms / 1000.0,
@@ -165,6 +168,9 @@ def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
         ),
         StoreOptions(ring_records=settings.declog.ring_records, ring_bytes=settings.declog.ring_bytes),
     )
+
+
+def _engine(settings: Settings, store: StateStore, clock: Clock, telemetry: Telemetry) -> Engine:
     admit = settings.admit
     options = EngineOptions(
         place_policy=settings.place.policy,
@@ -176,7 +182,7 @@ def _engine(settings: Settings, redis_url: str, telemetry: Telemetry) -> Engine:
         observe_share=settings.declog.observe_share,
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )
-    return build_engine(store, SystemClock(), telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)
+    return build_engine(store, clock, telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)
 
 
 def _authenticator(settings: Settings) -> Authenticator:
@@ -184,15 +190,17 @@ def _authenticator(settings: Settings) -> Authenticator:
     return TokenFile(path, SystemClock()) if path is not None else Open()
 
 
-async def _prepared(engine: Engine, desk: Desk, preparations: Sequence[Preparation], stop: asyncio.Event) -> bool:
+async def _prepared(
+    clock: StoreClock, engine: Engine, desk: Desk, preparations: Sequence[Preparation], stop: asyncio.Event
+) -> bool:
     """Everything that comes before the first caller; False if told to stop meanwhile."""
     twin = engine.twin(MemoryStore(desk.clock), MutedTelemetry())
     await rehearse(twin, desk.clock)
     await twin.close()
-    if not await _answered(engine.start, stop):
-        return False
-    for preparation in preparations:
-        if not await _answered(partial(_prepare, desk, preparation), stop):
+    asked = (partial(_prepare, desk, preparation) for preparation in preparations)
+    steps: tuple[Callable[[], Awaitable[None]], ...] = (clock.start, engine.start, *asked)
+    for step in steps:
+        if not await _answered(step, stop):
             return False
     return True
 
