@@ -34,6 +34,9 @@ NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
 SYNC_LIMIT_S = 5.0
 GROUP_RETRY_S = 1.0
+# The pods of a gang are bound within some milliseconds of each other: they are reported together, and not while the
+# machine is busy with binding the rest.
+LINGER_S = 0.025
 # A PodGroup that was asked about, and neither asked about again nor given pods for this long, is taken for deleted.
 GROUP_FORGOTTEN_S = 300.0
 RELEASED_NOTE = {names.RELEASED: "true"}
@@ -51,12 +54,13 @@ class KubernetesHost:
     ) -> None:
         self.rules = rules
         self.nodes = NodeMirror(reader, self.poke)
-        self.pods = PodMirror(rules, self.poke, GpuLedger(self.nodes.gpus))
+        self.pods = PodMirror(rules, self.poke, self.poke_soon, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
         self._client = client
         self._clock = clock
         self._news = asyncio.Event()
+        self._is_poke_due = False
         self._settled: dict[str, asyncio.Event] = {}
         self._reflectors = (
             Reflector(client, NODES_PATH, self.nodes),
@@ -153,6 +157,16 @@ class KubernetesHost:
     def poke(self) -> None:
         """Something changed: the loop looks at once."""
         self._news.set()
+
+    def poke_soon(self) -> None:
+        """Something changed that nobody waits for: it is looked at with whatever else comes in the next moment."""
+        if not self._is_poke_due:
+            self._is_poke_due = True
+            asyncio.get_running_loop().call_later(LINGER_S, self._poke_late)
+
+    def _poke_late(self) -> None:
+        self._is_poke_due = False
+        self.poke()
 
     def take(self, pod: Pod) -> Gang:
         """Takes in a pod that the scheduler shows, possibly before the watch does. Only for managed pods."""
@@ -286,7 +300,7 @@ class KubernetesHost:
         current = self.pods.book.gang_of(pod.uid)
         if current is not None and not current.pods[pod.uid].node:
             self.pods.put(dataclasses.replace(current.pods[pod.uid], node=node))
-            self.poke()
+            self.poke_soon()
         self.writer.scheduled(pod, node, decision_id)
 
     def _read_groups(self) -> None:

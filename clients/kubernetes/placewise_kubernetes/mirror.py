@@ -74,9 +74,12 @@ class NodeMirror:
 class PodMirror:
     """Pods: those of gangs go to the book, the others only count as what they use."""
 
-    def __init__(self, rules: GangRules, notify: Callable[[], None], gpus: GpuLedger) -> None:
+    def __init__(
+        self, rules: GangRules, notify: Callable[[], None], notify_soon: Callable[[], None], gpus: GpuLedger
+    ) -> None:
         self._rules = rules
         self._notify = notify
+        self._notify_soon = notify_soon
         self._gpus = gpus
         self.book = GangBook(rules)
         self.others: dict[str, Pod] = {}
@@ -98,11 +101,11 @@ class PodMirror:
         pod = _parsed(item)
         if pod is not None:
             self.put(pod)
-            self._notify_if_news()
+            self._notify_if_news(pod)
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self._drop(item["metadata"]["uid"])
-        self._notify_if_news()
+        self._notify_if_news(None)
 
     def put(self, pod: Pod) -> None:
         """Takes in a pod as it is now."""
@@ -156,9 +159,20 @@ class PodMirror:
             self._other_news[uid] = _ended(other)
         self.book.drop(uid)
 
-    def _notify_if_news(self) -> None:
+    def _notify_if_news(self, pod: Pod | None) -> None:
         if self._other_news or self.book.has_news():
-            self._notify()
+            (self._notify if self._is_awaited(pod) else self._notify_soon)()
+
+    def _is_awaited(self, pod: Pod | None) -> bool:
+        """Whether somebody waits for this: for the pod's own node, or for what a pod that is over has left.
+
+        A pod that was bound or has started, one of a gang that is decided already, or one whose gang is still being
+        made: these are only told further, and together.
+        """
+        gang = self.book.gang_of(pod.uid) if pod is not None else None
+        if pod is not None and gang is not None and pod.is_waiting:
+            return gang.plan is None or (gang.is_own and gang.is_complete())
+        return (pod is None or pod.is_over) and any(gang.plan is None for gang in self.book.active.values())
 
     def _foreign(self, pod: Pod) -> NativeJob:
         """A pod that Placewise does not decide for: what it uses has to be known all the same.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -39,7 +40,12 @@ def parse_quantity(text: object) -> float:
     Raises:
         ValueError: the text is no quantity.
     """
-    match = _QUANTITY.fullmatch(str(text).strip())
+    return _parse(str(text))
+
+
+@functools.lru_cache(4096)  # the pods of a cluster ask for few different amounts, again and again
+def _parse(text: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
     if match is None or match.group(2) not in _SCALE:
         raise ValueError(f"no quantity: {text!r}")
     return float(match.group(1)) * _SCALE[match.group(2)]

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 # Patches under way at once: a gang of hundreds must not take every connection.
 _AT_ONCE = 16
 _EVENT_TEXT_LIMIT = 1000
+_EVENT_DELAY_S = 0.05
 
 
 class PodWriter:
@@ -57,9 +58,9 @@ class PodWriter:
         self.explain(pods, text)
 
     def scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
-        """The event that says where the pod went."""
+        """The event that says where the pod went; a little later, so that it is in the way of no binding."""
         text = f"Successfully assigned {pod.path} to {node} (decision {decision_id})"
-        self._start(self._event(pod, "Normal", "Scheduled", text))
+        self._start(self._event(pod, "Normal", "Scheduled", text, _EVENT_DELAY_S))
 
     async def drain(self) -> None:
         """Waits for everything that is under way."""
@@ -75,7 +76,8 @@ class PodWriter:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
         await self._quietly(self._client.patch(path, body, STRATEGIC_MERGE_PATCH), f"patch of {pod.path}")
 
-    async def _event(self, pod: Pod, kind: str, reason: str, text: str) -> None:
+    async def _event(self, pod: Pod, kind: str, reason: str, text: str, delay_s: float = 0.0) -> None:
+        await asyncio.sleep(delay_s)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {
             "apiVersion": "v1",

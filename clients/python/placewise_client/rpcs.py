@@ -47,6 +47,10 @@ class Rpc(Generic[Req, Res]):
         self.path = f"/placewise.v1.{service}/{name}"
         self.request = request
         self.response = response
+        self._attribute = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
@@ -57,7 +61,12 @@ class Rpc(Generic[Req, Res]):
     def __get__(
         self, instance: Client | AsyncClient | None, owner: type
     ) -> Self | Method[Req, Res] | AsyncMethod[Req, Res]:
-        return self if instance is None else instance.bind(self)
+        if instance is None:
+            return self
+        method = instance.bind(self)
+        # Found before this descriptor from now on: a method is made once for each client.
+        instance.__dict__[self._attribute] = method
+        return method
 
 
 class Rpcs:

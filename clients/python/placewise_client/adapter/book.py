@@ -6,7 +6,6 @@ Nothing here is kept on disk: after a restart it is filled from the host and the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from placewise_client.adapter.native import End, HostState, NativeJob, Placement, Stage
@@ -35,6 +34,8 @@ class Book:
     """All jobs of the host that are not over, and the ended ones the host still shows."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    _open: dict[str, Entry] = field(default_factory=dict)
+    """Managed jobs that have yet to start: a look at what waits must not pass over thousands that run."""
 
     def update(self, state: HostState, now_s: float) -> list[News]:
         """Takes a look in; returns what is new, in the host's order, jobs that have vanished last."""
@@ -51,7 +52,7 @@ class Book:
             return None
         if entry is None:
             entry = self.entries[job.key] = Entry(job)
-        entry.job = job
+        self._put(entry, job)
         if job.stage is Stage.APPLIED:
             entry.applied_at_s = now_s if entry.applied_at_s is None else entry.applied_at_s
         elif job.stage is Stage.WAITING:
@@ -60,6 +61,7 @@ class Book:
 
     def _vanish(self, key: str) -> News:
         entry = self.entries.pop(key)
+        self._open.pop(key, None)
         before = entry.job.stage
         if before is not Stage.ENDED:
             end = End.FINISHED if before is Stage.RUNNING else End.CANCELLED
@@ -68,19 +70,28 @@ class Book:
             )
         return News(entry, before)
 
-    def in_stage(self, stage: Stage) -> Iterator[Entry]:
-        """Managed jobs in this stage, in the host's order."""
-        return (entry for entry in self.entries.values() if entry.job.is_managed and entry.job.stage is stage)
+    def _put(self, entry: Entry, job: NativeJob) -> None:
+        entry.job = job
+        if job.is_managed and job.stage in (Stage.WAITING, Stage.APPLIED):
+            self._open[job.key] = entry
+        else:
+            self._open.pop(job.key, None)
+
+    def waiting(self) -> list[Entry]:
+        """Managed jobs that wait for us, in the order they came."""
+        return [entry for entry in self._open.values() if entry.job.stage is Stage.WAITING]
 
     def overdue(self, now_s: float, start_timeout_s: float) -> list[Entry]:
         """Applied placements that have not started in time."""
         return [
             entry
-            for entry in self.in_stage(Stage.APPLIED)
-            if entry.applied_at_s is not None and now_s - entry.applied_at_s > start_timeout_s
+            for entry in self._open.values()
+            if entry.job.stage is Stage.APPLIED
+            and entry.applied_at_s is not None
+            and now_s - entry.applied_at_s > start_timeout_s
         ]
 
     def move(self, entry: Entry, stage: Stage, now_s: float) -> None:
         """Notes a change the adapter has made itself, before the next look shows it."""
-        entry.job = dataclasses.replace(entry.job, stage=stage)
+        self._put(entry, dataclasses.replace(entry.job, stage=stage))
         entry.applied_at_s = now_s if stage is Stage.APPLIED else None

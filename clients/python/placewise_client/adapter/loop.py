@@ -108,8 +108,8 @@ class AdapterLoop:
 
     def _idle_s(self) -> float:
         until_resync_s = max(0.0, self._synced_at_s + self.settings.resync_s - self.clock())
-        is_waiting = any(True for _ in self.book.in_stage(Stage.WAITING))
-        return min(until_resync_s, self.settings.retry_s) if is_waiting or self.reporter.backlog else until_resync_s
+        is_due = self.reporter.backlog or self.book.waiting()
+        return min(until_resync_s, self.settings.retry_s) if is_due else until_resync_s
 
     def _host_failed(self, error: HostUnreachableError) -> None:
         self.metrics.host_errors.inc()
@@ -179,7 +179,7 @@ class AdapterLoop:
             self.reporter.note_started(entry.job.key)
 
     async def _tell(self, nodes: Sequence[Node] | None) -> bool:
-        """Nodes and events reach the service before it is asked; what fails here is sent again by a later pass."""
+        """What changes what is free reaches the service before it is asked; what fails is sent again later."""
         if self._breaker.outages != self._outages_seen:
             self._outages_seen = self._breaker.outages
             self._say_all_again()
@@ -188,7 +188,7 @@ class AdapterLoop:
         # A large inventory is not compared again for every job that comes.
         if self._are_nodes_due or self.reporter.is_refresh_due():
             self._are_nodes_due = not await self.reporter.report_nodes(self._nodes)
-        return not self._are_nodes_due and await self.reporter.flush()
+        return not self._are_nodes_due and (not self.reporter.is_pressing or await self.reporter.flush())
 
     def _say_all_again(self) -> None:
         """After an outage: the service may have lost what it knew, and repeats cost it nothing."""
@@ -199,7 +199,7 @@ class AdapterLoop:
                 self.reporter.started(entry.job, entry.decided, in_full=True)
 
     async def _serve_waiting(self) -> None:
-        waiting = list(self.book.in_stage(Stage.WAITING))
+        waiting = self.book.waiting()
         if not waiting:
             return
         verdicts = await self.decider.decide([entry.job for entry in waiting])

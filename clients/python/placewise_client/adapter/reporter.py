@@ -128,6 +128,17 @@ class OutcomeReporter:
         """Events not acknowledged yet."""
         return len(self._waiting)
 
+    @property
+    def is_pressing(self) -> bool:
+        """Whether something that waits changes what is free, so that the service has to hear it before it is asked.
+
+        The start of a job where it was decided does not: its resources are held since the decision.
+        """
+        return any(
+            event.kind != JobEvent.SUBMITTED and (event.kind != JobEvent.STARTED or bool(event.placement))
+            for event in self._waiting
+        )
+
     async def flush(self) -> bool:
         """Sends what waits, in order. False where something could not be delivered (it stays for the next time)."""
         while self._waiting:
