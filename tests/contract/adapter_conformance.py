@@ -37,6 +37,7 @@ class Host(Protocol):
     def native(self) -> NativeScheduler: ...
     async def add_nodes(self, count: int, gpus: int) -> None: ...
     async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True) -> str: ...
+    async def occupy(self, node: str, gpus: int) -> None: ...
     async def run_scheduler(self) -> None: ...
     async def end(self, key: str, end: End) -> None: ...
     async def set_node_state(self, node: str, state: Node.State) -> None: ...
@@ -368,6 +369,27 @@ class AdapterConformance:
         await world.step()
         assert await world.host.where(key) == world.decided_nodes(key) != [node]
         assert [verb for verb, _ in world.host.changes] == ["apply", "withdraw", "apply"]
+
+    async def test_what_somebody_took_since_the_decision_is_not_used_twice(self, world: World) -> None:
+        """The service cannot know yet that a job of somebody else has just started where it decides."""
+        await world.loop.run_pass(full=True)
+        key = await world.host.submit(1, 8)
+        world.oracle.blocked = asyncio.Event()
+        passing = asyncio.ensure_future(world.loop.run_pass(full=True))
+        while not world.asked("admit_or_wait"):  # noqa: ASYNC110 the server is not told who waits for it
+            await asyncio.sleep(0.001)
+        await world.host.occupy("n4", 8)
+        world.oracle.blocked.set()
+        await passing
+        assert world.decided_nodes(key) == ["n4"]
+        await world.host.run_scheduler()
+        assert await world.host.where(key) == []
+        world.clock.advance(SETTINGS.start_timeout_s + 1)
+        for _ in range(3):
+            await world.step()
+            world.clock.advance(2)
+        assert await world.host.where(key) == world.decided_nodes(key) != ["n4"]
+        assert world.oracle.double_placements == []
 
     # --- restart ------------------------------------------------------------------------------------------------------
 

@@ -94,6 +94,12 @@ class KubernetesScheduler:
         self._paths[key] = [f"/api/v1/namespaces/default/pods/{name}-{index}" for index in range(tasks)]
         return key
 
+    async def occupy(self, node: str, gpus: int) -> None:
+        name = f"taken{next(self._number)}"
+        made = self.kube.add_pod(pod(name, gpus=gpus))
+        self.kube.bind(f"/api/v1/namespaces/default/pods/{name}", node, made["metadata"])
+        await self.kube.seen()
+
     async def run_scheduler(self) -> None:
         await self.kube.seen()
         extender = Extender(self.native, fail_open_s=0.0, is_open_failing=False)

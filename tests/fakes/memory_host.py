@@ -51,6 +51,12 @@ class MemoryHost:
         self.jobs[key] = NativeJob(key, Job(id=key, groups=[group]), stage, is_managed=is_managed)
         return key
 
+    async def occupy(self, node: str, gpus: int) -> None:
+        """A job of somebody else runs there from now on."""
+        key = await self.submit(1, gpus, is_managed=False)
+        task = Assignment(node=node, demand=self.jobs[key].job.groups[0].demand)
+        self._set(self.jobs[key], stage=Stage.RUNNING, placement=(task,))
+
     async def run_scheduler(self) -> None:
         """Starts what can start."""
         for job in list(self.jobs.values()):

@@ -110,6 +110,11 @@ class FakeSlurm:
         self.pokes.datagram_received(b"submit" if is_managed else b"other", ("127.0.0.1", 1))
         return str(job.id)
 
+    async def occupy(self, node: str, gpus: int) -> None:
+        """A job of somebody else runs there from now on."""
+        job = self._job(await self.submit(1, gpus, is_managed=False))
+        job.state, job.nodes, job.reason = "RUNNING", [node], "None"
+
     def refuse_submission(self) -> None:
         """A job that Slurm refuses after the submit hook has seen it: it gets no number."""
         self.pokes.datagram_received(b"other", ("127.0.0.1", 1))
