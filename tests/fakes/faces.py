@@ -145,7 +145,12 @@ class FakeEngine:
         plan = PartitionPlan(Outcome.PLACED, shares, 12.5, scale / 10.0, 1.5)
         return PartitionDecision(plan, _meta("threshold", view.version))
 
-    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> AdmitDecision:
+    async def admit_or_wait(
+        self,
+        command: AdmitCommand,
+        deadline_s: float = math.inf,
+        on_draft: Callable[[AdmitDecision], None] | None = None,
+    ) -> AdmitDecision:
         view = self._view(command.cluster)
         admissions = tuple(
             Admission(job.id, Verdict.ADMIT, 4, 1, 4, rank, 1.8e9 + 0.25, -12.5, (DriftPlusPenalty(4, -3.0, 60.0),))

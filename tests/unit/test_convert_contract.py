@@ -9,9 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
-from placewise_core.cluster import Gpu, NodeState, RunState, Telemetry
+from placewise_core.cluster import Gpu, NodeState, QueueSettings, QueueState, RunState, Telemetry
 from placewise_core.commands import JobEventKind, Scope
-from placewise_core.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision, Reason, Verdict
+from placewise_core.decision import (
+    Admission,
+    AdmitDecision,
+    AdmitPlan,
+    DecisionMeta,
+    JobDecision,
+    Outcome,
+    PlaceDecision,
+    Reason,
+    Verdict,
+)
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Architecture, JobId, Priority, Role, SubtaskState
 from placewise_core.validate import Limits, check_node
@@ -204,3 +214,18 @@ def test_an_answer_that_is_not_the_draft_is_written_anew() -> None:
     assert answer.final(other) == convert_out.place_response(other, "request")
     answer.draft(_placed("1"))
     assert answer.final(other) == convert_out.place_response(other, "request")
+
+
+def test_an_admission_drafted_ahead_is_the_one_written_afterwards() -> None:
+    settings = QueueSettings(slot_s=10.0)
+    drafted, other = (
+        AdmitDecision(
+            AdmitPlan((Admission(JobId("a"), Verdict.WAIT, rank=1),), QueueState("q", backlog_s=60.0, slot=slot)),
+            DecisionMeta(f"decision-{slot}", "proteus"),
+        )
+        for slot in (7, 8)
+    )
+    answer = convert_out.AdmitAnswer(lambda: settings)
+    answer.draft(drafted)
+    assert answer.final(drafted) == convert_out.admit_response(drafted, settings)
+    assert answer.final(other) == convert_out.admit_response(other, settings)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise_core.admit.pool import Pool
 from placewise_core.speed.proteus_cost import Bandwidth
 from placewise_core.view import NETWORK, ClusterView
 
@@ -26,6 +27,7 @@ class FactsCache:
     def __init__(self) -> None:
         self._of: tuple[weakref.ref[ClusterView], int] | None = None
         self._facts: PlatformFacts | None = None
+        self._whole: tuple[weakref.ref[ClusterView], int, int, Pool] | None = None
 
     def of(self, view: ClusterView) -> PlatformFacts:
         """Facts of this view."""
@@ -33,6 +35,13 @@ class FactsCache:
             self._facts = platform_facts(view)
             self._of = (weakref.ref(view), view.layout_stamp)
         return self._facts
+
+    def whole(self, view: ClusterView) -> Pool:
+        """Pool.whole of this view, which remembers the shapes it was asked for; anew when nodes report."""
+        kept, stamps = self._whole, (view.layout_stamp, view.telemetry_stamp)
+        if kept is None or kept[0]() is not view or kept[1:3] != stamps:
+            kept = self._whole = (weakref.ref(view), *stamps, Pool.whole(view))
+        return kept[3]
 
 
 def platform_facts(view: ClusterView) -> PlatformFacts:

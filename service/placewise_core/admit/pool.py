@@ -6,6 +6,7 @@ jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Take:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is derived from it is kept with it
 class Options:
     """Shapes a job could start with now: (K,) nodes and GPUs per node, fewest GPUs first; `gpus` (K,) in all.
 
@@ -44,6 +45,16 @@ class Options:
     def shape(self, i: int) -> Shape:
         return Shape(int(self.nodes[i]), int(self.gpus_per_node[i]))
 
+    @cached_property
+    def consolidated(self) -> "Options":
+        """For each GPU count the shape on fewest nodes (K' ≤ K)."""
+        if self.takes or len(self) < 2:
+            return self
+        is_first = np.concatenate(([True], self.gpus[1:] != self.gpus[:-1]))  # sorted by GPUs, then nodes
+        return Options(self.nodes[is_first], self.gpus_per_node[is_first], self.gpus[is_first])
+
+
+_KEPT_SHAPES = 1024  # kinds of jobs whose shapes a pool remembers
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
@@ -96,6 +107,8 @@ class Pool:
         key = (wanted.min_gpus, wanted.max_gpus, job.shape, self._kind(job))
         found = self._shapes.get(key)
         if found is None:
+            if len(self._shapes) >= _KEPT_SHAPES:
+                self._shapes.clear()
             slots, unit = self._slots(job)
             at_least = _at_least(slots) if job.groups else self._nodes_with()
             found = self._shapes[key] = _shapes(at_least, unit, wanted, job.shape)
@@ -228,13 +241,23 @@ class Pool:
 
 def _shapes(at_least: IntArray, unit: int, wanted: ElasticRange, fixed: Shape | None) -> Options:
     """Every (nodes, GPUs per node) with GPUs per node a multiple of `unit`, sorted by GPUs, then nodes."""
+    most = [
+        min(nodes, wanted.max_gpus // g) if fixed is None or fixed.gpus_per_node == g else 0
+        for g, nodes in zip(range(unit, len(at_least), unit), at_least[unit::unit].tolist(), strict=True)
+    ]
+    return _shapes_up_to(tuple(most), unit, wanted.min_gpus)
+
+
+@lru_cache(maxsize=4096)  # where plenty is free the range alone decides: one entry serves all such questions
+def _shapes_up_to(most: tuple[int, ...], unit: int, min_gpus: int) -> Options:
+    """Shapes of at least `min_gpus` GPUs on up to most[i] nodes with (i + 1)·unit GPUs each. Do not write."""
     nodes, per_node = [], []
-    for g in range(unit, len(at_least), unit):
-        least = max(-(-wanted.min_gpus // g), 1)
-        most = min(int(at_least[g]), wanted.max_gpus // g)
-        if most >= least and (fixed is None or fixed.gpus_per_node == g):
-            nodes.append(np.arange(least, most + 1))
-            per_node.append(np.full(most + 1 - least, g))
+    for i, up_to in enumerate(most):
+        g = (i + 1) * unit
+        least = max(-(-min_gpus // g), 1)
+        if up_to >= least:
+            nodes.append(np.arange(least, up_to + 1))
+            per_node.append(np.full(up_to + 1 - least, g))
     if not nodes:
         return NO_OPTIONS
     d, g_all = np.concatenate(nodes), np.concatenate(per_node)
@@ -249,14 +272,6 @@ def elastic_range(job: Job) -> ElasticRange:
     if job.elastic is not None:
         return job.elastic
     return ElasticRange(1, DEFAULT_MAX_GPUS)
-
-
-def consolidated(options: Options) -> Options:
-    """One shape for each GPU count: the one on fewest nodes (K' ≤ K)."""
-    if options.takes or len(options) < 2:
-        return options
-    _, first = np.unique(options.gpus, return_index=True)  # options are sorted by GPUs, then nodes
-    return Options(options.nodes[first], options.gpus_per_node[first], options.gpus[first])
 
 
 def at_most(options: Options, gpus: int) -> int | None:

@@ -15,7 +15,7 @@ from placewise_core.admit import blockers
 from placewise_core.admit.facts import FactsCache
 from placewise_core.admit.lyapunov import advanced, drift_plus_penalty, without
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Options, Pool, consolidated, promised
+from placewise_core.admit.pool import Options, Pool, promised
 from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
 from placewise_core.job import Job, JobId, Shape
@@ -68,9 +68,7 @@ class Proteus:
         head = taken or next((job for job in jobs if _is_waiting(job, started, state)), None)
         scores = self._scores(head, pool, state, view, context) if head is not None else None
         if is_new_slot:
-            state = replace(state, decided_slot=state.slot)
-            if head is not None and scores is not None:
-                state = _decided(head, scores, state)
+            state = _decided(head, scores, state)
         state = self._with_arrivals(jobs, started, view, state, context)
         if head is None:  # who came in this slot is told why it waits in the same words now and later in the slot
             head = next((job for job in jobs if _is_waiting(job, started, state)), None)
@@ -99,7 +97,7 @@ class Proteus:
         """Without the jobs that no shape of this cluster could ever take: work that cannot be served is no backlog."""
         if not arrived:
             return arrived
-        whole = Pool.whole(view)
+        whole = self._facts.whole(view)
         fits = {job.id for job in jobs if job.id in arrived and len(whole.options(job))}
         return {job: cost for job, cost in arrived.items() if job in fits}
 
@@ -114,7 +112,7 @@ class Proteus:
         facts = self._facts.of(view)
         match = self._throughput.match(job, facts.gpu_model)
         cost = ProteusCost(self._throughput, job, match, facts.bandwidth, context.settings.tau_s)
-        options = consolidated(pool.options(job))
+        options = pool.options(job).consolidated
         costs = cost.total_s(np.maximum(options.gpus, 1), options.nodes)
         return _Scores(options, drift_plus_penalty(costs, cost.single_s, state, context.settings), costs)
 
@@ -133,18 +131,19 @@ class Proteus:
         before = 0
         for rank, job in enumerate(jobs, start=1):
             if job.id in started or job.id in state.admitted:
-                admission = self._admitted(job, view, state, context, decided)
+                admission = self._admitted(job, rank, view, state, context, decided)
             elif job.id not in state.waiting:
-                admission = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(view))
+                admission = Admission(job.id, Verdict.WAIT, rank=rank, blockers=blockers.no_shape(view))
             else:
-                admission = self._waiting(job, before, state, context, decided)
+                admission = self._waiting(job, rank, before, context, decided)
                 before += 1
-            admissions.append(replace(admission, rank=rank))
+            admissions.append(admission)
         return AdmitPlan(tuple(admissions), state)
 
     def _admitted(
         self,
         job: Job,
+        rank: int,
         view: ClusterView,
         state: QueueState,
         context: AdmitContext,
@@ -167,33 +166,29 @@ class Proteus:
             gpus=gpus,
             nodes=nodes,
             gpus_per_node=per_node,
+            rank=rank,
             expected_finish_time_s=context.now_s + seconds,
             drift_plus_penalty=scores[0].explained() if scores and context.is_explaining else (),
             profile_model=match.label,
         )
 
-    def _waiting(
-        self,
-        job: Job,
-        before: int,
-        state: QueueState,
-        context: AdmitContext,
-        decided: _Decided,
-    ) -> Admission:
+    def _waiting(self, job: Job, rank: int, before: int, context: AdmitContext, decided: _Decided) -> Admission:
         if before:
-            return Admission(job.id, Verdict.WAIT, blockers=blockers.behind(before))
+            return Admission(job.id, Verdict.WAIT, rank=rank, blockers=blockers.behind(before))
         if job.id not in decided:
-            return Admission(job.id, Verdict.WAIT, blockers=(_SLOT_TAKEN,))
+            return Admission(job.id, Verdict.WAIT, rank=rank, blockers=(_SLOT_TAKEN,))
         scores, pool = decided[job.id]
         explained = scores.explained() if context.is_explaining else ()
         why = _why_waiting(job, scores, pool, context)
-        return Admission(job.id, Verdict.WAIT, blockers=why, drift_plus_penalty=explained)
+        return Admission(job.id, Verdict.WAIT, rank=rank, blockers=why, drift_plus_penalty=explained)
 
 
 def _without_departed(state: QueueState, jobs: Sequence[Job], started: set[JobId]) -> QueueState:
     """Without the work of jobs that are no longer listed, or that the host started of its own will."""
     listed = {job.id for job in jobs}
     state = without(state, {job for job in state.waiting if job not in listed or job in started})
+    if listed.issuperset(state.admitted):
+        return state
     return replace(state, admitted={job: answer for job, answer in state.admitted.items() if job in listed})
 
 
@@ -217,12 +212,13 @@ def _open_pool(jobs: Sequence[Job], state: QueueState, view: ClusterView, contex
     return pool
 
 
-def _decided(head: Job, scores: _Scores, state: QueueState) -> QueueState:
-    """Equation (15): the n of least S(n), if that is below S(0) = 0."""
-    if len(scores.options) == 0 or scores.values[scores.best] >= 0:
-        return state
-    shape = scores.options.shape(scores.best)
-    return replace(state, admitted={**state.admitted, head.id: (shape.nodes, shape.gpus_per_node, state.slot)})
+def _decided(head: Job | None, scores: _Scores | None, state: QueueState) -> QueueState:
+    """The state with this slot's decision, by equation (15): the n of least S(n), if that is below S(0) = 0."""
+    admitted = state.admitted
+    if head is not None and scores is not None and len(scores.options) and scores.values[scores.best] < 0:
+        shape = scores.options.shape(scores.best)
+        admitted = {**admitted, head.id: (shape.nodes, shape.gpus_per_node, state.slot)}
+    return replace(state, decided_slot=state.slot, admitted=admitted)
 
 
 def _why_waiting(job: Job, scores: _Scores, pool: Pool, context: AdmitContext) -> tuple[Blocker, ...]:

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.pool import Options, consolidated
+from placewise_core.admit.pool import Options
 
 
 class RandomGpus(GreedyAdmission):
@@ -17,7 +17,7 @@ class RandomGpus(GreedyAdmission):
     name = "random-gpus"
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
-        counts = consolidated(state.whole.options(waiting.job)).gpus
+        counts = state.whole.options(waiting.job).consolidated.gpus
         seed = zlib.crc32(f"{waiting.job.id}:{waiting.job.submit_time_s}".encode())
         drawn = int(np.random.default_rng(seed).choice(counts))
         same = np.flatnonzero(options.gpus == drawn)

@@ -1,6 +1,7 @@
 """How many parameters a network has, by name. Knows published sizes only; never guesses one for an unknown name."""
 
 import re
+from functools import lru_cache
 
 # Millions of parameters. Proteus' Table I, with ResNet-18 and ResNet-50 the right way round (PAPERS.md, Proteus [!]),
 # and further networks with the sizes their authors give.
@@ -38,6 +39,7 @@ _ALIASES = {
 }
 
 
+@lru_cache(maxsize=4096)
 def normalised(model: str) -> str:
     """A model's name without case, spaces and punctuation: "ResNet-50" and "resnet_50" are one network."""
     name = re.sub(r"[^a-z0-9]", "", model.lower())

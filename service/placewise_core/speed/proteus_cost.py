@@ -33,7 +33,8 @@ class ProteusCost:
         self._form = match.profile.form
         self._batch = global_batch(job, match)
         self.single_s = model.single_gpu_s(job, match, default_s)
-        self._step_s = float(self._form.compute_s(self._batch))
+        self._step_s = model.step_s(match, self._batch)
+        self._unit_step_s = model.step_s(match, 1.0)
         # em/b at n = 1; where the job gives its time on one GPU, that is the number of steps that take it.
         self._steps = self.single_s / self._step_s
         size = params_millions(job.model, job.params_millions) or match.profile.params_millions
@@ -42,12 +43,12 @@ class ProteusCost:
 
     def alpha(self, local_batch: ArrayLike) -> Array:
         """α(b) of equation (1): time of a step of batch b over that of a step of batch 1."""
-        return np.asarray(self._form.compute_s(local_batch) / self._form.compute_s(1.0))
+        return np.asarray(self._form.compute_s(local_batch) / self._unit_step_s)
 
     def cost_s(self, gpus: ArrayLike) -> Array:
         """Cost(n) of equation (4); Cost(1) is the job's time on one GPU."""
         n = np.asarray(gpus, dtype=np.float64)
-        step = self.alpha(self._batch / n) * float(self._form.compute_s(1.0))
+        step = self.alpha(self._batch / n) * self._unit_step_s
         return np.asarray(step * self._steps)
 
     def comm_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Array:

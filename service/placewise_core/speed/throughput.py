@@ -62,6 +62,7 @@ class ThroughputModel:
         self.profiles = tuple(_profile(entry, self.form_name) for entry in data["profiles"])
         self._matches: dict[tuple[str, float, str], Match] = {}
         self._single: dict[tuple[str, str, float], float] = {}
+        self._steps: dict[tuple[str, str, float], float] = {}
 
     # -- which profile ------------------------------------------------------------------------------------------
 
@@ -106,6 +107,16 @@ class ThroughputModel:
             if len(self._single) > _REMEMBERED:
                 self._single.clear()
             found = self._single[key] = float(match.profile.form.shape_throughput(batch, 1, 1))
+        return found
+
+    def step_s(self, match: Match, batch: float) -> float:
+        """Seconds that one GPU computes on a step of that batch, remembered."""
+        key = (match.profile.model, match.profile.gpu_model, batch)
+        found = self._steps.get(key)
+        if found is None:
+            if len(self._steps) > _REMEMBERED:
+                self._steps.clear()
+            found = self._steps[key] = float(match.profile.form.compute_s(batch))
         return found
 
     def single_gpu_s(self, job: Job, match: Match, default_s: float) -> float:

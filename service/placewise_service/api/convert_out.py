@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -203,6 +203,25 @@ def _fill_excluded(message: decision_pb2.Excluded, excluded: Excluded) -> None:
     message.unit = excluded.unit
     message.reason = _REASONS[excluded.reason]
     message.message = excluded.message
+
+
+class AdmitAnswer:
+    """The answer to AdmitOrWait, written while the store is asked to commit the queue."""
+
+    def __init__(self, settings: Callable[[], QueueSettings]) -> None:
+        """`settings` are those of the queue; they may be known only when the decision is made."""
+        self._settings = settings
+        self._drafted: AdmitDecision | None = None
+        self._message: decision_pb2.AdmitOrWaitResponse
+
+    def draft(self, decision: AdmitDecision) -> None:
+        """The last draft is the one that counts."""
+        self._drafted = decision
+        self._message = admit_response(decision, self._settings())
+
+    def final(self, decision: AdmitDecision) -> decision_pb2.AdmitOrWaitResponse:
+        """The answer: the draft's if the decision is that one, else written now."""
+        return self._message if decision is self._drafted else admit_response(decision, self._settings())
 
 
 def admit_response(decision: AdmitDecision, settings: QueueSettings) -> decision_pb2.AdmitOrWaitResponse:

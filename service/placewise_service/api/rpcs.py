@@ -9,6 +9,7 @@ import enum
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -123,9 +124,10 @@ async def _admit_or_wait(
         placing = admit_and_place.place_command(request.place, command)
         validate.check_place(placing, office.limits)
         office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
-    decision = await office.engine.admit_or_wait(command, deadline_s)
+    answer = convert_out.AdmitAnswer(partial(office.engine.queue_settings, command.cluster, command.queue))
+    decision = await office.engine.admit_or_wait(command, deadline_s, answer.draft)
     office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
-    response = convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
+    response = answer.final(decision)
     if placing is not None:
         placing = admit_and_place.of_admitted(placing, decision.plan)
         if placing.jobs:

@@ -2,21 +2,24 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.lyapunov import renumbered
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand
-from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
+from placewise_core.decision import AdmitDecision, Verdict
 from placewise_core.errors import StaleSnapshotError
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import seed_of
 from placewise_service.engine.views import LiveView
+
+OnDraft = Callable[[AdmitDecision], None]
 
 _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 
@@ -25,10 +28,22 @@ _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 class AdmitDraft:
     """An admission before the store has agreed, and the queue it was decided on."""
 
-    plan: AdmitPlan
+    decision: AdmitDecision
     before: QueueState
     now_s: float
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One call: what is asked, of which view and policy, since when, until when, and who hears of a draft."""
+
+    command: AdmitCommand
+    live: LiveView
+    policy: AdmissionPolicy
+    started_s: float
+    deadline_s: float
+    on_draft: OnDraft | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +54,20 @@ class Admitting:
     policies: Mapping[str, AdmissionPolicy]
     locks: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
 
-    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> AdmitDecision:
+    async def admit_or_wait(
+        self, command: AdmitCommand, deadline_s: float, on_draft: OnDraft | None = None
+    ) -> AdmitDecision:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
-        policy = self._policy(command, live.view)
+        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
         if command.is_dry_run:
-            return self._noted(command, self._draft(command, live, policy), live, policy.name, started_s)
-        # One at a time per queue on this replica: it would only refuse itself the second commit.
-        async with self.locks.setdefault((command.cluster, command.queue), asyncio.Lock()):
-            draft = await self._commit(command, live, policy, deadline_s)
-        decision = self._noted(command, draft, live, policy.name, started_s)
-        return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+            draft = self._draft(asked)
+        else:
+            # One at a time per queue on this replica: it would only refuse itself the second commit.
+            async with self.locks.setdefault((command.cluster, command.queue), asyncio.Lock()):
+                draft = await self._commit(asked)
+        self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(started_s))
+        return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, draft.decision)
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
@@ -75,26 +93,28 @@ class Admitting:
         known(name, self.policies, "policy")
         return self.policies[name]
 
-    async def _commit(
-        self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy, deadline_s: float
-    ) -> AdmitDraft:
+    async def _commit(self, asked: _Asked) -> AdmitDraft:
         for _ in range(_ATTEMPTS):
-            draft = self._draft(command, live, policy)
-            queue = draft.plan.queue
-            if queue is draft.before or await self._committed(live, queue, draft.before.seq):
+            draft = self._draft(asked)
+            queue = draft.decision.plan.queue
+            on_sent = partial(asked.on_draft, draft.decision) if asked.on_draft is not None else None
+            if queue is draft.before or await self._committed(asked.live, queue, draft.before.seq, on_sent):
                 return draft
-            self.common.telemetry.conflict(command.cluster)
-            await self.common.catch_up(live, deadline_s)
-        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": command.queue})
+            self.common.telemetry.conflict(asked.command.cluster)
+            await self.common.catch_up(asked.live, asked.deadline_s)
+        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": asked.command.queue})
 
-    async def _committed(self, live: LiveView, queue: QueueState, expected_seq: int) -> bool:
-        event = await self.common.store.commit_queue(live.cluster, queue, expected_seq)
+    async def _committed(
+        self, live: LiveView, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
+    ) -> bool:
+        event = await self.common.store.commit_queue(live.cluster, queue, expected_seq, on_sent)
         if event is None:
             return False
         self.common.apply(live, [event])
         return True
 
-    def _draft(self, command: AdmitCommand, live: LiveView, policy: AdmissionPolicy) -> AdmitDraft:
+    def _draft(self, asked: _Asked) -> AdmitDraft:
+        command, live, policy = asked.command, asked.live, asked.policy
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
         seed = seed_of(command.seed)
@@ -104,17 +124,12 @@ class Admitting:
         plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), command.jobs, slot)
         if plan.queue is not queue:
             plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
-        return AdmitDraft(plan, queue, now_s, seed)
+        meta = self.common.meta(policy.name, live, live.view.version, asked.started_s)
+        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed)
 
-    def _noted(
-        self, command: AdmitCommand, draft: AdmitDraft, live: LiveView, policy: str, started_s: float
-    ) -> AdmitDecision:
-        decision = AdmitDecision(draft.plan, self.common.meta(policy, live, live.view.version, started_s))
-        self.common.afterwards(self._log, command, draft, decision, self.common.elapsed_ms(started_s))
-        return decision
-
-    def _log(self, command: AdmitCommand, draft: AdmitDraft, decision: AdmitDecision, latency_ms: float) -> None:
-        self.common.telemetry.queue(command.cluster, draft.plan.queue)
+    def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
+        decision = draft.decision
+        self.common.telemetry.queue(command.cluster, decision.plan.queue)
         record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
         self.common.log(record, _outcome(decision))
 

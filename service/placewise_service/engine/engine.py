@@ -25,6 +25,7 @@ from placewise_service.background import ended
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
+from placewise_service.engine.admitting import OnDraft as OnAdmitDraft
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
@@ -136,9 +137,14 @@ class Engine:
         record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms)
         self._common.log(record, decision.plan.outcome)
 
-    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> AdmitDecision:
-        """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot."""
-        return await self._admitting.admit_or_wait(command, deadline_s)
+    async def admit_or_wait(
+        self, command: AdmitCommand, deadline_s: float = math.inf, on_draft: OnAdmitDraft | None = None
+    ) -> AdmitDecision:
+        """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot.
+
+        `on_draft` is as in `place`.
+        """
+        return await self._admitting.admit_or_wait(command, deadline_s, on_draft)
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""

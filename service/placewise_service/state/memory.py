@@ -304,7 +304,9 @@ class MemoryStore:
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 
-    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+    async def commit_queue(
+        self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
+    ) -> Event | None:
         state = self._of(cluster)
         current = state.queues.get(queue.queue)
         if (current.seq if current is not None else 0) != expected_seq:

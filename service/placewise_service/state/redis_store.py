@@ -157,11 +157,13 @@ class RedisStore:
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 
-    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+    async def commit_queue(
+        self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
+    ) -> Event | None:
         k = keys_of(cluster)
         stored = replace(queue, seq=expected_seq + 1)
         args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode(stored)]
-        reply = await self._run("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
+        reply = await self._run("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args, on_sent)
         if reply is None:
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(stored)) if reply else None

@@ -154,7 +154,9 @@ class StateStore(Protocol):
         """Stores the answer unless there is one; gives back the one that stands."""
         ...
 
-    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+    async def commit_queue(
+        self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
+    ) -> Event | None:
         """Stores the state if the stored seq is still `expected_seq` (0 = none yet); None if it is not."""
         ...
 
