@@ -15,8 +15,15 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "PLACEWISE_"
-# Variables of the programs around the service, and of its tests; they may be set in the same environment.
-FOREIGN_PREFIXES = ("PLACEWISE_CLIENT_", "PLACEWISE_KUBERNETES_", "PLACEWISE_SLURM_", "PLACEWISE_TEST_")
+# Variables of the programs around the service, of the tasks that they start, and of the tests; they may be set in the same
+# environment.
+FOREIGN_PREFIXES = (
+    "PLACEWISE_CLIENT_",
+    "PLACEWISE_KUBERNETES_",
+    "PLACEWISE_SHARE_",
+    "PLACEWISE_SLURM_",
+    "PLACEWISE_TEST_",
+)
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 

@@ -67,11 +67,20 @@ def test_a_cluster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         servers.stop()
 
 
-def test_a_redis_that_forgets_is_a_warning(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    server = RedisServer(["--maxmemory-policy", "allkeys-lru"]).start()
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--maxmemory-policy", "allkeys-lru"), "allkeys-lru"),
+        ((), "appendonly is off"),
+        (("--appendonly", "yes", "--appendfsync", "everysec"), "appendfsync is everysec"),
+    ],
+)
+def test_a_redis_that_forgets_is_a_warning(
+    args: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = RedisServer(args).start()
     try:
         finding = redis_finding(server.url, capsys, monkeypatch)
-        assert finding["verdict"] == "warning"
-        assert "allkeys-lru" in finding["detail"]
+        assert (finding["verdict"], words in finding["detail"]) == ("warning", True)
     finally:
         server.stop()

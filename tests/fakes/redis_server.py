@@ -21,6 +21,7 @@ from redis.retry import Retry
 from placewise_service.state.embedded import server_binary
 
 _START_TIMEOUT_S = 10.0
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # as docs/deploy.md tells operators
 
 
 def free_port(offset: int = 0) -> int:
@@ -111,7 +112,7 @@ class RedisClusterServers:
     """Three masters, every slot assigned, no replicas."""
 
     def __init__(self) -> None:
-        args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes"]
+        args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", *DURABLE]
         self.nodes = [RedisServer(args, port=free_port(10000)) for _ in range(3)]
 
     def start(self) -> "RedisClusterServers":
@@ -153,8 +154,8 @@ class SentinelServers:
     service = "placewise"
 
     def __init__(self) -> None:
-        self.master = RedisServer(["--appendonly", "yes"])
-        self.replica = RedisServer(["--appendonly", "yes", "--replicaof", "127.0.0.1", str(self.master.port)])
+        self.master = RedisServer(DURABLE)
+        self.replica = RedisServer([*DURABLE, "--replicaof", "127.0.0.1", str(self.master.port)])
         self.sentinels = [RedisServer(mode="sentinel") for _ in range(3)]
 
     def start(self) -> "SentinelServers":

@@ -144,7 +144,7 @@ async def _reached_redis(settings: Settings) -> str:
         version = await _version(client)
         policy: dict[str | None, str | None] = {}
         with contextlib.suppress(ResponseError):  # hosted Redis, and an ACL user, may not be shown its configuration
-            for name in ("maxmemory-policy", "appendonly"):
+            for name in ("maxmemory-policy", "appendonly", "appendfsync"):
                 policy |= await client.config_get(name)
     finally:
         with contextlib.suppress(Exception):
@@ -154,6 +154,10 @@ async def _reached_redis(settings: Settings) -> str:
     if policy.get("appendonly") == "no":
         raise ConcernError(
             f"reached, {version}; appendonly is off: a restart of Redis forgets what came since its last save"
+        )
+    if settings.redis_url is not None and policy.get("appendfsync") not in (None, "always"):
+        raise ConcernError(
+            f"reached, {version}; appendfsync is {policy['appendfsync']}: killed while it flushes, it forgets answers"
         )
     return f"reached, {version}"
 
