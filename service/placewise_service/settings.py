@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "PLACEWISE_"
-# Variables of the programs around the service, of the tasks that they start, and of the tests; they may be set in the same
-# environment.
+# Variables of the programs around the service, of the tasks that they start, and of the tests: they may be set beside
+# the service's.
 FOREIGN_PREFIXES = (
     "PLACEWISE_CLIENT_",
     "PLACEWISE_KUBERNETES_",
