@@ -160,13 +160,15 @@ def test_case_three_puts_gradients_on_the_network_only_where_tasks_are_apart() -
 
 def test_variants_are_run_where_they_are_and_named_where_they_are_not(tmp_path: Path) -> None:
     for name in ("heads-4", "all-techniques", "of-our-own"):
-        (tmp_path / name).mkdir()
-        write_policy(tmp_path / name, seed=len(name))
+        (tmp_path / name / "0").mkdir(parents=True)
+        write_policy(tmp_path / name / "0", seed=len(name))
     paper = harmony_ablations.paper(is_quick=True, variants=tmp_path)
     experiments = {experiment.key: experiment for experiment in paper.experiments}
     assert experiments["fig15_heads"].trial("4", HARMONY, 0).values["jct"] > 0
     usual = experiments["fig15_heads"].trial("8", HARMONY, 0).values["jct"]
     assert usual == experiments["table2"].trial("uniform", harmony_ablations.FULL, 0).values["jct"]
+    with pytest.raises(NeedsBundleError, match="all-techniques is not trained"):  # with another seed
+        experiments["table2"].trial("uniform", harmony_ablations.FULL, 1)
     with pytest.raises(NeedsBundleError, match="heads-32 is not trained"):
         experiments["fig15_heads"].trial("32", HARMONY, 0)
     with pytest.raises(NeedsBundleError, match="without-replay"):
