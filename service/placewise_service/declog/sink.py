@@ -38,7 +38,7 @@ class DecisionSink:
         ring: LogRing,
         *,
         capacity: int = 20_000,
-        batch: int = 64,
+        batch: int = 16,
         flush_interval_s: float = 0.05,
         retry_interval_s: float = 0.5,
         on_drop: Callable[[int], None] = _ignore_drops,
