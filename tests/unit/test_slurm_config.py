@@ -73,6 +73,18 @@ def parsed(**hooks: Any) -> config.BridgeConfig:
     return config.parse({"adapter": {"cluster": "c"}, "hooks": hooks})
 
 
+@pytest.mark.parametrize("folder", ["missing", ""])
+def test_hooks_that_cannot_be_written_are_one_line(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "slurm.toml"
+    partition = "gpu" if folder else "x] = os"
+    path.write_text(f'[adapter]\ncluster = "c"\n[hooks]\npartitions = ["{partition}"]\n')
+    assert main(["--config", str(path), "hooks", "--output", str(tmp_path / folder)]) == EXIT_CONFIG
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("placewise-slurm: ")
+
+
 def test_hooks_are_written_executable_and_filled_in(tmp_path: Path) -> None:
     written = write_hooks(parsed(listen_port=6831, partitions=["gpu", "big"]), tmp_path)
     assert [path.name for path in written] == list(SCRIPTS)

@@ -123,6 +123,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _hooks(config: BridgeConfig, output: Path) -> int:
+    try:
+        for path in write_hooks(config, output):
+            print(path)
+    except (OSError, ValueError) as error:
+        print(f"placewise-slurm: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0: done; 2: the configuration is wrong; 3: something cannot be reached; 4: another bridge decides."""
     options = _parser().parse_args(arguments)
@@ -134,9 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"placewise-slurm: {error}", file=sys.stderr)
         return EXIT_CONFIG
     if options.command == "hooks":
-        for path in write_hooks(config, options.output):
-            print(path)
-        return 0
+        return _hooks(config, options.output)
     if options.command == "check":
         problems = asyncio.run(check(config))
         for problem in problems:
