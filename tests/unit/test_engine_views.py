@@ -88,6 +88,21 @@ async def test_unknown_clusters_are_not_kept() -> None:
     assert list(views) == []
 
 
+async def test_a_cluster_begun_anew_right_after_its_end_keeps_its_new_view() -> None:
+    store = MemoryStore(ManualClock(1000.0))
+    await store.report_nodes("c", [make_node("n0")], full=True)
+    opened = Views(store, ManualClock(1000.0), stale_telemetry_after_s=90.0)
+    try:
+        await opened.get("c")
+        await asyncio.sleep(0.01)  # its follower is at work
+        opened.drop("c")
+        anew = await opened.get("c")
+        await asyncio.sleep(0.01)  # the follower has ended
+        assert opened.known("c") is anew
+    finally:
+        await opened.close()
+
+
 async def test_a_decision_that_waits_for_the_tail_ends_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     for pace in ("_PACE_S", "_QUIET_PACE_S"):
         monkeypatch.setattr(views, pace, 60.0)

@@ -129,7 +129,8 @@ class Admitting:
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
         decision = draft.decision
-        self.common.telemetry.queue(command.cluster, decision.plan.queue)
+        if not command.is_dry_run:  # which moved no queue
+            self.common.telemetry.queue(command.cluster, decision.plan.queue)
         record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
         self.common.log(record, _outcome(decision))
 

@@ -194,9 +194,10 @@ class Views:
         try:
             await live.tail()
         finally:
-            self._live.pop(live.cluster, None)
-            self._tails.pop(live.cluster, None)
-            self._locks.pop(live.cluster, None)
+            if self._live.get(live.cluster) is live:  # else it was dropped, and perhaps begun anew meanwhile
+                self._live.pop(live.cluster)
+                self._tails.pop(live.cluster)
+                self._locks.pop(live.cluster, None)
 
     def drop(self, cluster: str) -> None:
         """Forgets a deleted cluster's view."""
