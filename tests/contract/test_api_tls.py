@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from tests.fakes.faces import FakeEngine
-from tests.fakes.tls import Authority
+from tests.fakes.tls import EXPIRED, Authority
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
@@ -89,11 +89,12 @@ async def test_client_certificates_are_demanded_by_both_faces(tmp_path: Path) ->
     authority, stranger = Authority("test"), Authority("stranger")
     async with secured(tls_settings(tmp_path, authority, has_clients=True)) as (grpc_port, rest_port):
         await list_clusters(grpc_port, authority, authority.issue("client"))
-        for client in (None, stranger.issue("client")):
+        refused = (None, stranger.issue("client"), authority.issue("client", end=EXPIRED))
+        for client in refused:
             with pytest.raises(grpc.aio.AioRpcError):
                 await list_clusters(grpc_port, authority, client)
         assert await get_healthz(rest_port, authority, tmp_path, authority.issue("client")) == b"HTTP/1.1 200 OK"
-        for client in (None, stranger.issue("client")):
+        for client in refused:
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await get_healthz(rest_port, authority, tmp_path, client)
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 NOW = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+EXPIRED = datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)
 LATER = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -33,7 +34,7 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str) -> tuple[bytes, bytes]:
+    def issue(self, name: str, end: datetime.datetime = LATER) -> tuple[bytes, bytes]:
         """Certificate and key, PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -41,7 +42,7 @@ class Authority:
             [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
         )
         certificate = (
-            _builder(subject, self.certificate.subject, key)
+            _builder(subject, self.certificate.subject, key, end)
             .add_extension(names, critical=False)
             .sign(self.key, hashes.SHA256())
         )
@@ -58,7 +59,9 @@ class Authority:
         return paths
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime.datetime = LATER
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -66,5 +69,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(NOW)
-        .not_valid_after(LATER)
+        .not_valid_after(end)
     )
