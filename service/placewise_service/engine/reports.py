@@ -58,6 +58,7 @@ class Reporter:
         changes = list(result.events)
         learned = await self._learn(cluster, events)
         changes.extend(learned)
+        changes.extend(await self._profile(cluster, live, events))
         for outcome in outcomes:
             self._sink.offer(outcome)
         logged_only = sum(event.kind in _LOGGED_ONLY for event in events)
@@ -77,6 +78,17 @@ class Reporter:
             if change is not None:
                 learned.append(change)
         return learned
+
+    async def _profile(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> list[Event]:
+        """Metrics of subtasks that a job's description gives serve all subtasks of their kind from then on."""
+        given: dict[str, dict[str, float]] = {}
+        for event in events:
+            for subtask in event.job.subtasks if event.job is not None else ():
+                if subtask.kind and subtask.profile:
+                    given.setdefault(subtask.kind, {}).update(subtask.profile)
+        known = live.view.subtask_profiles
+        news = {kind: row for kind, row in given.items() if row.items() - known.get(kind, {}).items()}
+        return [await self._store.profile_subtask(cluster, kind, row) for kind, row in news.items()]
 
 
 def _completed(node: Node, now_s: float) -> Node:

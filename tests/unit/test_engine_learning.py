@@ -1,0 +1,70 @@
+"""What hosts report teaches the service: overheads of task kinds, metrics of subtask kinds."""
+
+import dataclasses
+
+from tests.fakes.engine import CLUSTER, running_engine
+
+from placewise_core.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope, ShareOutcome
+from placewise_core.job import Job, JobId, Subtask
+from placewise_core.partition.policy import DivisibleTask
+from placewise_core.place.subtask_metrics import KnownMetrics
+from placewise_service.engine import Engine
+
+METRICS = {"speedup": 6.0, "gpu_util": 0.2}
+
+
+def pipeline(name: str, *profiles: dict[str, float]) -> Job:
+    subtasks = tuple(
+        Subtask(f"s{i}", kind=f"k{i}", has_gpu_version=True, profile=profile) for i, profile in enumerate(profiles)
+    )
+    return Job(JobId(name), subtasks=subtasks)
+
+
+async def submit(engine: Engine, *jobs: Job) -> tuple[int, int, int]:
+    """Version, and how many events changed something and did not."""
+    events = [JobEvent(job.id, JobEventKind.SUBMITTED, job=job) for job in jobs]
+    outcome = await engine.report_job_events(CLUSTER, events)
+    return outcome.version, outcome.applied, outcome.ignored
+
+
+async def test_overheads_of_finished_shares_are_the_q_of_the_next_split() -> None:
+    async with running_engine() as engine:
+
+        async def q(kind: str) -> float:
+            return (
+                await engine.partition(PartitionCommand(CLUSTER, DivisibleTask("t", 1000.0, kind=kind)))
+            ).plan.overhead_s
+
+        default = await q("render")
+        for unit, overhead_s in (("gpu0", 7.0), ("gpu1", 9.0), ("gpu1", 9.0)):  # the last one is a repeat
+            share = ShareOutcome("render", "n0", unit, scale=1.0, seconds=5.0, overhead_s=overhead_s)
+            await engine.report_job_events(CLUSTER, [JobEvent(JobId("t"), JobEventKind.SHARE_FINISHED, share=share)])
+        assert (await q("render"), await q("encode")) == (8.0, default)
+
+
+async def test_metrics_of_described_subtasks_serve_all_of_their_kind() -> None:
+    async with running_engine(nodes=1, gpus=1) as engine:
+        version, *counts = await submit(engine, pipeline("a", METRICS, {}), pipeline("b", {"gpu_util": 0.3}))
+        assert counts == [2, 0]
+        view = (await engine.get_cluster(CLUSTER)).view
+        known = KnownMetrics.from_view(view)
+        bare = pipeline("c", {}, {}).subtasks
+        assert known.of(bare[0]) == {"speedup": 6.0, "gpu_util": 0.3}
+        assert known.of(bare[1]) == {}
+        own = dataclasses.replace(bare[0], profile={"speedup": 2.0})
+        assert known.of(own)["speedup"] == 2.0, "what the request says comes first"
+        assert (await submit(engine, pipeline("d", {"gpu_util": 0.3})))[0] == version, "nothing new is not written"
+
+
+async def test_learned_metrics_decide_where_a_subtask_runs() -> None:
+    async with running_engine(nodes=1, gpus=1) as engine:
+        question = PlaceCommand(CLUSTER, (pipeline("c", {}, {}),), scope=Scope.NODE, node_id="n0")
+
+        async def on_gpu() -> list[str]:
+            decided = (await engine.place(question)).decisions[0].assignments
+            return [assignment.subtask for assignment in decided if assignment.gpu_indices]
+
+        await submit(engine, pipeline("a", {"speedup": 0.5}, {"speedup": 9.0}))
+        assert await on_gpu() == ["s1"]
+        await submit(engine, pipeline("b", {"speedup": 9.0}, {"speedup": 0.5}))
+        assert await on_gpu() == ["s0"]
