@@ -68,7 +68,7 @@ DEFAULT_STALE_AFTER_S = 90.0
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
 _KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
 _KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
-_COUNTED_SINGLY = 8  # changed nodes up to which counting one by one is faster than counting all
+_COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
 
 
 class ClusterView(NodeArrays):
@@ -118,6 +118,10 @@ class ClusterView(NodeArrays):
         """(M,) in (0, 1): more for less free GPUs and CPU. Do not write."""
         return self._tightness
 
+    def has_racks(self) -> bool:
+        """False while no node has named a rack."""
+        return bool(self._rack_ids)
+
     def tenants(self, m: int, g: int) -> tuple[GpuTenant, ...]:
         """The jobs on GPU g of node m."""
         return self._tenants[m].get(g, ())
@@ -142,14 +146,10 @@ class ClusterView(NodeArrays):
 
     def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
         """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
-        if self.is_plain(demand, group, sharing):
-            mask: BoolArray = self.plain_rooms(demand) >= 1.0
-            mask &= usable
-        else:
-            mask = usable & self._gpu_feasible(demand, group, sharing)
-            for row, amount in enumerate(demand.tolist()):
-                if amount and row != GPUS:
-                    mask &= self.free[row] >= amount
+        mask = usable & self._gpu_feasible(demand, group, sharing) if demand[GPUS] > 0 else usable.copy()
+        for row, amount in enumerate(demand.tolist()):
+            if amount and row != GPUS:
+                mask &= self.free[row] >= amount
         if group.node_selector:
             mask &= self.selected(group)
         return mask
@@ -191,8 +191,10 @@ class ClusterView(NodeArrays):
             rooms = self._count_rooms(demand)
         else:
             rooms, stamp = kept
-            changed = np.flatnonzero(self.node_stamp > stamp).tolist()
-            if len(changed) <= _COUNTED_SINGLY:
+            if stamp == self._stamp:
+                return rooms
+            changed = (self.node_stamp > stamp).nonzero()[0].tolist()
+            if len(changed) <= _COUNTED_SINGLY + self.size // 100:
                 for m in changed:
                     rooms[m] = self._count_room(m, demand)
             else:
@@ -212,9 +214,10 @@ class ClusterView(NodeArrays):
 
     def _count_room(self, m: int, demand: FloatArray) -> float:
         room = math.inf
+        free: list[float] = self.free[:, m].tolist()
         for row, wanted in enumerate(demand.tolist()):
             if wanted and row != GPUS:
-                room = min(room, float(self.free[row, m]) // wanted)
+                room = min(room, free[row] // wanted)
             elif wanted:
                 room = min(room, float(len(self._idle_gpus[m]) // math.ceil(wanted)))
         return max(room, 0.0)
@@ -311,7 +314,8 @@ class ClusterView(NodeArrays):
             width = self.gpu_exists.shape[1]
             gpus = [g for task in tasks for g in task.gpu_indices if g < width]
             self._add_tenant(m, gpus, self._tenant(job, first))
-        self._jobs_on[m].setdefault(job.id, []).extend([(job.model, first.demand)] * count)
+        there = self._jobs_on[m].setdefault(job.id, [])
+        there += [(job.model, first.demand)] * count
         self.task_count[m] += count
         self._touch(m, free)
 
@@ -344,12 +348,13 @@ class ClusterView(NodeArrays):
         return tenant
 
     def _add_tenant(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
-        taken, idle = set(gpus), self._idle_gpus[m]
-        if 1 < len(gpus) == len(taken) and taken.issubset(idle):
-            self._occupy(m, gpus, tenant)
-            self._idle_gpus[m] = [g for g in idle if g not in taken]
-            self._free_gpus[m] -= len(gpus)
-            return
+        if len(gpus) > 1:
+            taken, idle = set(gpus), self._idle_gpus[m]
+            if len(gpus) == len(taken) and taken.issubset(idle):
+                self._occupy(m, gpus, tenant)
+                self._idle_gpus[m] = [g for g in idle if g not in taken]
+                self._free_gpus[m] -= len(gpus)
+                return
         for g in gpus:
             self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
 

@@ -26,8 +26,12 @@ class BinPacking:
         view, demand = task.view, task.demand[:, None]
         free = view.free.copy()
         free[GPUS] = view.free_gpus()
-        left = (free - demand) * view.inverse_capacity * (demand > 0)
-        return np.asarray(-(left * left).sum(axis=0))
+        free -= demand
+        free *= view.inverse_capacity
+        free *= demand > 0
+        free *= free
+        scores: FloatArray = free.sum(axis=0)
+        return np.negative(scores, out=scores)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (("left_over", float(-self.scores(task)[m])),)

@@ -12,7 +12,8 @@ from placewise_core.place.policy import TaskContext
 from placewise_core.place.tables import GpuSpeeds
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, TELEMETRY_COLUMNS, ClusterView, FloatArray, IntArray
 
-_ROWS = np.array([CPU, MEMORY, GPUS, GPU_MEMORY])
+_ROW_LIST = (CPU, MEMORY, GPUS, GPU_MEMORY)
+_ROWS = np.array(_ROW_LIST)
 _MEASURED = np.array(
     [TELEMETRY_COLUMNS.index(name) for name in ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util")]
 )
@@ -79,7 +80,7 @@ class NodeLoads:
         if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
             kept = self._kept[view] = _begun(view)
         for m in (kept.stamps != view.node_stamp).nonzero()[0].tolist():
-            kept.load[m] = _load(view, kept, slice(m, m + 1))[0]
+            kept.load[m] = _load_on(view, kept, m)
             kept.stamps[m] = view.node_stamp[m]
         return kept.load
 
@@ -93,14 +94,23 @@ def _begun(view: ClusterView) -> _Kept:
         stamps=view.node_stamp.copy(),
         telemetry_stamp=view.telemetry_stamp,
     )
-    kept.load[:] = _load(view, kept, slice(None))
+    kept.load[:] = _load(view, kept)
     return kept
 
 
-def _load(view: ClusterView, kept: _Kept, nodes: slice) -> FloatArray:
-    """(n,) load of some nodes. A resource the node lacks counts in neither sum nor mean."""
-    used = 1.0 - view.free[_ROWS, nodes] * view.inverse_capacity[_ROWS, nodes]
-    np.maximum(used, kept.measured[:, nodes], out=used)
+def _load(view: ClusterView, kept: _Kept) -> FloatArray:
+    """(M,) load of all nodes. A resource the node lacks counts in neither sum nor mean."""
+    used = 1.0 - view.free[_ROWS] * view.inverse_capacity[_ROWS]
+    np.maximum(used, kept.measured, out=used)
     np.minimum(used, 1.0, out=used)
-    used *= kept.weights[:, nodes]
+    used *= kept.weights
     return np.asarray(used.sum(axis=0))
+
+
+def _load_on(view: ClusterView, kept: _Kept, m: int) -> float:
+    """`_load` of one node, to the last bit: for four numbers arrays take several times as long."""
+    free, inverse = view.free[:, m].tolist(), view.inverse_capacity[:, m].tolist()
+    load = 0.0
+    for row, measured, weight in zip(_ROW_LIST, kept.measured[:, m].tolist(), kept.weights[:, m].tolist(), strict=True):
+        load += min(1.0, max(measured, 1.0 - free[row] * inverse[row])) * weight
+    return load

@@ -41,7 +41,7 @@ class Consolidate:
             return stay
         scores = self._tasks_taken(task)
         scores *= _TASKS
-        if task.view.rack.max(initial=-1) >= 0:
+        if task.view.has_racks():
             scores += self._same_rack(task) * _RACK
         scores += task.view.tightness()
         return scores

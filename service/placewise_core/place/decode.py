@@ -7,6 +7,7 @@ are the hard ones to fit, and equal tasks stay in their order.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -100,6 +101,7 @@ class _Decoder:
         self.remaining = job.task_count
         self.current: TaskContext | None = None
         self._claimed = 0
+        self._is_reordered = False
         # Explaining asks for the candidates of every task.
         self._fills = choose is best and not context.is_explaining and getattr(scorer, "fills_nodes", False)
 
@@ -114,7 +116,7 @@ class _Decoder:
             return None
         if keeps_claims:
             self.view.claim_all(self.job, self.assignments[self._claimed :])
-        if len(self.job.groups) > 1:
+        if self._is_reordered:
             order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
             self.assignments.sort(key=lambda a: order[a.task])
         return Proposal(
@@ -138,23 +140,30 @@ class _Decoder:
     def place_all(self) -> bool:
         return all(self._place_group(group, names) for group, names in self._largest_first(_named_groups(self.job)))
 
-    def _largest_first(self, groups: list[tuple[TaskGroup, list[str]]]) -> list[tuple[TaskGroup, list[str]]]:
+    def _largest_first(self, groups: list[tuple[TaskGroup, Sequence[str]]]) -> list[tuple[TaskGroup, Sequence[str]]]:
         if len(groups) < 2:
             return groups
         largest = self.view.largest_capacity()
-        return sorted(groups, key=lambda entry: -_dominant_share(self.view.demand_vector(entry[0].demand), largest))
+        found = sorted(groups, key=lambda entry: -_dominant_share(self.view.demand_vector(entry[0].demand), largest))
+        self._is_reordered = found != groups
+        return found
 
     def _place_group(self, group: TaskGroup, names: Sequence[str]) -> bool:
         demand = self.view.demand_vector(group.demand)
         if demand is None:
             return False
+        is_plain = self._fills and self.view.is_plain(demand, group, self.job.gpu_sharing)
+        if is_plain and not group.node_selector:  # whoever fills nodes asks for the rooms anyhow
+            mask = self.usable & (self.view.plain_rooms(demand) >= 1.0)
+        else:
+            mask = self.view.feasible(demand, group, self.job.gpu_sharing, self.usable)
         task = TaskContext(
             job=self.job,
             group=group,
             task="",
             demand=demand,
             sharing=self.job.gpu_sharing,
-            mask=self.view.feasible(demand, group, self.job.gpu_sharing, self.usable),
+            mask=mask,
             view=self.view,
             placed=self.placed,
             remaining=self.remaining,
@@ -162,21 +171,20 @@ class _Decoder:
         )
         self.current = task
         on_node: dict[int, int] = {}
-        is_plain = self._fills and self.view.is_plain(demand, group, task.sharing)
-        left = list(names)
+        left = len(names)
         while left:
-            task.task, task.remaining = left[0], self.remaining
+            task.task, task.remaining = names[-left], self.remaining
             m, gpus = self._choose(task)
             if m < 0:
                 return False
-            at_most = min(len(left), group.max_per_node - on_node.get(m, 0)) if group.max_per_node else len(left)
+            at_most = min(left, group.max_per_node - on_node.get(m, 0)) if group.max_per_node else left
             count = int(min(at_most, self.view.plain_rooms(demand)[m])) if is_plain and at_most > 1 else 1
             if count > 1:
                 gpus = self.view.first_free_gpus(m, count * len(gpus))
-            self._claim(task, m, left[:count], gpus)
-            del left[:count]
+            self._claim(task, m, names[-left:][:count], gpus)
+            left -= count
             on_node[m] = on_node.get(m, 0) + count
-            if self.remaining:
+            if left:
                 is_full = group.max_per_node and on_node[m] >= group.max_per_node
                 task.mask[m] = not is_full and self.view.feasible_on(m, demand, group, task.sharing)
         return True
@@ -203,13 +211,17 @@ class _Decoder:
     def _claim(self, task: TaskContext, m: int, names: Sequence[str], gpus: tuple[int, ...]) -> None:
         """Gives the tasks of these names node m, and each its part of the GPUs."""
         group, node, each = task.group, NodeId(self.view.node_id(m)), len(gpus) // len(names)
-        for i, name in enumerate(names):
-            mine = gpus[i * each : (i + 1) * each]
-            self.assignments.append(Assignment(name, group.role, node, mine, demand=group.demand))
+        self.assignments += [
+            Assignment(name, group.role, node, gpus[i * each : (i + 1) * each], demand=group.demand)
+            for i, name in enumerate(names)
+        ]
         self.placed += [(group, m)] * len(names)
         self.remaining -= len(names)
         if self.remaining:  # nothing reads the view after the last task
-            self.view.claim_all(self.job, self.assignments[self._claimed :])
+            if len(names) == 1:
+                self.view.claim(self.job, self.assignments[-1])
+            else:
+                self.view.claim_all(self.job, self.assignments[self._claimed :])
             self._claimed = len(self.assignments)
 
     def _explain(self, task: TaskContext, scores: FloatArray, chosen: int) -> None:
@@ -227,16 +239,21 @@ class _Decoder:
             )
 
 
-def _named_groups(job: Job) -> list[tuple[TaskGroup, list[str]]]:
+def _named_groups(job: Job) -> list[tuple[TaskGroup, Sequence[str]]]:
     """Names count on per role, so that two groups of workers share one numbering."""
     counts: dict[Role, int] = {}
     named = []
     for group in job.groups:
         first = counts.get(group.role, 0)
         counts[group.role] = first + group.count
-        stem = _ROLE_NAMES[group.role]
-        named.append((group, [f"{stem}-{i}" for i in range(first, first + group.count)]))
+        named.append((group, _names(group.role, first, group.count)))
     return named
+
+
+@lru_cache(maxsize=1024)  # gangs of a few sizes come again and again
+def _names(role: Role, first: int, count: int) -> Sequence[str]:
+    stem = _ROLE_NAMES[role]
+    return tuple([f"{stem}-{i}" for i in range(first, first + count)])
 
 
 def _dominant_share(demand: FloatArray | None, largest: FloatArray) -> float:

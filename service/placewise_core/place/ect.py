@@ -32,7 +32,8 @@ class ExpectedCompletionTime:
         return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
-        return -self._completion_s(task)
+        scores = self._completion_s(task)
+        return np.negative(scores, out=scores)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (
@@ -43,4 +44,6 @@ class ExpectedCompletionTime:
 
     def _completion_s(self, task: TaskContext) -> FloatArray:
         work = task.job.single_gpu_s / max(1, task.group.count) if task.job.single_gpu_s > 0 else 1.0
-        return np.asarray(work / self._speeds.of(task) * (1.0 + self._loads.of(task.view)))
+        seconds: FloatArray = work / self._speeds.of(task)
+        seconds *= 1.0 + self._loads.of(task.view)
+        return seconds

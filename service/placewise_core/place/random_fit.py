@@ -42,7 +42,7 @@ class Random:
 
 
 def _uniform(task: TaskContext, scores: FloatArray) -> tuple[int, float]:
-    nodes = np.flatnonzero(_takers(task))
+    nodes = _takers(task).nonzero()[0]
     if not len(nodes):
         return -1, 1.0
     return int(nodes[task.context.rng.integers(len(nodes))]), 1.0 / len(nodes)

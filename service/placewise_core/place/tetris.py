@@ -45,7 +45,8 @@ class Tetris:
     @staticmethod
     def _alignment(task: TaskContext) -> FloatArray:
         view = task.view
-        weights = task.demand[:, None] * view.inverse_capacity * view.inverse_capacity
+        weights = task.demand[:, None] * view.inverse_capacity
+        weights *= view.inverse_capacity
         total: FloatArray = (weights * view.free).sum(axis=0)
         if task.demand[GPUS] > 0:  # counted as those that serve nobody: a shared one may be promised more than once
             total += weights[GPUS] * (view.free_gpus() - view.free[GPUS])
