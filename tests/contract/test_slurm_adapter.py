@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -59,6 +60,28 @@ class SlurmConformance(AdapterConformance):
         first, second = await host.submit(1, 2), await host.submit(1, 2)
         await world.loop.run_pass(full=False)
         assert sorted(host.changes) == [("apply", first), ("apply", second)]
+
+    async def test_a_job_that_slurm_makes_long_after_the_hook_is_found_soon(
+        self, world: World, host: FakeSlurm
+    ) -> None:
+        await world.loop.run_pass(full=True)
+        host.announce()
+        await world.loop.run_pass(full=False)
+        key = await host.submit(1, 2, is_announced=False)
+        before_s = asyncio.get_running_loop().time()
+        assert not await host.native.wait(timeout_s=10)
+        await world.loop.run_pass(full=False)
+        assert asyncio.get_running_loop().time() - before_s < 5
+        assert host.changes == [("apply", key)]
+
+    async def test_a_job_that_slurm_never_makes_is_not_looked_for_for_ever(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        host.announce()
+        for _ in range(10):
+            await world.loop.run_pass(full=False)
+        host.requests.clear()
+        await world.loop.run_pass(full=False)
+        assert host.requests == []
 
     async def test_an_elastic_job_gets_its_size_from_admission(self, world: World, host: FakeSlurm) -> None:
         world.oracle.chosen_gpus = lambda job: (3, 4) if job.elastic.max_gpus == 8 else (1, 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,14 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.e2e.slurm_release import Release
+
 USER = "placewise-e2e"
-BINARIES = ("slurmctld", "slurmd", "slurmrestd", "sbatch", "scontrol", "squeue")
-
-
-def missing_binaries() -> list[str]:
-    return [name for name in BINARIES if shutil.which(name) is None]
-
-
 _next_port = 21000 + os.getpid() % 500 * 20
 
 
@@ -67,6 +61,7 @@ class SlurmCluster:
     hooks: Mapping[str, str] = field(default_factory=dict)
     partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",)
     user: str = field(default_factory=system_user)
+    release: Release = field(default_factory=Release.chosen)
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -87,6 +82,9 @@ class SlurmCluster:
         ports = free_ports(self.nodes + 1)
         self.conf.write_text(self._slurm_conf(ports))
         (self.root / "gres.conf").write_text(self._gres_conf())
+        if not self.release.is_old:
+            (self.root / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+        self.release.know(self.user)
         self.own()
 
     def own(self) -> None:
@@ -120,7 +118,7 @@ class SlurmCluster:
             "ProctrackType": "proctrack/linuxproc",
             "TaskPlugin": "task/none",
             "JobAcctGatherType": "jobacct_gather/none",
-            "SwitchType": "switch/none",
+            **({"SwitchType": "switch/none"} if self.release.is_old else {}),  # newer ones have no word for it
             "MpiDefault": "none",
             "MailProg": "/bin/true",
             "ReturnToService": "2",
@@ -162,15 +160,15 @@ class SlurmCluster:
 
     def start_rest(self) -> None:
         self.rest_socket.unlink(missing_ok=True)
-        command = ["slurmrestd", "-f", str(self.conf), "-s", "openapi/v0.0.38", "-a", "rest_auth/local"]
-        self._spawn("slurmrestd", [*command, f"unix:{self.rest_socket}"])
+        address = f"unix:{self.rest_socket}"
+        self._spawn("slurmrestd", self.release.rest_command(self.conf, "rest_auth/local", address))
         self.wait_for(self.rest_socket.exists, "slurmrestd", 20)
 
     def start_rest_with_tokens(self, port: int) -> str:
         """A second slurmrestd, on TCP, that wants a JWT; returns a token. Needs AuthAltTypes=auth/jwt in the hooks."""
-        command = ["slurmrestd", "-f", str(self.conf), "-s", "openapi/v0.0.38", "-a", "rest_auth/jwt"]
+        command = self.release.rest_command(self.conf, "rest_auth/jwt", f"127.0.0.1:{port}")
         # slurmrestd itself starts only with some token in its environment; requests bring their own.
-        self._spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command, f"127.0.0.1:{port}"])
+        self._spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command])
 
         def is_open() -> bool:
             with socket.socket() as probe:
@@ -180,21 +178,14 @@ class SlurmCluster:
         return self.run("scontrol", "token", "lifespan=600").strip()
 
     def _spawn(self, name: str, command: Sequence[str]) -> None:
-        log = (self.root / "log" / f"{name}.out").open("ab")
-        as_user = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
-        # Jobs inherit the environment of the daemons' user, not of the test.
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(self.conf)}
-        self._daemons[name] = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd=self.root,
-            start_new_session=True,
-            **(as_user if os.geteuid() == 0 else {}),  # type: ignore[arg-type]
-        )
-        log.close()
+        with (self.root / "log" / f"{name}.out").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                self.release.command(self.user, self.root, self.conf, command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def kill(self, name: str, sign: int = signal.SIGKILL) -> None:
         """Ends one daemon by name ("slurmctld", "slurmrestd", "slurmd-n3") and waits for it."""
@@ -213,17 +204,13 @@ class SlurmCluster:
 
     def run(self, *command: str, check: bool = True, stdin: str | None = None) -> str:
         """A Slurm command as the cluster's user; returns what it printed."""
-        as_user = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
         done = subprocess.run(
-            command,
+            self.release.command(self.user, self.root / "jobs", self.conf, command),
             check=False,
             input=stdin,
             capture_output=True,
             text=True,
             timeout=60,
-            cwd=self.root / "jobs",
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(self.conf)},
-            **(as_user if os.geteuid() == 0 else {}),  # type: ignore[arg-type]
         )
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}{done.stdout}")

@@ -25,6 +25,7 @@ from typing import Any
 
 from pyarrow import parquet
 from tests.e2e.slurm_cluster import SlurmCluster, free_ports
+from tests.e2e.slurm_release import Release
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
 from placewise.v1.cluster_pb2 import Assignment, Cluster, GetClusterRequest
@@ -251,6 +252,7 @@ address = "127.0.0.1:{grpc_port}"
 
 [slurm]
 rest = "unix:{root}/rest.sock"
+version = "{Release.chosen().rest}"
 
 [hooks]
 listen_port = {poke_port}

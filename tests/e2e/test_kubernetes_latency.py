@@ -15,6 +15,7 @@ from tests.e2e.kubernetes_cluster import ControlPlane, free_port, gang
 from tests.e2e.kubernetes_fixtures import placewise, plane, watched
 from tests.e2e.kubernetes_scenario import AdapterProcess, Watched, names_of, remove_pods
 from tests.e2e.kubernetes_service import PlacewiseServer
+from tests.e2e.machine import processor_times, stolen_pct
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
@@ -48,6 +49,7 @@ async def test_added_latency_per_pod(
     number = itertools.count()
     figures: dict[str, list[float]] = {way: [] for way in WAYS}
     await _round(watched, WAYS, number)  # warms every process up; not counted
+    before = processor_times()
     for _ in range(ROUNDS):
         for way, names in (await _round(watched, WAYS, number)).items():
             figures[way] += watched.latencies_ms(names)
@@ -56,7 +58,8 @@ async def test_added_latency_per_pod(
     decided_ms = 1e3 * adapter.metric("placewise_adapter_decide_seconds_sum")
     decisions = adapter.metric("placewise_adapter_decide_seconds_count")
     adapter.stop()
-    print(json.dumps({"asks": asks} | _summary(figures) | {"decide_mean_ms": round(decided_ms / decisions, 2)}))
+    others = {"decide_mean_ms": round(decided_ms / decisions, 2), "stolen_pct": round(stolen_pct(before), 1)}
+    print(json.dumps({"asks": asks} | _summary(figures) | others))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 
 

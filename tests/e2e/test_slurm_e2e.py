@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.e2e.slurm_cluster import SlurmCluster, free_ports, missing_binaries, running
+from tests.e2e.machine import processor_times, stolen_pct
+from tests.e2e.slurm_cluster import SlurmCluster, free_ports, running
+from tests.e2e.slurm_release import Release
 from tests.e2e.slurm_world import CLUSTER, SlurmWorld, slurm_world
 
 from placewise.v1.cluster_pb2 import ClusterSettings, QueueSettings, RunningJob, UpdateClusterSettingsRequest
@@ -38,8 +40,8 @@ pytestmark = [
     pytest.mark.e2e_heavy,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        bool(missing_binaries()) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ,
-        reason=f"Slurm is not installed: {missing_binaries()}",
+        bool(Release.chosen().missing()) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ,
+        reason=f"Slurm is not installed: {Release.chosen().missing()}",
     ),
 ]
 
@@ -117,6 +119,7 @@ def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Clien
 
     # Latency first, on an empty cluster: pairs of a plain and a placed job, far enough apart to be alone. Slurm starts
     # jobs once a second: no more than fit one node, or plain ones would take what placed ones were promised.
+    before = processor_times()
     plain, placed = [], []
     for _ in range(30):
         plain.append(world.slurm.submit("true", "-N1", "--gres=gpu:1", "-p", "plain"))
@@ -133,7 +136,7 @@ def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Clien
         f"\nlatency per job: submit to release p50 {statistics.median(added_ms):.1f} ms, "
         f"p90 {percentile(added_ms, 0.9):.1f} ms; submit to start p50 plain {wait_ms['plain']:.0f} ms, "
         f"placed {wait_ms['placed']:.0f} ms ({len(placed)} pairs; Slurm starts jobs once a second; "
-        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {stolen_pct(before):.0f} % of them stolen)"
     )
 
     ids = submit_gangs(world, 160, rng)
@@ -345,7 +348,7 @@ def test_slurmrestd_on_tcp_with_a_token() -> None:
 
 
 async def release_with_token(section: SlurmConfig, job_id: int, token: Path) -> None:
-    rest = SlurmRest(JsonHttp(section.rest, section.headers), VERSIONS["v0.0.38"])
+    rest = SlurmRest(JsonHttp(section.rest, section.headers), VERSIONS[Release.chosen().rest])
     assert [node.name for node in await rest.nodes()] == ["n1", "n2"]
     await rest.update(job_id, Update(False, ["n2"]))
     token.write_text("forged")  # noqa: ASYNC240 - nothing else runs in this loop

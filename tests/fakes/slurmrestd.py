@@ -101,14 +101,21 @@ class FakeSlurm:
         self.gpus = gpus
         self.nodes |= {f"n{number}": "idle" for number in range(1, count + 1)}
 
-    async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True, max_nodes: int = 0) -> str:
+    async def submit(
+        self, tasks: int, gpus: int, *, is_managed: bool = True, max_nodes: int = 0, is_announced: bool = True
+    ) -> str:
         job = FakeJob(len(self.jobs) + 1, tasks, gpus, is_managed, is_managed, max_nodes=max_nodes)
         request = f"gres:gpu:{gpus}"
         # What the submit hook does where GPUs are typed.
         job.gres, job.aside = ("", f" gres={request}") if self.types else (request, "")
         self.jobs[job.id] = job
-        self.pokes.datagram_received(b"submit" if is_managed else b"other", ("127.0.0.1", 1))
+        if is_announced:
+            self.announce(is_managed=is_managed)
         return str(job.id)
+
+    def announce(self, *, is_managed: bool = True) -> None:
+        """What the submit hook says of a job that is about to be made."""
+        self.pokes.datagram_received(b"submit" if is_managed else b"other", ("127.0.0.1", 1))
 
     async def occupy(self, node: str, gpus: int) -> None:
         """A job of somebody else runs there from now on."""
@@ -117,7 +124,7 @@ class FakeSlurm:
 
     def refuse_submission(self) -> None:
         """A job that Slurm refuses after the submit hook has seen it: it gets no number."""
-        self.pokes.datagram_received(b"other", ("127.0.0.1", 1))
+        self.announce(is_managed=False)
 
     async def run_scheduler(self) -> None:
         """Starts every pending job that is not held and whose nodes are free."""

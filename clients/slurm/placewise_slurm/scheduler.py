@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 # The submit hook runs before Slurm has made the job: the first look may come too early by a fraction of a millisecond.
 _EARLY_WAITS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
+# A controller under load may need longer than that: everything is looked at again after each of these.
+_LATE_WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 # A record read so recently need not be read again before a change: reading takes a good part of this time itself.
 _FRESH_S = 0.01
 # Jobs that are read side by side: slurmrestd serves each connection by a thread of its own.
@@ -65,10 +67,12 @@ class SlurmScheduler:
     _completing: set[int] = field(default_factory=set)
     _let_go: set[int] = field(default_factory=set)
     _has_looked: bool = False
+    _late_waits_s: tuple[float, ...] = ()
     _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
 
     async def wait(self, timeout_s: float) -> bool:
-        return await self.pokes.wait(min(timeout_s, _COMPLETING_WAIT_S) if self._completing else timeout_s)
+        limits_s = [timeout_s, *self._late_waits_s[:1], *([_COMPLETING_WAIT_S] if self._completing else ())]
+        return await self.pokes.wait(min(limits_s))
 
     async def observe(self, full: bool) -> HostState:
         hints = self.pokes.take()
@@ -76,7 +80,9 @@ class SlurmScheduler:
             if full or not self._has_looked or hints.is_flood:
                 return await self._look_at_all(full or not self._has_looked)
             found, is_certain = await self._look_at_hints(hints)
-            return await self._look_at_all(False) if not is_certain else self._state(found)
+            if is_certain and not self._late_waits_s:
+                return self._state(found)
+            return await self._look_for_late(is_announced=not is_certain)
         except TransportError as error:
             raise HostUnreachableError(str(error)) from error
 
@@ -108,6 +114,16 @@ class SlurmScheduler:
         if self.preparation is not None:
             self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
         return HostState(state.jobs, [to_node(node, self.names) for node in nodes], is_complete=True)
+
+    async def _look_for_late(self, *, is_announced: bool) -> HostState:
+        """Looks at everything for a job that was announced; where it is not there yet, again in a moment."""
+        before = self._last_id
+        state = await self._look_at_all(False)
+        if self._last_id > before:
+            self._late_waits_s = ()
+        else:
+            self._late_waits_s = _LATE_WAITS_S if is_announced else self._late_waits_s[1:]
+        return state
 
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
         """The jobs the hints are about. False where some could not be found this way."""
