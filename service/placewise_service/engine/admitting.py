@@ -2,9 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from weakref import WeakValueDictionary
 
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.lyapunov import renumbered
@@ -12,7 +13,7 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand
 from placewise_core.decision import AdmitDecision, Verdict
-from placewise_core.errors import StaleSnapshotError
+from placewise_core.errors import InvalidRequestError, StaleSnapshotError
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known
@@ -22,6 +23,7 @@ from placewise_service.engine.views import LiveView
 OnDraft = Callable[[AdmitDecision], None]
 
 _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
+_MOST_QUEUES = 10_000  # of a cluster: each has a state in the store, and gauges
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Admitting:
 
     common: Common
     policies: Mapping[str, AdmissionPolicy]
-    locks: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
+    locks: MutableMapping[tuple[str, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def admit_or_wait(
         self, command: AdmitCommand, deadline_s: float, on_draft: OnDraft | None = None
@@ -97,6 +99,8 @@ class Admitting:
         for _ in range(_ATTEMPTS):
             draft = self._draft(asked)
             queue = draft.decision.plan.queue
+            if queue is not draft.before:
+                _check_room(queue, asked.live.view)
             on_sent = partial(asked.on_draft, draft.decision) if asked.on_draft is not None else None
             if queue is draft.before or await self._committed(asked.live, queue, draft.before.seq, on_sent):
                 return draft
@@ -129,10 +133,16 @@ class Admitting:
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
         decision = draft.decision
-        if not command.is_dry_run:  # which moved no queue
+        if decision.plan.queue.seq and not command.is_dry_run:  # else there is no such queue, or it did not move
             self.common.telemetry.queue(command.cluster, decision.plan.queue)
         record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
         self.common.log(record, _outcome(decision))
+
+
+def _check_room(queue: QueueState, view: ClusterView) -> None:
+    """Raises InvalidRequestError for one queue too many: names are the callers' to invent."""
+    if queue.queue not in view.queues and len(view.queues) >= _MOST_QUEUES:
+        raise InvalidRequestError(f"the cluster has {_MOST_QUEUES} queues, and room for no other", "queue")
 
 
 def _outcome(decision: AdmitDecision) -> str:
