@@ -30,7 +30,7 @@ _LIMITS = """
 * How much of a NIC synchronisation reaches differs between fabrics, and can only be seen in speeds that hosts report.
   Training draws it per simulation over the whole range; without reports the net can only guess the middle.
 * Trained on 3 to 12 nodes of 2 to 8 GPUs, gangs of at most 8 workers, 25 to 100 Gbit/s. Outside of it nothing is
-  promised, of the spread neither: it was calibrated on simulations like those.
+  promised. The doubt grows there, but not with the error: see [search.md](../search.md).
 * Labels come from the simulator's training truth, with its noise: as good as the measurements that truth rests on.
 """
 
@@ -78,6 +78,8 @@ def card(report: Mapping[str, Any], figure: str = "") -> str:
         "seconds": _seconds(report["seconds"]),
         "feature schema": f"`{report['feature_schema'][:16]}…`",
         "begins with": _begins(report),
+        "doubt": f"{report['args']['doubt_steps']} steps of eight members on the errors of new jobs; their "
+        f"disagreement counts {report['doubt']['gain']:g} times, which makes errors on practice placements likeliest",
         "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
         if "opset" in report
         else "-",
@@ -90,8 +92,7 @@ def _shared(report: Mapping[str, Any]) -> str:
     if report["args"].get("spread_only"):
         return """\
 * The speeds were learned without shared GPUs and with a report of nearly every neighbour: where many have just started,
-  they err more. Only the spread has seen such samples. The members of the ensemble are still equal, so that the spread
-  is the expected error alone.
+  they err more. Only the spread has seen such samples.
 """
     return """\
 * Jobs that share one GPU are in a quarter of the training simulations, in pairs; tokens tell how many GPUs of a node
@@ -102,9 +103,9 @@ def _shared(report: Mapping[str, Any]) -> str:
 def _begins(report: Mapping[str, Any]) -> str:
     if "start" not in report["data"]:
         return "random weights"
-    earlier = f"the weights of an earlier run (SHA-256 of its checkpoint `{report['data']['start'][:16]}…`)"
+    earlier = f"the weights of an earlier run (SHA-256 of its file `{report['data']['start'][:16]}…`)"
     return (
-        f"{earlier}; only the spread was trained here, the speeds are that run's"
+        f"{earlier}; only the doubt was trained here, the speeds are that run's"
         if report["args"].get("spread_only")
         else earlier
     )
@@ -144,9 +145,11 @@ def _uncertainty(report: Mapping[str, Any], figure: str) -> str:
     separates = report.get("spread_separates")
     lines = [
         "\n## What it knows of its own error\n",
-        "`spread` is the standard deviation of the log-speed: what the members of the ensemble disagree by, and the",
-        "error that they expect. New jobs in five bins of equal size, least spread first: spread → how much the",
-        "log-speed was off (root of the mean square).\n",
+        "`spread` is the standard deviation of the log-speed: the error that the net expects, and the *doubt*, what",
+        "eight small nets disagree by that learned its errors on the training placements, each with a random prior",
+        "that goes its own way elsewhere. New jobs in five bins of equal size, least spread first: spread → how much",
+        "the log-speed was off (root of the mean square). What it is worth outside of the training data:",
+        "[search.md](../search.md).\n",
         "| samples | bins |",
         "|---|---|",
     ]
@@ -160,8 +163,8 @@ def _uncertainty(report: Mapping[str, Any], figure: str) -> str:
             [*lines, "\nNo limit of the spread separates errors on the validation data: it is never used.\n"]
         )
     lines += [
-        f"\nBeyond {report['spread_limit']:.3f} `search` lets the heuristic answer. Chosen on validation data, where "
-        f"{100 * separates['kept_share']:.0f} % of the new jobs",
+        f"\nBeyond {report['spread_limit']:.3f} `search` lets the heuristic answer. Chosen on validation data, "
+        f"familiar or not, where {100 * separates['kept_share']:.0f} % of the new jobs",
         f"are below it and err by {100 * separates['error_within']:.1f} %, those beyond by "
         f"{100 * separates['error_beyond']:.1f} % (95 % interval of the difference: "
         f"{100 * separates['difference_low']:.1f} to {100 * separates['difference_high']:.1f} points).\n",

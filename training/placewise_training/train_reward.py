@@ -22,14 +22,18 @@ from placewise_core.features import PART_FEATURES, feature_schema
 from placewise_core.part_tokens import REPORTED
 from placewise_training.data import reward_samples
 from placewise_training.data.reward_samples import Sample, collate, fingerprint, judging_situation, training_situation
+from placewise_training.data.unfamiliar import PRACTICE
 from placewise_training.judge_reward import beyond, calibration, constant_error, errors, judge, spread_limit
 from placewise_training.models.reward import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
+from placewise_training.reward_doubt import choose_gain, train_doubt
+from placewise_training.reward_weights import net_of
 
 SCHEMA = "placewise.reward/1"
 CHECKPOINT, REPORT = "reward.pt", "reward.json"
 _ABOUT_THE_MACHINE = ("out", "device", "threads", "start", "resume")  # not of the model: left out of its report
 _INTERVAL_S = 1200.0  # Harmony's scheduling interval
 _SCALE_WEIGHT = 0.02  # of the likelihood beside the relative error: it must not bend the trunk
+_FIRST_PRACTICE_SEED = 800_000  # beyond those of training
 # Test sets: the truth that made them, and the seconds between two rounds of scheduling (0: at every event).
 JUDGED = {
     "unseen_train": ("train", 0.0),
@@ -55,7 +59,9 @@ class Args:
     width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
     heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})
     layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
-    members: int = field(default=4, metadata={"help": "Heads of the ensemble that tells how sure the net is."})
+    members: int = field(default=4, metadata={"help": "Heads on the trunk, each with weights of its own."})
+    doubt_steps: int = field(default=1200, metadata={"help": "Steps of the ensemble that tells how sure the net is."})
+    practice: int = field(default=8, metadata={"help": "Simulations of each kind that the doubt is scaled on."})
     new_weight: float = field(
         default=3.0, metadata={"help": "Weight of the new job, whose speed nobody reported; of others it is 1."}
     )
@@ -67,7 +73,7 @@ class Args:
     threads: int = field(default=1, metadata={"help": "CPU threads."})
     device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
     start: str = field(
-        default="", metadata={"help": "Checkpoint (reward.pt) of an equal net whose weights to begin with."}
+        default="", metadata={"help": "reward.pt or reward.onnx of an equal net whose weights to begin with."}
     )
     spread_only: bool = field(
         default=False, metadata={"help": "Keep the speeds it begins with and train only what it expects to err by."}
@@ -94,11 +100,12 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
     for name, parameter in net.named_parameters():
-        parameter.requires_grad = name in SPREAD_PARAMETERS or not args.spread_only
+        is_doubt = name.startswith("doubt.")  # which is trained at the end, on the finished net's errors
+        parameter.requires_grad = not is_doubt and (name in SPREAD_PARAMETERS or not args.spread_only)
     optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
     if args.start:
-        net.load_state_dict(_same(load_net(Path(args.start)), net).state_dict())
+        net.load_state_dict(_same(_begun(Path(args.start)), net).state_dict())
     first, best, best_state = 0, float("inf"), _copied(net)
     if args.resume:
         first, best, best_state = _restore(args.out / CHECKPOINT, args, net, optimiser, schedule)
@@ -131,10 +138,22 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
                 _keep(args, net, optimiser, schedule, step + 1, best, best_state)
             show(f"training, held-back error {best:.1%}", step + 1, args.steps)
     net.load_state_dict(best_state)
+
+    # -- doubt: an ensemble on the finished net's errors, scaled on what it was not trained on --
+    show("training the doubt", 0, 1)
+    net.cpu()
+    for parameter in net.doubt.learned.parameters():
+        parameter.requires_grad = True
+    train_doubt(net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
+    practice = _practice(args, show)
+    gains = choose_gain(net, [held_back, *practice])
+    net.to(device)
+    _keep(args, net, optimiser, schedule, args.steps, best, _copied(net))
     train_s = time.perf_counter() - began
 
     # -- judgement: other measurements, another arrival pattern, other seeds; and the noise no model can know --
-    limit, separates = spread_limit(judge(net, held_back, device))
+    unfamiliar = [sample for samples in practice for sample in samples]
+    limit, separates = spread_limit(judge(net, [*held_back, *unfamiliar], device))
     judged = _judge(net, args, limit, held_back, training, device, show)
     report = {
         "schema": SCHEMA,
@@ -149,6 +168,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         },
         "samples": {"training": len(training), "held_back": len(held_back)},
         "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
+        "doubt": {"gain": float(net.doubt.gain), "likelihood_by_gain": gains},
         "spread_limit": limit,
         "spread_separates": separates,
         "metrics": {name: found["errors"] for name, found in judged.items()},
@@ -171,6 +191,10 @@ def load_net(checkpoint: Path) -> RewardNet:
     net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"], shape["members"])
     net.load_state_dict(stored["best"])
     return net.eval()
+
+
+def _begun(path: Path) -> RewardNet:
+    return net_of(path) if path.suffix == ".onnx" else load_net(path)
 
 
 def _same(begin: RewardNet, net: RewardNet) -> RewardNet:
@@ -224,6 +248,15 @@ def _judged(
     return {"errors": figures, "calibration": calibration(seen)}
 
 
+def _practice(args: Args, show: Show) -> list[list[Sample]]:
+    """Unfamiliar placements on training truths, by seeds of their own."""
+    seeds = range(_FIRST_PRACTICE_SEED, _FIRST_PRACTICE_SEED + args.practice)
+    return [
+        _samples(args.out / f"practice_{i}.npz", make, seeds, f"simulating {name}", show)
+        for i, (name, make) in enumerate(PRACTICE.items())
+    ]
+
+
 def _maker(truth: str, every_s: float) -> Callable[[int], reward_samples.Situation]:
     return lambda seed: judging_situation(seed, truth, every_s=every_s)
 
@@ -246,7 +279,7 @@ def _samples(
 def _rate(step: int, warm_up: int, steps: int) -> float:
     """Linear rise, then 1/√step as in the Transformer, times a linear fall to nothing over the last fifth."""
     rising = min(1.0, step / warm_up) * min(1.0, (warm_up / step) ** 0.5)
-    return float(rising * min(1.0, max(0.0, (steps - step) / (0.2 * steps))))
+    return float(rising * min(1.0, max(0.0, (steps - step) / (0.2 * max(1, steps)))))
 
 
 def _alike(lengths: Any, count: int, rng: np.random.Generator) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from placewise_core.part_tokens import REPORTED
+from placewise_training.models.doubt import Doubt, pooled_of_new
 
 SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: what it expects to err by; no speed depends on them
 _MASKED = -1e9
@@ -23,9 +24,10 @@ class RewardNet(nn.Module):
     """tokens (B, P, F), job and node (B, P) with −1 for padding → (B, P) speed of the token's job, and its spread.
 
     Speed is in units of linear speed: 1 where each worker is as fast as the job alone on one GPU (pace.linear_speed).
-    Spread is the standard deviation of its logarithm: what members of a small ensemble (heads on one trunk, each
-    trained on its own weights of the samples) disagree by, and the error that they expect of themselves. All tokens of
-    a job get the same values; padding gets values that mean nothing.
+    Spread is the standard deviation of its logarithm: what heads on one trunk (each trained on its own weights of the
+    samples) disagree by, the error that they expect of themselves, and, the same for all tokens of a placement, how far
+    its new job is from what the net was trained on (models.doubt). All tokens of a job get the same values; padding
+    gets values that mean nothing.
     """
 
     def __init__(self, features: int, width: int = 64, heads: int = 8, layers: int = 2, members: int = 4) -> None:
@@ -38,12 +40,18 @@ class RewardNet(nn.Module):
         self.scale = nn.Parameter(torch.zeros(members, width))
         self.level_bias = nn.Parameter(torch.zeros(members))
         self.scale_bias = nn.Parameter(torch.full((members,), _FIRST_SCALE))
+        self.doubt = Doubt(features)
 
     def forward(self, tokens: Tensor, job: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
         level, scale = self.members(tokens, job, node)
-        expected = 2.0 * (2.0 * scale).exp().mean(dim=2)  # the variance of a Laplace distribution of that scale
-        disagreement = ((level - level.mean(dim=2, keepdim=True)) ** 2).mean(dim=2)
-        return level.mean(dim=2).exp(), (expected + disagreement).sqrt()
+        variance = self.expected(level, scale) + self.doubt(pooled_of_new(tokens, job)).unsqueeze(1)
+        return level.mean(dim=2).exp(), variance.sqrt()
+
+    def expected(self, level: Tensor, scale: Tensor) -> Tensor:
+        """(B, P) variance that the heads expect, from `members`."""
+        of_each = 2.0 * (2.0 * scale).exp().mean(dim=2)  # the variance of a Laplace distribution of that scale
+        disagreement: Tensor = ((level - level.mean(dim=2, keepdim=True)) ** 2).mean(dim=2)
+        return of_each + disagreement
 
     def members(self, tokens: Tensor, job: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
         """(B, P, members) each: the logarithms of the speed, and of the scale of its error."""

@@ -6,9 +6,11 @@ mean nothing in either form.
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto
 
 from placewise_core.part_tokens import REPORTED
+from placewise_training.models.doubt import Doubt
 from placewise_training.models.onnx_graph import Graph
 from placewise_training.models.reward import (
     LEAST,
@@ -50,7 +52,7 @@ def serving_reward(net: RewardNet, features: int) -> onnx.ModelProto:
     level = _clipped(graph, level, LEAST, MOST)
     scale = graph.op("Gemm", hidden, graph.of(net.scale.t()), graph.of(net.scale_bias))
     scale = _clipped(graph, graph.op("Reshape", scale, members), LEAST_SCALE, MOST_SCALE)
-    _answers(graph, level, scale, last)
+    _answers(graph, level, scale, _doubt(graph, net.doubt), last)
     inputs = {"tokens": ("B", "P", features), "job": ("B", "P"), "node": ("B", "P")}
     return graph.model(inputs, {"speed": ("B", "P"), "spread": ("B", "P")}, integers=("job", "node"))
 
@@ -127,15 +129,38 @@ def _columns(graph: Graph, at: int) -> tuple[str, str]:
     return graph.of(np.array([at])), graph.of(np.array([at + 1]))
 
 
-def _answers(graph: Graph, level: str, scale: str, last: str) -> None:
-    """RewardNet.forward, from the members' levels and scales (B, P, members)."""
+def _doubt(graph: Graph, doubt: Doubt) -> str:
+    """(B, 1): Doubt of the new job's pooled features; both kinds of members as one layer, standardised by it."""
+    is_new = graph.op("Cast", graph.op("Equal", "job", graph.of(np.array(0))), to=TensorProto.FLOAT)
+    is_new = graph.op("Unsqueeze", is_new, graph.of(np.array([1])))  # (B, 1, P)
+    count = graph.op("ReduceSum", is_new, graph.of(np.array([2])))
+    count = graph.op("Max", count, graph.of(np.float32(1.0)))
+    of_new = graph.op("Div", graph.op("MatMul", is_new, "tokens"), count)
+    column = graph.op("Transpose", is_new, perm=[0, 2, 1])
+    shown = graph.op("Where", graph.op("Cast", column, to=TensorProto.BOOL), "tokens", graph.of(np.float32(-1.0)))
+    most = graph.op("ReduceMax", shown, graph.of(np.array([1])))
+    pooled = graph.op("Squeeze", graph.op("Concat", of_new, most, axis=2), graph.of(np.array([1])))  # (B, 2F)
+    into = torch.cat([doubt.learned.into, doubt.prior.into], dim=1) / doubt.deviation.unsqueeze(1)
+    bias = torch.cat([doubt.learned.bias, doubt.prior.bias]) - doubt.centre @ into
+    members = len(doubt.learned.out)
+    out = torch.cat([torch.block_diag(*each.out.split(1)) for each in (doubt.learned, doubt.prior)], dim=1)
+    hidden = graph.op("Relu", graph.op("Gemm", pooled, graph.of(into), graph.of(bias)))
+    answers = graph.op("MatMul", hidden, graph.of((doubt.gain * out).t()))  # (B, members)
+    centred = torch.eye(members) - 1.0 / members
+    apart = graph.op("MatMul", answers, graph.of(centred))
+    return graph.op("ReduceMean", graph.op("Mul", apart, apart), graph.of(np.array([1])), keepdims=1)
+
+
+def _answers(graph: Graph, level: str, scale: str, doubt: str, last: str) -> None:
+    """RewardNet.forward, from the members' levels and scales (B, P, members) and the doubt (B, 1)."""
     centre = graph.op("ReduceMean", level, last, keepdims=1)
     graph.op("Exp", graph.op("Squeeze", centre, last), name="speed")
     apart = graph.op("Sub", level, centre)
     disagreement = graph.op("Mul", apart, apart)
     expected = graph.op("Exp", graph.op("Mul", scale, graph.of(np.float32(2.0))))
     variance = graph.op("Add", disagreement, graph.op("Mul", expected, graph.of(np.float32(2.0))))
-    graph.op("Sqrt", graph.op("ReduceMean", variance, last, keepdims=0), name="spread")
+    variance = graph.op("Add", graph.op("ReduceMean", variance, last, keepdims=0), doubt)
+    graph.op("Sqrt", variance, name="spread")
 
 
 def _clipped(graph: Graph, x: str, least: float, most: float) -> str:

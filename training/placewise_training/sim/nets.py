@@ -4,6 +4,7 @@ The service has loaders of its own, which distrust what they load; these are tol
 net reads what this code writes.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,18 +21,28 @@ from placewise_core.policy_inputs import ENCODER_INPUTS, ENCODER_OUTPUTS, encode
 
 @dataclass(frozen=True, slots=True)
 class OnnxScorer:
-    """The reward model as a place.search.SpeedScorer."""
+    """The reward model as a place.search.UncertainScorer."""
 
     session: onnxruntime.InferenceSession
+    spread_limit: float = float("inf")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises ValueError for a net of other features."""
-        return cls(_session(path, "reward"))
+        """With the limit of the report beside it, if there is one. Raises ValueError for a net of other features."""
+        report = path.with_suffix(".json")
+        limit = json.loads(report.read_text("utf-8")).get("spread_limit") if report.is_file() else None
+        return cls(_session(path, "reward"), float("inf") if limit is None else float(limit))
 
     def speeds(self, tokens: PartTokens) -> Float32:
+        return self._run(["speed"], tokens)[0]
+
+    def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
+        speed, spread = self._run(["speed", "spread"], tokens)
+        return speed, spread
+
+    def _run(self, outputs: list[str], tokens: PartTokens) -> list[Float32]:
         feeds = {"tokens": tokens.parts, "job": tokens.job, "node": tokens.node}
-        return np.asarray(self.session.run(["speed"], feeds)[0], dtype=np.float32)
+        return [np.asarray(answer, dtype=np.float32) for answer in self.session.run(outputs, feeds)]
 
 
 @dataclass(frozen=True, slots=True)
