@@ -6,8 +6,8 @@ import pytest
 
 from placewise_core.job import Subtask
 from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
-from placewise_training.reproduce import iawp, iawp_metrics
-from placewise_training.reproduce.claims import Verdict, judged
+from placewise_training.reproduce import iawp, iawp_claims, iawp_metrics
+from placewise_training.reproduce.claims import Judgement, Verdict, judged
 from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
 from placewise_training.reproduce.iawp_claims import (
     COMPLETED,
@@ -102,3 +102,15 @@ def test_sharing_is_judged_on_eight_against_one() -> None:
 
     assert verdict([12.0, 13.2, 14.4]) is Verdict.REPRODUCED
     assert verdict([10.0, 11.0, 12.0]) is Verdict.NOT
+
+
+def test_profiling_is_judged_on_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = next(c for c in iawp.paper(is_quick=True).claims if c.key == "profiling")
+
+    def right(*pairs: tuple[float, float]) -> Judgement:
+        monkeypatch.setattr(iawp_claims, "short_profiles", lambda: {("loop", "cpu"): pairs})
+        return judged(claim, Results())
+
+    assert right((0.95, 1.0), (1.05, 1.0)).verdict is Verdict.PARTLY  # 95 %, but not of the paper's counters
+    assert right((0.5, 1.0), (1.0, 1.0)).verdict is Verdict.NOT
+    assert right((0.5, 1.0), (1.0, 1.0)).ours.startswith("75.0 %")

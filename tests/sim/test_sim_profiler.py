@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from placewise_training.cli import UsageError
-from placewise_training.profiling import profiler
+from placewise_training.profiling import profiler, short_profile
 from placewise_training.profiling.command import profile_app
 from placewise_training.profiling.profiler import PAIR_COLUMNS, ProfileSettings, groups, profile, short_profiles, write
 from placewise_training.profiling.workers import Reading, Workers
@@ -94,6 +94,35 @@ def test_a_stopped_profile_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch, tm
     assert measured.is_partial
     assert 0 < len(measured.sets) < 3
     assert json.loads(write(measured, settings, tmp_path)[3].read_text())["partial"] is True
+
+
+def test_short_profiles_stand_beside_long_ones_metric_by_metric(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The short run sees 10 % fewer steps and a quarter less memory than the long one."""
+
+    class Loops:
+        def __init__(self, *args: object) -> None: ...
+
+        def __enter__(self) -> "Loops":
+            return self
+
+        def __exit__(self, *args: object) -> None: ...
+
+        def measure(self, names: list[str], seconds: float) -> list[Reading]:
+            return [Reading(names[0], 9.0 if seconds < 5 else 10.0, 0.5, 0.75 if seconds < 5 else 1.0)]
+
+    monkeypatch.setattr(short_profile, "Workers", Loops)
+    args = ["--device", "cpu", "--workload", "recurrent", "--short-seconds", "4", "--seconds", "12", "--repeats", "2"]
+    result = CliRunner().invoke(profile_app, [*args, "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["rows"] == 6  # without a GPU there is no GPU memory to compare
+    assert found["accuracy"] == pytest.approx(1.0 - (0.0 + 0.25 + 0.1) / 3)
+    with (tmp_path / "short.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["metric"], r["repeat"]) for r in rows[:3]] == [(m, "0") for m in short_profile.METRICS[:3]]
+    assert (float(rows[2]["short"]), float(rows[2]["long"])) == (18.0, 20.0)
 
 
 @pytest.mark.parametrize("args", [["--workload", "quantum"], ["--device", "tpu"], ["--cores", "a,b"]])

@@ -5,7 +5,7 @@ Each table is a cut of a public data set; data/open/README.md names source, lice
 
 import csv
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -177,6 +177,20 @@ def cpu_sensitivity() -> tuple[CpuSensitivity, ...]:
         )
         for row in _rows("cpu_sensitivity.csv")
     )
+
+
+@functools.cache
+def short_profiles() -> dict[tuple[str, str], tuple[tuple[float, float], ...]]:
+    """(model, metric) → (by four seconds of profiling, by a long run) of every repeat: this project's, on CPU cores."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in _rows("profiled_cpu_short.csv"):
+        found.setdefault((row["model"], row["metric"]), []).append((float(row["short"]), float(row["long"])))
+    return {key: tuple(pairs) for key, pairs in found.items()}
+
+
+def accuracy(pairs: Sequence[tuple[float, float]]) -> float:
+    """1 − the mean of |short − long| / long, as LDWP's Table 3 counts what is right."""
+    return 1.0 - sum(abs(short - long) / long for short, long in pairs) / max(1, len(pairs))
 
 
 @functools.cache

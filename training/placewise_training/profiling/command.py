@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from placewise_training.cli import INTERRUPTED, UsageError, print_json, progress_bar
-from placewise_training.profiling.profiler import ProfileSettings, groups, profile, write
+from placewise_training.data.measured import accuracy
+from placewise_training.profiling.profiler import ProfileSettings, groups, hardware_name, profile, write
+from placewise_training.profiling.short_profile import compare, write_short
 from placewise_training.profiling.workloads import WORKLOADS
 
 profile_app = typer.Typer(add_completion=False)
@@ -26,6 +28,10 @@ def profile_command(
     triples: Annotated[bool, typer.Option(help="Measure three at a time as well.")] = True,
     workload: Annotated[list[str] | None, typer.Option(help="Only these; repeat.")] = None,
     seed: Annotated[int, typer.Option()] = 0,
+    short_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Instead: profiles this short beside runs of --seconds: how right they are."),
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Measures real training loops alone, in pairs and in triples, on CPU cores or a GPU."""
@@ -34,6 +40,9 @@ def profile_command(
     if unknown:
         raise UsageError(f"--workload {unknown[0]!r} is none of {', '.join(WORKLOADS)}")
     chosen = ProfileSettings(names, _device(device), _cores(cores), seconds, repeats, triples, seed)
+    if short_seconds > 0:
+        _compare(chosen, short_seconds, out / "short.csv", as_json=as_json)
+        return
     total = len(names) + len(groups(names, triples))
     done = itertools.count(1)
     with progress_bar("profile", total, is_hidden=as_json or not sys.stderr.isatty()) as show:
@@ -45,6 +54,29 @@ def profile_command(
     else:
         Console().print("\n".join(str(f) for f in files))
     if measured.is_partial:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _compare(chosen: ProfileSettings, short_s: float, path: Path, *, as_json: bool) -> None:
+    done = itertools.count(1)
+    total = len(chosen.workloads) * chosen.repeats
+    with progress_bar("profile", total, is_hidden=as_json or not sys.stderr.isatty()) as show:
+        rows = compare(
+            chosen.workloads,
+            chosen.device,
+            chosen.cores,
+            short_s,
+            chosen.seconds,
+            chosen.repeats,
+            lambda what: show(next(done)),
+        )
+    write_short(rows, path, hardware_name(chosen.device), short_s, chosen.seconds)
+    right = accuracy([(row.short, row.long) for row in rows])
+    if as_json:
+        print_json({"files": [str(path)], "accuracy": right, "rows": len(rows)})
+    else:
+        Console().print(f"{path}\n{100.0 * right:.1f} % right over {len(rows)} metrics")
+    if len({(row.model, row.repeat) for row in rows}) < total:
         raise typer.Exit(INTERRUPTED)
 
 
