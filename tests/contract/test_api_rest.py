@@ -88,6 +88,7 @@ def test_the_table_has_every_error() -> None:
         ("POST", PLACE, '{"jobz": []}', 400, "INVALID_REQUEST"),
         ("POST", PLACE, '{"jobs": 3}', 400, "INVALID_REQUEST"),
         ("POST", PLACE, '{"jobs": [], "jobs": []}', 400, "INVALID_REQUEST"),
+        ("POST", PLACE, '{"jobs": [{"id": "j"}], "dryRun": true, "dry_run": false}', 400, "INVALID_REQUEST"),
         ("POST", PLACE, '{"cluster": "other"}', 400, "INVALID_REQUEST"),
         ("POST", PLACE, '{"seed": 1e400}', 400, "INVALID_REQUEST"),
         ("POST", PLACE, '{"requestId": "\\ud800"}', 400, "INVALID_REQUEST"),

@@ -39,7 +39,10 @@ def _parse(body: bytes, message: Message) -> list[str]:
         raise InvalidRequestError(f"the body is not a {message.DESCRIPTOR.name}: {_reason(error)}") from None
     except RecursionError:
         raise InvalidRequestError("the body is nested too deeply") from None
-    return [_field_name(message, key) for key in document]
+    names = [_field_name(message, key) for key in document]
+    if len(set(names)) < len(names):  # in both spellings
+        raise InvalidRequestError("the body names a field twice")
+    return names
 
 
 def _render(message: Message) -> bytes:
