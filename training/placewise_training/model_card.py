@@ -71,7 +71,7 @@ def card(report: Mapping[str, Any], figure: str = "") -> str:
         "net": f"Transformer encoder over (job, node) tokens, {report['parameters']:,} parameters; "
         f"{report['args']['layers']} layers × {report['args']['width']}, {report['args']['heads']} heads",
         "loss": "mean relative error, Adam with the Transformer's warm-up, batch "
-        f"{report['args']['batch']}, {report['args']['steps']} steps",
+        f"{report['args']['batch']}, {report['args']['steps']} steps{' here' if 'start' in report['data'] else ''}",
         "seed": report["seed"],
         "training samples": f"{report['samples']['training']:,} placements from {report['args']['simulations']} "
         f"simulations (SHA-256 `{report['data']['training'][:16]}…`)",
