@@ -279,7 +279,12 @@ def _judge_learned(results: Results) -> Judgement:
         if all(c.high > 0 for c in others)
         else Verdict.NOT
     )
-    return Judgement(verdict, ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items()))
+    said = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
+    why = (
+        "Throughput at 50 tasks a minute on nine nodes. ECT and drain are told true times and every queue; the net sees "
+        "utilisations, what waits by report, and where times are known those of kinds."
+    )
+    return Judgement(verdict, said, why)
 
 
 def _judge_units(results: Results) -> Judgement:

@@ -27,6 +27,7 @@ _PAIRED = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
 _COLOURS = (*_PAIRED[0::2], *_PAIRED[1::2])
 _HATCHES = ("", "///")
 _LINES = ("-", "--")
+_LABEL_WIDTH = 26  # characters along the height of one axis
 
 
 def draw(report: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -172,6 +173,6 @@ def _curves(axis: Axes, experiment: Mapping[str, Any], row: Mapping[str, Any], b
 
 def _dress(axis: Axes, x: str, y: str) -> None:
     axis.set_xlabel(x, fontsize=9)
-    axis.set_ylabel(y, fontsize=9)
+    axis.set_ylabel(textwrap.fill(y, _LABEL_WIDTH), fontsize=9)
     axis.tick_params(labelsize=8)
     axis.grid(visible=True, axis="y", linewidth=0.3)
