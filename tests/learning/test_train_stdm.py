@@ -89,7 +89,7 @@ def test_the_matrices_hold_shares_and_the_measured_one_has_holes() -> None:
 
 
 def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path) -> None:
-    quick = Args(out=tmp_path, draws=3, pretrain_steps=10, sgd_steps=10, completion_steps=10)
+    quick = Args(out=tmp_path, draws=3, pretrain_steps=10, sgd_steps=10, completion_steps=10, processes=1)
     report = train(quick)
     assert set(report["metrics"]["subtasks_unseen_kinds"]["methods"]) == {"mean", "knn", "mf", "ncf", "completion"}
     model = export_stdm(tmp_path, tmp_path)
@@ -98,8 +98,9 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    options = {"draws": 3, "pretrain_steps": 5, "sgd_steps": 5, "completion_steps": 40}
-    whole = train(Args(out=tmp_path / "whole", **options))  # type: ignore[arg-type]
+    options = {"draws": 3, "pretrain_steps": 5, "sgd_steps": 5, "completion_steps": 40, "processes": 1}
+    two = {**options, "processes": 2}  # which changes no figure
+    whole = train(Args(out=tmp_path / "whole", **two))  # type: ignore[arg-type]
 
     def stop(title: str, done: int, total: int) -> None:
         if done == 2:

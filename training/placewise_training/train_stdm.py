@@ -9,9 +9,12 @@ which `--resume` goes on. Data and what it is worth: data/stdm_matrix.py.
 import argparse
 import hashlib
 import json
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ from placewise_training.scalars import Scalars
 SCHEMA = "placewise.stdm/1"
 CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
 _JUDGED = "judged.part.json"
-_ABOUT_THE_MACHINE = ("out", "threads", "resume")
+_ABOUT_THE_MACHINE = ("out", "threads", "processes", "resume")
 _FIRST_JUDGED_DRAW = 500
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -56,7 +59,8 @@ class Args:
     decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
     completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
     batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
-    threads: int = field(default=1, metadata={"help": "CPU threads."})
+    threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
+    processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
     resume: bool = field(default=False, metadata={"help": "Go on from what is in `out`."})
 
 
@@ -74,16 +78,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
-    began, began_cpu = time.perf_counter(), time.process_time()
+    began, began_cpu = time.perf_counter(), _cpu_s()
     settings = folds(args)
 
     # -- every method on the same folds and the same profiles; what an earlier run judged is not judged again --
-    metrics = _judged_before(args)
-    for i, (name, of_setting) in enumerate(settings.items()):
-        show(f"judging: {name}", i, len(settings) + 1)
-        if name not in metrics:
-            metrics[name] = judge(of_setting, args)
-            (args.out / _JUDGED).write_text(json.dumps({"of": _numbers(args), "metrics": metrics}), "utf-8")
+    metrics = _judged_all(settings, args, show)
 
     # -- the one that ships: every kind, only draws of the training side --
     show("training the completion", len(settings), len(settings) + 1)
@@ -100,7 +99,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "parameters": sum(p.numel() for p in net.parameters()),
         "data": {"training": hashlib.sha256(everything.values.tobytes()).hexdigest()},
         "samples": {"training": len(everything.values)},
-        "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(time.process_time() - began_cpu, 1)},
+        "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(_cpu_s() - began_cpu, 1)},
         "loss": {"first": losses[0], "last": losses[-1]},
         "convergence": converged,
         "metrics": metrics,
@@ -147,8 +146,40 @@ def _without(table: Table, network: str) -> Table:
     return Table(table.groups, columns, table.values[:, kept])
 
 
+def _judged_all(settings: Mapping[str, Sequence[Fold]], args: Args, show: Show) -> dict[str, dict[str, Any]]:
+    """Every setting judged, those with most folds first; kept as they come, so that a resumed run has them."""
+    metrics = _judged_before(args)
+    missing = sorted(set(settings) - set(metrics), key=lambda name: -len(settings[name]))
+    show("judging", len(metrics), len(settings) + 1)
+    for name, found in _in_turn(missing, settings, args):
+        metrics[name] = found
+        (args.out / _JUDGED).write_text(json.dumps({"of": _numbers(args), "metrics": metrics}), "utf-8")
+        show(f"judged: {name}", len(metrics), len(settings) + 1)
+    return {name: metrics[name] for name in settings}
+
+
+def _in_turn(
+    names: Sequence[str], settings: Mapping[str, Sequence[Fold]], args: Args
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and judgement, as each is done. Spawned processes, as a fork of torch's threads may hang."""
+    if min(args.processes, len(names)) < 2:
+        yield from ((name, judge(settings[name], args)) for name in names)
+        return
+    with ProcessPoolExecutor(args.processes, multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(judge, settings[name], args): name for name in names}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of those it waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def judge(of_setting: Sequence[Fold], args: Args) -> dict[str, Any]:
     """Mean absolute and root mean square error over the holes, by method; columns that never vary do not count."""
+    torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)  # whatever was judged before: a resumed run judges as a whole one
     wrong: dict[str, list[Matrix]] = {}
     for fold in of_setting:
@@ -214,10 +245,10 @@ def complete_by_ncf(history: Matrix, partial: Matrix, args: Args) -> tuple[Matri
     """Adam on the history, then SGD with the new rows stitched on (4.3.4); values, and the losses of SGD."""
     known = Cells.of(history)
     net = Ncf(*known.shape)
-    fit(net, known, torch.optim.Adam(net.parameters(), lr=5e-3), args.pretrain_steps, args)
+    fit(net, known, torch.optim.Adam(net.parameters(), lr=5e-3, fused=True), args.pretrain_steps, args)
     stitched = Cells.of(np.concatenate([history, partial]))
     net = with_subtasks(net, len(partial))
-    losses = fit(net, stitched, torch.optim.SGD(net.parameters(), lr=args.sgd_rate), args.sgd_steps, args)
+    losses = fit(net, stitched, torch.optim.SGD(net.parameters(), lr=args.sgd_rate, fused=True), args.sgd_steps, args)
     with torch.no_grad():
         found = net.table()[len(history) :].double().numpy()
     return np.where(np.isnan(partial), found, partial), losses
@@ -251,7 +282,7 @@ def losses_from_scratch(fold: Fold, args: Args, steps: int) -> list[float]:
     """NCF without pre-training (4.3.4): Adam on history and new rows from random weights; the loss of every step."""
     stitched = Cells.of(np.concatenate([fold.history.values, fold.partial]))
     scratch = Ncf(*stitched.shape)
-    return fit(scratch, stitched, torch.optim.Adam(scratch.parameters(), lr=5e-3), steps, args)
+    return fit(scratch, stitched, torch.optim.Adam(scratch.parameters(), lr=5e-3, fused=True), steps, args)
 
 
 def _smooth(losses: Sequence[float]) -> Matrix:
@@ -278,7 +309,7 @@ def train_completion(
     checkpoint where it is told to, and with `resume` goes on from it."""
     torch.manual_seed(args.seed)
     net = MetricCompletion(history.shape[1])
-    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2)
+    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, args.completion_steps)
     parts = {"net": net, "optimiser": optimiser, "schedule": schedule}
     losses = _restored(checkpoint, args, parts) if checkpoint is not None and args.resume else []
