@@ -281,8 +281,8 @@ def _judge_learned(results: Results) -> Judgement:
     )
     said = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
     why = (
-        "Throughput at 50 tasks a minute on nine nodes. ECT and drain are told true times and every queue; the net sees "
-        "utilisations, what waits by report, and where times are known those of kinds."
+        "Throughput at 50 tasks a minute on nine nodes. ECT and drain are told true times and every queue; the net "
+        "sees utilisations, what waits by report, and how long kinds take on a core where that was measured."
     )
     return Judgement(verdict, said, why)
 
