@@ -197,7 +197,9 @@ def _judge_techniques(results: Results) -> Judgement:
     if all(change.mean >= 0.25 and change.low > 0 for change in changes.values()):
         return Judgement(Verdict.REPRODUCED, said)
     is_any = any(change.low > 0 for change in changes.values())
-    why = "Placement matters less on this truth than on the paper's testbed, and with it what a technique can add."
+    why = (
+        "Training is short: what a technique adds until convergence cannot be seen, and draws of training differ more."
+    )
     return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, said, why)
 
 
