@@ -201,7 +201,7 @@ def test_the_scale_loss_is_least_at_the_mean_error_and_leaves_the_speed_alone() 
         for scale in (0.1, 0.15, 0.2, 0.25, 0.3)
     }
     assert min(losses, key=losses.__getitem__) == 0.2
-    scale_loss(level, torch.zeros((1, 3, 1), requires_grad=True), true, torch.ones((1, 3, 1))).backward()
+    scale_loss(level, torch.zeros((1, 3, 1), requires_grad=True), true, torch.ones((1, 3, 1))).backward()  # type: ignore[no-untyped-call]
     assert level.grad is None
 
 

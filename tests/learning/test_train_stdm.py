@@ -108,6 +108,6 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         train(Args(out=tmp_path / "cut", **options), stop)  # type: ignore[arg-type]
-    resumed = train(Args(out=tmp_path / "cut", resume=True, **options))  # type: ignore[arg-type]
+    resumed = train(Args(out=tmp_path / "cut", resume=True, **options))
     assert (resumed["metrics"], resumed["loss"]) == (whole["metrics"], whole["loss"])
-    assert train(Args(out=tmp_path / "cut", resume=True, **options))["loss"] == whole["loss"]  # type: ignore[arg-type]
+    assert train(Args(out=tmp_path / "cut", resume=True, **options))["loss"] == whole["loss"]
