@@ -91,7 +91,8 @@ class FakeSlurm:
     def native(self) -> SlurmScheduler:
         """A new one after `restart_bridge`."""
         if self._native is None:
-            rest = SlurmRest(JsonHttp(f"unix:{self.socket}"), VERSIONS[self.version])
+            version = VERSIONS[self.version]
+            rest = SlurmRest(JsonHttp(f"unix:{self.socket}", at_once=version.at_once), version)
             self._native = SlurmScheduler(rest, self.pokes)
         return self._native
 

@@ -55,6 +55,29 @@ async def test_connections_are_used_again_and_replaced_when_the_server_closed_th
         await http.close()
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_no_more_requests_are_under_way_than_the_server_bears(at_once: int) -> None:
+    under_way, most = 0, 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal under_way, most
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                under_way += 1
+                most = max(most, under_way)
+                await asyncio.sleep(0.02)
+                under_way -= 1
+                writer.write(OK)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        http = JsonHttp(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}", at_once=at_once)
+        await asyncio.gather(*(http.request("GET", "/x") for _ in range(9)))
+        await http.close()
+    assert most == at_once
+
+
 async def test_a_chunked_body_is_put_together() -> None:
     chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"ok"\r\n4;x=y\r\n: 1}\r\n0\r\n\r\n'
     async with server([chunked]) as address:

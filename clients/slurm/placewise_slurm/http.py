@@ -32,17 +32,26 @@ class _Connection:
 
 @dataclass(slots=True)
 class JsonHttp:
-    """`address` is "unix:/path" or "host:port". `headers` is asked at each request, so that a token may be rotated."""
+    """`address` is "unix:/path" or "host:port". `headers` is asked at each request, so that a token may be rotated.
+
+    No more than `at_once` requests are under way; the others wait for their turn, which does not count as waiting for
+    an answer.
+    """
 
     address: str
     headers: Callable[[], Mapping[str, str]] = dict
     timeout_s: float = 5.0
+    at_once: int = _MOST_IDLE
+    _gate: asyncio.Semaphore = field(init=False)
     _idle: list[_Connection] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._gate = asyncio.Semaphore(self.at_once)
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed JSON answer, whatever its HTTP status: slurmrestd puts its errors there. Raises TransportError."""
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with self._gate, asyncio.timeout(self.timeout_s):
                 return await self._request(method, path, body)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             raise TransportError(f"{method} {path} at {self.address}: {error or type(error).__name__}") from error

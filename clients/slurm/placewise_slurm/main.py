@@ -38,8 +38,9 @@ EXIT_LEASE_LOST = 4
 
 
 def _rest(config: BridgeConfig) -> SlurmRest:
-    http = JsonHttp(config.slurm.rest, config.slurm.headers, config.slurm.timeout_s)
-    return SlurmRest(http, VERSIONS[config.slurm.version])
+    version = VERSIONS[config.slurm.version]
+    http = JsonHttp(config.slurm.rest, config.slurm.headers, config.slurm.timeout_s, version.at_once)
+    return SlurmRest(http, version)
 
 
 async def run_bridge(config: BridgeConfig) -> None:

@@ -33,6 +33,9 @@ class Version(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def at_once(self) -> int:
+        """Requests that its slurmrestd bears side by side."""
 
     def job(self, raw: Json) -> SlurmJob: ...
     def node(self, raw: Json) -> SlurmNode: ...
@@ -117,6 +120,7 @@ class PlainVersion:
     """v0.0.36 … v0.0.38."""
 
     name: str
+    at_once: int = 8
 
     def job(self, raw: Json) -> SlurmJob:
         return _read_job(raw)
@@ -138,9 +142,10 @@ class PlainVersion:
 
 @dataclass(frozen=True, slots=True)
 class StructuredVersion:
-    """v0.0.40 and later."""
+    """v0.0.40 and later. Its slurmrestd (seen with 24.11.5) may leave requests unanswered that run side by side."""
 
     name: str
+    at_once: int = 1
 
     def job(self, raw: Json) -> SlurmJob:
         return _read_job(raw)
