@@ -58,7 +58,7 @@ class _Members(nn.Module):
         self.out = nn.Parameter(torch.randn(members, width) / width**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.relu(x @ self.into + self.bias).unflatten(1, self.out.shape)  # (B, members, width)
+        hidden = torch.relu(x @ self.into + self.bias).view(-1, *self.out.shape)  # (B, members, width)
         answers: Tensor = (hidden * self.out).sum(dim=2)
         return answers
 

@@ -4,7 +4,7 @@ The exporter's graphs ask for shapes at run time and split what one operator doe
 millisecond would spend half of it there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -45,7 +45,7 @@ class Graph:
         self._weights.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 
-    def op(self, kind: str, *inputs: str, name: str = "", **attributes: float | str) -> str:
+    def op(self, kind: str, *inputs: str, name: str = "", **attributes: float | str | Sequence[int]) -> str:
         """An operator with one result."""
         out = name or f"{kind}_{len(self._nodes)}"
         node = helper.make_node(kind, list(inputs), [out], f"node_{out}")

@@ -143,7 +143,8 @@ def _doubt(graph: Graph, doubt: Doubt) -> str:
     into = torch.cat([doubt.learned.into, doubt.prior.into], dim=1) / doubt.deviation.unsqueeze(1)
     bias = torch.cat([doubt.learned.bias, doubt.prior.bias]) - doubt.centre @ into
     members = len(doubt.learned.out)
-    out = torch.cat([torch.block_diag(*each.out.split(1)) for each in (doubt.learned, doubt.prior)], dim=1)
+    own = torch.eye(members).unsqueeze(2)  # each member reads its own hidden units only
+    out = torch.cat([(own * each.out).reshape(members, -1) for each in (doubt.learned, doubt.prior)], dim=1)
     hidden = graph.op("Relu", graph.op("Gemm", pooled, graph.of(into), graph.of(bias)))
     answers = graph.op("MatMul", hidden, graph.of((doubt.gain * out).t()))  # (B, members)
     centred = torch.eye(members) - 1.0 / members
