@@ -18,6 +18,7 @@ from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, Throughpu
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
+_Kept = dict[tuple[str, str, float], float]  # by model, GPU model and batch
 FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "qos": QosForm.from_dict,
     "overlap": OverlapForm.from_dict,
@@ -61,8 +62,8 @@ class ThroughputModel:
         self.startup_s = float(data["startup_s"])
         self.profiles = tuple(_profile(entry, self.form_name) for entry in data["profiles"])
         self._matches: dict[tuple[str, float, str], Match] = {}
-        self._single: dict[tuple[str, str, float], float] = {}
-        self._steps: dict[tuple[str, str, float], float] = {}
+        self._single: _Kept = {}
+        self._steps: _Kept = {}
 
     # -- which profile ------------------------------------------------------------------------------------------
 
@@ -101,23 +102,11 @@ class ThroughputModel:
 
     def _alone(self, match: Match, batch: float) -> float:
         """PR(t, ⟨1, 1⟩), remembered: it is asked for at every shape of every job."""
-        key = (match.profile.model, match.profile.gpu_model, batch)
-        found = self._single.get(key)
-        if found is None:
-            if len(self._single) > _REMEMBERED:
-                self._single.clear()
-            found = self._single[key] = float(match.profile.form.shape_throughput(batch, 1, 1))
-        return found
+        return _kept(self._single, match, batch, lambda form: form.shape_throughput(batch, 1, 1))
 
     def step_s(self, match: Match, batch: float) -> float:
         """Seconds that one GPU computes on a step of that batch, remembered."""
-        key = (match.profile.model, match.profile.gpu_model, batch)
-        found = self._steps.get(key)
-        if found is None:
-            if len(self._steps) > _REMEMBERED:
-                self._steps.clear()
-            found = self._steps[key] = float(match.profile.form.compute_s(batch))
-        return found
+        return _kept(self._steps, match, batch, lambda form: form.compute_s(batch))
 
     def single_gpu_s(self, job: Job, match: Match, default_s: float) -> float:
         """Lat(t, ⟨1, 1⟩): as the job says, else from its iterations, else `default_s`: nothing is known of its work."""
@@ -141,6 +130,17 @@ class ThroughputModel:
         """
         startup = min(self.startup_s, 0.1 * single_s)
         return np.asarray((single_s - startup) / np.asarray(speedup) + startup)
+
+
+def _kept(known: _Kept, match: Match, batch: float, of: Callable[[ThroughputForm], Array]) -> float:
+    """What is known of that profile and batch, worked out when it is first asked for."""
+    key = (match.profile.model, match.profile.gpu_model, batch)
+    found = known.get(key)
+    if found is None:
+        if len(known) > _REMEMBERED:
+            known.clear()
+        found = known[key] = float(of(match.profile.form))
+    return found
 
 
 def global_batch(job: Job, match: Match) -> float:
