@@ -92,6 +92,21 @@ class JobDecision:
     expire_time_s: float = 0.0
     propensity: float = 1.0
 
+    def held_until(self, expire_time_s: float) -> "JobDecision":
+        """The same with the expiry of its reservation. Spelt out: dataclasses.replace takes five times as long."""
+        return JobDecision(
+            self.job_id,
+            self.outcome,
+            self.assignments,
+            self.predicted_speed,
+            self.neighbours,
+            self.blockers,
+            self.candidates,
+            self.reservation_id,
+            expire_time_s,
+            self.propensity,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DecisionMeta:

@@ -4,6 +4,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NewType
 
 JobId = NewType("JobId", str)
@@ -15,6 +16,7 @@ NodeId = NewType("NodeId", str)
 _QUANTUM = 2.0**20
 
 
+@lru_cache(4096)  # a handful of amounts come again with every task
 def quantise(amount: float) -> float:
     """`amount` rounded down to a multiple of 2⁻²⁰."""
     return math.floor(amount * _QUANTUM) / _QUANTUM
@@ -146,7 +148,7 @@ class Job:
 
     @property
     def task_count(self) -> int:
-        return sum(group.count for group in self.groups)
+        return sum([group.count for group in self.groups])
 
     @property
     def gpus(self) -> float:

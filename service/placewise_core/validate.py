@@ -62,8 +62,10 @@ class Limits:
 def check_place(command: PlaceCommand, limits: Limits) -> None:
     """Raises InvalidRequestError where a Place command breaks a rule."""
     check_cluster(command.cluster)
-    _check_text(command.request_id, "request_id", MAX_ID)
-    _check_text(command.policy, "policy", MAX_ID)
+    if command.request_id:
+        _check_text(command.request_id, "request_id", MAX_ID)
+    if command.policy:
+        _check_text(command.policy, "policy", MAX_ID)
     if not 0.0 <= command.reserve_ttl_s <= limits.reserve_ttl_s:
         raise InvalidRequestError(f"must be 0 … {limits.reserve_ttl_s:g} seconds", "reserve_ttl")
     _check_jobs(command.jobs, limits)
@@ -194,8 +196,10 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
 def check_job(job: Job, field: str, limits: Limits) -> None:
     """Raises InvalidRequestError where one job breaks a rule."""
     _check_id(job.id, f"{field}.id")
-    _check_text(job.model, f"{field}.model", MAX_ID)
-    _check_text(job.queue, f"{field}.queue", MAX_ID)
+    if job.model:
+        _check_text(job.model, f"{field}.model", MAX_ID)
+    if job.queue:
+        _check_text(job.queue, f"{field}.queue", MAX_ID)
     for name, contract_name in _JOB_NUMBERS:
         if not 0.0 <= getattr(job, name) <= MAX_NUMBER:  # written so that NaN fails
             raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", f"{field}.{contract_name}")
@@ -205,7 +209,8 @@ def check_job(job: Job, field: str, limits: Limits) -> None:
     for i, group in enumerate(job.groups):
         _check_group(group, f"{field}.groups[{i}]", limits)
     _check_count(job.task_count, limits.tasks_per_gang, f"{field}.groups")
-    _check_shape(job, field)
+    if job.elastic is not None or job.shape is not None:
+        _check_shape(job, field)
     if job.subtasks:
         _check_subtasks(job.subtasks, f"{field}.subtasks", limits)
 
@@ -215,7 +220,8 @@ def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:
         raise InvalidRequestError(f"must be 1 … {limits.tasks_per_gang}", f"{field}.count")
     if group.max_per_node < 0:
         raise InvalidRequestError("must not be negative", f"{field}.max_per_node")
-    _check_text(group.gpu_model, f"{field}.gpu_model", MAX_ID)
+    if group.gpu_model:
+        _check_text(group.gpu_model, f"{field}.gpu_model", MAX_ID)
     _check_resources(group.demand, f"{field}.demand")
     gpus = group.demand.gpus
     if gpus != int(gpus) and (gpus > 1.0 or not quantise(gpus)):  # what rounds to nothing would need no GPU

@@ -18,7 +18,7 @@ def test_equal_tasks_on_one_node_are_one_hold() -> None:
     first, second = holds_of(running)
     assert (first.node, first.gpus, first.cpu_cores, first.memory_gib) == ("n0", (0, 1, 2), 4.5, 6.75)
     assert (first.gpu_memory_gib, first.gpu_memory_each_gib) == (24.0, 8.0)
-    assert second == hold_of(running.job, running.assignments[3])
+    assert second == hold_of(running.job, running.assignments[3:4])
 
 
 def test_tasks_that_name_one_gpu_stay_apart() -> None:
@@ -52,7 +52,7 @@ TASKS = st.lists(
 @given(TASKS)
 def test_together_they_hold_what_each_would(tasks: list[Assignment]) -> None:
     running = job("a", *tasks)
-    assert _totals(holds_of(running)) == _totals(tuple(hold_of(running.job, one) for one in tasks))
+    assert _totals(holds_of(running)) == _totals(tuple(hold_of(running.job, [one]) for one in tasks))
 
 
 def _totals(holds: tuple[Hold, ...]) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, int, float, float]]]:

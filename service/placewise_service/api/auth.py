@@ -56,18 +56,23 @@ class Principal:
 
     def require(self, scope: Scope, cluster: str | None) -> None:
         """Raises PermissionDeniedError. `cluster` None asks for a right that no single cluster gives."""
-        self.require_scope(scope)
-        if not self.may_see(cluster):
+        if scope not in self.scopes:
+            raise _lacks(scope)
+        if self.clusters is not None and cluster not in self.clusters:
             where = f"on cluster {cluster!r}" if cluster is not None else "on every cluster"
             raise PermissionDeniedError(f"not allowed {where}", {"scope": str(scope)})
 
     def require_scope(self, scope: Scope) -> None:
         """Raises PermissionDeniedError unless the caller has the scope on some cluster."""
         if scope not in self.scopes:
-            raise PermissionDeniedError(f"needs the scope {scope!s}", {"scope": str(scope)})
+            raise _lacks(scope)
 
     def may_see(self, cluster: str | None) -> bool:
         return self.clusters is None or cluster in self.clusters
+
+
+def _lacks(scope: Scope) -> PermissionDeniedError:
+    return PermissionDeniedError(f"needs the scope {scope!s}", {"scope": str(scope)})
 
 
 ANYONE = Principal("anyone", frozenset(Scope))

@@ -36,7 +36,5 @@ def decode_answer(answer: bytes, kind: type[Decision], expire_time_s: float = 0.
 
 def held_until(decision: PlaceDecision, reservations: Collection[str], expire_time_s: float) -> PlaceDecision:
     """The decision, its reservations of these ids with their expiry."""
-    decisions = tuple(
-        replace(d, expire_time_s=expire_time_s) if d.reservation_id in reservations else d for d in decision.decisions
-    )
-    return PlaceDecision(decisions, decision.meta)
+    decisions = [d.held_until(expire_time_s) if d.reservation_id in reservations else d for d in decision.decisions]
+    return PlaceDecision(tuple(decisions), decision.meta)

@@ -142,7 +142,8 @@ class Placer:
         else:
             view.add_job(running)
         draft.holds.append(running)
-        draft.expected_tenants.update(_shared_tenants(running, view))
+        if view.shared_gpus:
+            draft.expected_tenants.update(_shared_tenants(running, view))
         prediction = neighbours.predict(job, proposal.assignments, view, self.interference, self.solo_speed)
         return JobDecision(
             job_id=job.id,

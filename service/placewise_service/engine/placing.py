@@ -161,7 +161,7 @@ class Placing:
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:
-    return tuple(job.reservation_id for job in draft.holds)
+    return tuple([job.reservation_id for job in draft.holds])
 
 
 def _outcome(decisions: Sequence[JobDecision]) -> str:

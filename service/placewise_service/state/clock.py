@@ -6,6 +6,7 @@ no operator and no NTP sets.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -35,16 +36,13 @@ class StoreClock:
     def __init__(self, source: TimeSource, own: Clock) -> None:
         self._source = source
         self._own = own
-        self._monotonic_s = own.monotonic_s
+        self.monotonic_s: Callable[[], float] = own.monotonic_s  # itself: it is asked several times per decision
         self._offset_s = own.now_s() - own.monotonic_s()
         self._is_heard = False
         self._following: asyncio.Task[None] | None = None
 
     def now_s(self) -> float:
-        return self._monotonic_s() + self._offset_s
-
-    def monotonic_s(self) -> float:
-        return self._monotonic_s()
+        return self.monotonic_s() + self._offset_s
 
     async def start(self) -> None:
         """Takes over the store's time, and follows it from then on. Raises StateUnavailableError."""
@@ -59,9 +57,9 @@ class StoreClock:
 
     async def look(self) -> None:
         """Asks the store once. An answer that was long on its way is not believed, unless it is the first."""
-        before_s = self._monotonic_s()
+        before_s = self.monotonic_s()
         told_s = await self._source.ping()
-        after_s = self._monotonic_s()
+        after_s = self.monotonic_s()
         if self._is_heard and after_s - before_s > _CREDIBLE_S:
             return
         self._offset_s = told_s - (before_s + after_s) / 2

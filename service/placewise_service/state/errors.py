@@ -4,8 +4,8 @@ StateUnavailableError (core)
 └── CorruptStateError     14 / 503   the state is there but cannot be read
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import lru_cache
+from types import TracebackType
 
 import msgspec
 from redis import exceptions as redis_errors
@@ -90,10 +90,27 @@ def _corrupt(cluster: str, why: str) -> CorruptStateError:
     return CorruptStateError(f"the state of cluster {cluster!r} cannot be read: {why}", {"cluster": cluster})
 
 
-@contextmanager
-def redis_meant(cluster: str = "") -> Iterator[None]:
-    """Turns every exception of the layers below into StateUnavailableError."""
-    try:
-        yield
-    except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError, msgspec.MsgspecError) as error:
-        raise meaning(error, cluster) from None
+_FOREIGN = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError, msgspec.MsgspecError)
+_KEPT = 256  # clusters
+
+
+class _Meant:
+    """A class and no generator, and kept: every decision passes through one."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, _FOREIGN):
+            raise meaning(error, self._cluster) from None
+
+
+@lru_cache(_KEPT)
+def redis_meant(cluster: str = "") -> _Meant:
+    """For a `with` block: turns every exception of the layers below into StateUnavailableError."""
+    return _Meant(cluster)

@@ -47,22 +47,22 @@ class Tenant:
     is_sharing: bool
 
 
-def hold_of(job: Job, assignment: Assignment) -> Hold:
-    """What one assignment takes."""
-    demand = assignment.demand
-    gpus = assignment.gpu_indices
+def hold_of(job: Job, tasks: Sequence[Assignment]) -> Hold:
+    """What one task takes, or several that are alike: sums are exact, as amounts are multiples of 2⁻²⁰."""
+    first, count = tasks[0], len(tasks)
+    demand, gpus = first.demand, first.gpu_indices
     is_fraction = demand.is_gpu_fraction
     return Hold(
-        node=assignment.node,
-        cpu_cores=quantise(demand.cpu_cores),
-        memory_gib=quantise(demand.memory_gib),
-        gpu_memory_gib=quantise(demand.gpu_memory_gib),
-        network_gbps=quantise(demand.network_gbps),
-        extended={name: amount for name, raw in demand.extended.items() if (amount := quantise(raw)) > 0},
-        gpus=gpus,
-        gpu_fraction=quantise(demand.gpus) if is_fraction else 1.0,
-        gpu_memory_each_gib=quantise(demand.gpu_memory_gib / max(1, len(gpus))),
-        is_sharing=int(is_fraction or job.gpu_sharing.allowed),
+        first.node,
+        count * quantise(demand.cpu_cores),
+        count * quantise(demand.memory_gib),
+        count * quantise(demand.gpu_memory_gib),
+        count * quantise(demand.network_gbps),
+        {name: amount for name, raw in demand.extended.items() if (amount := quantise(raw)) > 0},
+        gpus if count == 1 else tuple([g for task in tasks for g in task.gpu_indices]),
+        quantise(demand.gpus) if is_fraction else 1.0,
+        quantise(demand.gpu_memory_gib / max(1, len(gpus))),
+        int(is_fraction or job.gpu_sharing.allowed),
     )
 
 
@@ -73,7 +73,7 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
     """
     assignments = running.assignments
     if _is_one_hold(assignments):
-        return (_together(running.job, assignments),)
+        return (hold_of(running.job, assignments),)
     parts: dict[object, list[Assignment]] = {}
     for i, assignment in enumerate(assignments):
         key = _alike(assignment)
@@ -84,20 +84,23 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
             parts[i] = [assignment]
         else:
             others.append(assignment)
-    return tuple([_together(running.job, tasks) for tasks in parts.values()])
+    return tuple([hold_of(running.job, tasks) for tasks in parts.values()])
 
 
 def _is_one_hold(assignments: Sequence[Assignment]) -> bool:
     """True for a gang whose tasks ask for the same of one node, each for GPUs of its own: the usual small one."""
     if len(assignments) < 2:
         return len(assignments) == 1
-    first, count = assignments[0], len(assignments[0].gpu_indices)
-    if _alike(first) is None or any(
-        a.node != first.node or a.demand is not first.demand or len(a.gpu_indices) != count for a in assignments
-    ):
+    first = assignments[0]
+    node, demand, count = first.node, first.demand, len(first.gpu_indices)
+    if demand.extended or demand.is_gpu_fraction:
         return False
-    gpus = [g for a in assignments for g in a.gpu_indices]
-    return len(set(gpus)) == len(gpus)
+    gpus: set[int] = set()
+    for assignment in assignments:
+        if assignment.node != node or assignment.demand is not demand or len(assignment.gpu_indices) != count:
+            return False
+        gpus.update(assignment.gpu_indices)
+    return len(gpus) == count * len(assignments)
 
 
 def _alike(assignment: Assignment) -> object:
@@ -109,31 +112,17 @@ def _alike(assignment: Assignment) -> object:
     return (assignment.node, gpus, demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps)
 
 
-def _together(job: Job, tasks: Sequence[Assignment]) -> Hold:
-    """Sums are exact: amounts are multiples of 2⁻²⁰."""
-    one, count = hold_of(job, tasks[0]), len(tasks)
-    if count == 1:
-        return one
-    return one._replace(
-        cpu_cores=count * one.cpu_cores,
-        memory_gib=count * one.memory_gib,
-        gpu_memory_gib=count * one.gpu_memory_gib,
-        network_gbps=count * one.network_gbps,
-        gpus=tuple([g for task in tasks for g in task.gpu_indices]),
-    )
-
-
 def check_reservable(jobs: Sequence[RunningJob]) -> None:
     """Raises ValueError for what no decision may ask: a job twice, a GPU twice in one task, or GPUs without saying
     which, as nothing would keep those from being given twice. (A host that reports so is believed.)"""
-    if len({job.id for job in jobs}) < len(jobs):
+    if len(jobs) > 1 and len({job.id for job in jobs}) < len(jobs):
         raise ValueError("a job comes twice in one reservation")
     for running in jobs:
         for assignment in running.assignments:
             gpus = assignment.gpu_indices
             if assignment.demand.gpus > 0 and not gpus:
                 raise ValueError(f"task {assignment.task!r} of job {running.id!r} asks for GPUs but names none")
-            if len(set(gpus)) < len(gpus):
+            if len(gpus) > 1 and len(set(gpus)) < len(gpus):
                 raise ValueError(f"task {assignment.task!r} of job {running.id!r} names a GPU twice")
 
 

@@ -39,7 +39,8 @@ class Link:
     def __init__(self, pool: ConnectionPool, timeout_s: float, width: int) -> None:
         self._pool = pool
         self._timeout_s = timeout_s
-        self._slots = asyncio.Semaphore(width)
+        self._free = width
+        self._queue: deque[asyncio.Future[None]] = deque()  # who waits to be handed a place
         self._opening = asyncio.Lock()
         self._wire: _Wire | None = None
 
@@ -48,7 +49,11 @@ class Link:
 
         `on_sent` is called when the command is written: what it does takes none of the caller's time if the server
         takes longer."""
-        async with self._slots:
+        if self._free > 0:
+            self._free -= 1
+        else:
+            await self._turn()
+        try:
             wire = self._wire
             if wire is None or wire.is_lost:
                 wire = await self._connected()
@@ -56,6 +61,27 @@ class Link:
             if on_sent is not None:
                 on_sent()
             return await answer
+        finally:
+            self._leave()
+
+    async def _turn(self) -> None:
+        """Waits for the place of a command that is done; first come, first served."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():  # handed over to a caller that has gone
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        while self._queue:
+            place = self._queue.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
 
     async def close(self) -> None:
         """Ends the connection. Idempotent; a later command connects anew."""
