@@ -79,6 +79,37 @@ def test_a_learned_method_without_a_bundle_is_named_not_dropped() -> None:
     assert [row["missing"] for row in rows if row["method"] == "learned"] == ["needs a bundle"] * 2
 
 
+def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def watched(setting: str, method: str, seed: int) -> Outcome:
+        asked.append((method, seed))
+        return trial(setting, method, seed)
+
+    def asks_for(*methods: str, seeds: int = 2, options: tuple[str, ...] = ()) -> dict[str, Any]:
+        asked.clear()
+        made = paper(experiment(methods=methods, trial=watched))
+        monkeypatch.setattr(registry, "load", lambda name, **options: made)
+        arguments = ["qos", "--json", "--out", str(tmp_path), "--seeds", str(seeds), *options]
+        result = CliRunner().invoke(reproduce_app, arguments)
+        assert result.exit_code == 0, result.output
+        return dict(json.loads(result.stdout))
+
+    asks_for("theirs")
+    both = asks_for("ours", "theirs", options=("--resume",))
+    assert asked == [("ours", 0), ("ours", 0), ("ours", 1), ("ours", 1)]
+    assert (both["sittings"], both["claims"][0]["verdict"]) == (2, Verdict.REPRODUCED)
+    once = asks_for("ours", "theirs")
+    assert once["sittings"] == 1
+    assert both["experiments"] == once["experiments"]
+    assert both["claims"] == once["claims"]
+    asks_for("ours", "theirs", seeds=3, options=("--resume",))
+    assert {seed for _, seed in asked} == {2}
+    assert CliRunner().invoke(reproduce_app, ["qos", "--resume"]).exit_code != 0
+
+
 def test_verdicts_follow_mean_and_interval() -> None:
     assert verdict_of(Estimate(-0.5, 0.1, 5), -0.4) is Verdict.REPRODUCED
     assert verdict_of(Estimate(-0.3, 0.1, 5), -0.4) is Verdict.PARTLY

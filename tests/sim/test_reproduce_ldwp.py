@@ -17,6 +17,7 @@ from placewise_training.reproduce.ldwp_runs import (
     IAWP,
     LDWP,
     METHODS,
+    PLAIN,
     TRUTH,
     WRITTEN,
     Load,
@@ -46,7 +47,7 @@ def test_every_figure_of_the_evaluation_is_there() -> None:
         assert figure in sources
 
 
-@pytest.mark.parametrize("method", [*BASELINES, IAWP, LDWP])
+@pytest.mark.parametrize("method", [*BASELINES, *PLAIN, IAWP, LDWP])
 def test_every_method_runs_and_what_it_uses_is_measured(method: str) -> None:
     played = run(SMALL, *METHODS[method], 0)
     assert played.values["throughput"] > played.values["throughput_first"] >= 0

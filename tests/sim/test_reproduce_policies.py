@@ -8,13 +8,14 @@ import pytest
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.decision import Outcome as Decided
-from placewise_core.decision import Verdict
+from placewise_core.decision import PartitionPlan, Verdict
 from placewise_core.events import ClusterRecords
 from placewise_core.job import Job, JobId, Priority
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.view import ClusterView
 from placewise_training.reproduce.believed import BelievedSpeed
 from placewise_training.reproduce.composed import Composed
+from placewise_training.reproduce.heat_lab import METHODS, ONE_NODE, Lab
 from placewise_training.reproduce.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
 from placewise_training.reproduce.trials import Trialled, run_elastic
@@ -90,6 +91,32 @@ def test_a_task_that_never_fits_ends_the_run_with_its_name() -> None:
 
     with pytest.raises(RuntimeError, match="task d0 of scale"):
         heat_simulation(Patient(Never())).run()  # type: ignore[arg-type]
+
+
+def test_the_smallest_of_the_waiting_tasks_goes_first() -> None:
+    tasks = [(1.0, DivisibleTask(name, scale)) for name, scale in (("a", 100.0), ("b", 90.0), ("c", 10.0))]
+    ends: dict[bool, float] = {}
+    for is_shortest_first in (False, True):
+        simulation = HeatSimulation(
+            heat_cluster(), tasks, OneAtATime(EqualSplit()), is_shortest_first=is_shortest_first, seed=1
+        )
+        ends[is_shortest_first] = simulation.run().avg_completion_s
+    assert ends[True] < ends[False]
+
+
+def test_consolidated_tasks_run_whole_beside_each_other() -> None:
+    lab = Lab()
+    simulation = HeatSimulation(lab.nodes(), lab.tasks(20, 0), METHODS[ONE_NODE](lab.nodes()), seed=0)
+    shares: list[int] = []
+    begin = simulation._start
+
+    def watched(arrived_s: float, task: DivisibleTask, plan: PartitionPlan) -> None:
+        shares.append(len(plan.shares))
+        begin(arrived_s, task, plan)
+
+    simulation._start = watched  # type: ignore[method-assign]
+    assert simulation.run().finished == len(shares) == 23
+    assert set(shares) == {1}
 
 
 # -- admission ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,16 @@ from placewise_core.cluster import QueueSettings
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
 from placewise_training.reproduce.composed import SHORTEST, Composed, admission
 from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
-from placewise_training.reproduce.heat_lab import EQUAL, METRICS, PREDICTION, READINGS, SCHEME, THERMOSTAT
+from placewise_training.reproduce.heat_lab import (
+    EQUAL,
+    METRICS,
+    ONE_NODE,
+    PREDICTION,
+    READINGS,
+    SCHEME,
+    SMALLEST,
+    THERMOSTAT,
+)
 from placewise_training.reproduce.results import Results
 from placewise_training.reproduce.trials import run_elastic
 from placewise_training.sim.bundles import Bundle, shipped
@@ -119,7 +128,7 @@ def _heat_parts(is_quick: bool) -> Experiment:
         title="Heat-aware Partition with prediction and without",
         source="beyond the papers",
         settings=("overlapping tasks",),
-        methods=(EQUAL, SCHEME, THERMOSTAT, PREDICTION),
+        methods=(EQUAL, ONE_NODE, SMALLEST, SCHEME, THERMOSTAT, PREDICTION),
         metrics=METRICS,
         trial=trial,
         plot="none",

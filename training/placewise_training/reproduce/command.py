@@ -31,6 +31,7 @@ def reproduce_command(
     bundle: Annotated[Path | None, typer.Option(help="Bundle of learned policies; else the shipped one.")] = None,
     ablations: Annotated[bool, typer.Option("--ablations", help="Of harmony: the variants of its policy.")] = False,
     variants: Annotated[Path | None, typer.Option(help="Folder of those variants; else build/ablations.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Runs only the rows that --out has not yet.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Runs every figure and table of a paper's evaluation and says which of its claims hold here."""
@@ -44,10 +45,13 @@ def reproduce_command(
         if paper not in ("harmony", registry.ABLATIONS):
             raise UsageError("--ablations and --variants are for harmony")
         names = [registry.ABLATIONS]
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder that has the rows")
     made = _loaded(names, bundle, variants, is_quick=quick)
     reports = []
     for experiments in made:
-        reports.append(_reproduce(experiments, seeds, out, is_quick=quick, is_quiet=as_json))
+        known = _known(experiments, out, is_quick=quick) if resume and out is not None else None
+        reports.append(_reproduce(experiments, seeds, out, known, is_quick=quick, is_quiet=as_json))
         if reports[-1]["stopped"] == runner.INTERRUPTED:
             break
     if as_json:
@@ -65,7 +69,20 @@ def _loaded(names: Sequence[str], bundle: Path | None, variants: Path | None, *,
         raise UsageError(str(error)) from error
 
 
-def _reproduce(made: Paper, seeds: int, out: Path | None, *, is_quick: bool, is_quiet: bool) -> report.Json:
+def _known(made: Paper, out: Path, *, is_quick: bool) -> Results | None:
+    """What the folder has of that paper: the partial results if there are some, else the whole ones."""
+    for path in (out / _PARTIAL.format(made.name), out / f"{made.name}.json"):
+        if path.exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if (found["mode"] == "quick") is not is_quick:
+                raise UsageError(f"{path} was made in mode {found['mode']}")
+            return report.from_json(made, found)
+    return None
+
+
+def _reproduce(
+    made: Paper, seeds: int, out: Path | None, known: Results | None, *, is_quick: bool, is_quiet: bool
+) -> report.Json:
     count = seeds or (QUICK_SEEDS if is_quick else FULL_SEEDS)
     limit_s = QUICK_LIMIT_S if is_quick else float("inf")
     hidden = is_quiet or not sys.stderr.isatty()
@@ -75,7 +92,7 @@ def _reproduce(made: Paper, seeds: int, out: Path | None, *, is_quick: bool, is_
             _write_json(report.as_json(made, results, is_quick=is_quick), out)
 
     with progress_bar(made.name, runner.trial_count(made, count), is_hidden=hidden) as show:
-        results = runner.run(made, range(count), progress=show, limit_s=limit_s, keep=keep)
+        results = runner.run(made, range(count), progress=show, limit_s=limit_s, keep=keep, known=known)
     found = report.as_json(made, results, is_quick=is_quick)
     if out is not None:
         _write(found, out)

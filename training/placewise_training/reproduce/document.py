@@ -54,8 +54,10 @@ def _marked(claim: Mapping[str, Any]) -> str:
 
 
 def _section(report: Mapping[str, Any], plots: Path, pictures: str) -> str:
-    how = f"Mode {report['mode']}, {len(report['seeds'])} seeds, {report['wall_s']:.0f} s on one core.\n"
-    lines = [f"## {report['paper']}: {report['title']}\n", how]
+    how = f"Mode {report['mode']}, {len(report['seeds'])} seeds, {report['wall_s']:.0f} s on one core"
+    if report.get("sittings", 1) > 1:
+        how += f", in {report['sittings']} sittings: rows added later were run alone, on the same seeds"
+    lines = [f"## {report['paper']}: {report['title']}\n", f"{how}.\n"]
     if report["partial"]:
         lines.append(f"**Partial: {report['stopped']}.** Some rows rest on fewer seeds, or are missing.\n")
     if report["mode"] != "full":

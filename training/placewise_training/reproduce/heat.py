@@ -9,10 +9,12 @@ from placewise_training.reproduce.heat_lab import (
     EQUAL,
     METHODS,
     METRICS,
+    ONE_NODE,
     ORACLE,
     PREDICTION,
     READINGS,
     SCHEME,
+    SMALLEST,
     THERMOSTAT,
     Lab,
 )
@@ -86,7 +88,7 @@ def _limits(tasks: int, is_quick: bool) -> Experiment:
         title="Thermal prediction at other limits",
         source="beyond the paper: its “next step”",
         settings=("56", "62") if is_quick else ("55", "57", "59", "62", "65", "68"),
-        methods=(SCHEME, THERMOSTAT, PREDICTION),
+        methods=(ONE_NODE, SMALLEST, SCHEME, THERMOSTAT, PREDICTION),
         metrics=METRICS,
         trial=trial,
         axis="limit (°C)",
@@ -104,7 +106,7 @@ def _weak(tasks: int, is_quick: bool) -> Experiment:
         title="How weak the weak nodes are",
         source="beyond the paper, which gives no speeds",
         settings=("0.33", "0.6") if is_quick else ("0.2", "0.33", "0.45", "0.6", "0.8"),
-        methods=(EQUAL, SCHEME, PREDICTION, ORACLE),
+        methods=(EQUAL, ONE_NODE, SMALLEST, SCHEME, PREDICTION, ORACLE),
         metrics=METRICS,
         trial=trial,
         axis="true speed of a weak node, over that of a strong one",
@@ -205,5 +207,8 @@ def paper(is_quick: bool) -> Paper:
             "Temperatures follow a first-order RC model, exact between changes of power; the scheduler sees them every "
             "5 s. The prediction uses the bundle's thermal constants, fitted on other hardware, not the simulator's.",
             "“Conventional” gives every idle node the same share. Late shares are not rescheduled in this simulation.",
+            f"“{ONE_NODE}” and “{SMALLEST}” are not in the paper: a divisible task on as few nodes as can be, "
+            "one, the fastest that is idle as the scheme sees it, others running beside it under every reading; and "
+            "the scheme with the smallest of the waiting tasks first.",
         ),
     )

@@ -7,7 +7,7 @@ import numpy as np
 
 from placewise_core.partition.policy import DivisibleTask
 from placewise_training.reproduce.design import Metric, Outcome
-from placewise_training.reproduce.splitters import OneAtATime, Patient, Reactive, TrueShares, served_policy
+from placewise_training.reproduce.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
 from placewise_training.sim.divisible import (
     DivisibleWorkload,
     EqualSplit,
@@ -19,8 +19,10 @@ from placewise_training.sim.divisible import (
     heat_cluster,
 )
 
-EQUAL, SCHEME, THERMOSTAT, PREDICTION, ORACLE = (
+EQUAL, ONE_NODE, SMALLEST, SCHEME, THERMOSTAT, PREDICTION, ORACLE = (
     "conventional (equal shares)",
+    "consolidate (one node a task)",
+    "scheme, shortest first",
     "paper's scheme (no prediction)",
     "scheme + thermostat",
     "scheme + prediction",
@@ -28,6 +30,8 @@ EQUAL, SCHEME, THERMOSTAT, PREDICTION, ORACLE = (
 )
 METHODS: Mapping[str, Callable[[Sequence[HeatNode]], Splitter]] = {
     EQUAL: lambda nodes: EqualSplit(),
+    ONE_NODE: lambda nodes: Forced(WithoutHeat(served_policy()), is_alone=True),
+    SMALLEST: lambda nodes: WithoutHeat(served_policy()),
     SCHEME: lambda nodes: WithoutHeat(served_policy()),
     THERMOSTAT: lambda nodes: Reactive(served_policy()),
     PREDICTION: lambda nodes: served_policy(),
@@ -85,8 +89,10 @@ class Lab:
     def run(self, method: str, count: int, seed: int) -> Outcome:
         nodes = self.nodes()
         splitter = METHODS[method](nodes)
-        policy = Patient(splitter if self.is_overlapping else OneAtATime(splitter))
-        result = HeatSimulation(nodes, self.tasks(count, seed), policy, seed=seed).run()
+        is_alone = self.is_overlapping or method == ONE_NODE  # which leaves the other nodes to other tasks
+        policy = Patient(splitter if is_alone else OneAtATime(splitter))
+        tasks, is_shortest = self.tasks(count, seed), method == SMALLEST
+        result = HeatSimulation(nodes, tasks, policy, is_shortest_first=is_shortest, seed=seed).run()
         return _outcome(result, self.limit_celsius)
 
 

@@ -24,8 +24,11 @@ from placewise_training.reproduce.iawp_claims import (
 from placewise_training.reproduce.iawp_metrics import by_completion, by_ncf, ncf_losses
 from placewise_training.reproduce.ldwp_runs import (
     BASELINES,
+    CONSOLIDATE,
     KINDS,
+    PLAIN,
     RANDOM,
+    SHORTEST,
     UNITS,
     OnlyNode,
     Played,
@@ -39,10 +42,10 @@ from placewise_training.reproduce.ldwp_runs import (
 from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask
 from placewise_training.sim.units import IawpUnits, UnitPolicy
 
-_METHODS = (*BASELINES, WRITTEN, IAWP)
+_METHODS = (*BASELINES, *PLAIN, WRITTEN, IAWP)
 _FIRST_KIND = "2 × K80"  # worker 1
 _WIDEST = 8
-_UNITS: Mapping[str, str] = {**{name: name for name in BASELINES}, WRITTEN: "algorithm 2", IAWP: "iawp"}
+_UNITS: Mapping[str, str] = {**{name: name for name in (*BASELINES, *PLAIN)}, WRITTEN: "algorithm 2", IAWP: "iawp"}
 _NODE = (
     Metric("speedup", "speedup over Random", "×", is_lower_better=False),
     Metric("gpu", "GPUs busy", "%", scale=100.0, is_lower_better=False),
@@ -76,8 +79,10 @@ _ASSUMPTIONS = (
     "much of their multiprocessors their subtasks want. Both from minute five until three quarters of the run are over."
     " The rest is the tail of the last tasks.",
     "Baselines know true speedups, ECT true times too, and put one subtask on a unit at a time; IAWP shares GPUs among "
-    f"up to eight. “{WRITTEN}” is Algorithm 2 to the letter, “{IAWP}” what the service does: GPUs shared by predicted "
-    "contention, cores kept for what only they can do.",
+    f"up to eight. “{CONSOLIDATE}” and “{SHORTEST}” are ours: each subtask to the fullest GPU that takes it by its "
+    "metrics; ECT with tasks in the order of what is left of them, true times known. "
+    f"“{WRITTEN}” is Algorithm 2 to the letter, “{IAWP}” what the service does: GPUs shared by predicted contention, "
+    "cores kept for what only they can do.",
     "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",
 )
 

@@ -15,11 +15,14 @@ from placewise_training.reproduce.ldwp_claims import BOUND, ITERATIONS, claims
 from placewise_training.reproduce.ldwp_convergence import iterations
 from placewise_training.reproduce.ldwp_runs import (
     BASELINES,
+    CONSOLIDATE,
     ECT,
     IAWP,
     LDWP,
     METHODS,
+    PLAIN,
     RANDOM,
+    SHORTEST,
     WRITTEN,
     Load,
     Played,
@@ -27,7 +30,7 @@ from placewise_training.reproduce.ldwp_runs import (
 )
 from placewise_training.sim.hardware import ldwp_cluster
 
-_COMPARED = (*BASELINES, IAWP, WRITTEN, LDWP)
+_COMPARED = (*BASELINES, *PLAIN, IAWP, WRITTEN, LDWP)
 _THROUGHPUT = (
     Metric("throughput", "cluster throughput", "tasks/min", is_lower_better=False),
     Metric("throughput_first", "throughput of worker 1", "tasks/min", is_lower_better=False),
@@ -61,6 +64,9 @@ _ASSUMPTIONS = (
     "share of GPUs that run something, from the fifth minute until the last arrival.",
     "ECT knows true times and queues, PATS true speedups and loads: the strongest form of both. As in the paper they "
     "put one subtask on a GPU at a time.",
+    f"“{CONSOLIDATE}” and “{SHORTEST}” are ours, as a pipeline task always runs on one node: the fullest node that has "
+    "fewer tasks than GPUs, and on it the fullest GPU that takes the subtask, metrics known; ECT with the tasks of a "
+    "node in the order of what is left of them, true times known. Both see the first 24 tasks of a node, as all do.",
     f"“{LDWP}” is what the service ships: the size-agnostic Q net of its bundle, trained on other truths, and IAWP by "
     "contention. It knows how long kinds take on a core, as ECT does; “choice of nodes” has it without.",
     f"“{WRITTEN}” is the paper's DQN of fixed size (256-128, SGD 0.1, γ 0.8, batches of 20), pre-trained on 600 "
@@ -272,7 +278,7 @@ _PRETRAINED = "with pre-training"
 
 def _grid(base: Load) -> Experiment:
     """Who chooses nodes × who chooses units."""
-    choosers = (*BASELINES, "drain", "dqn as written", "ldwp", "ldwp, times unknown")
+    choosers = (*BASELINES, CONSOLIDATE, "drain", "dqn as written", "ldwp", "ldwp, times unknown")
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
         return Outcome(run(replace(base, nodes=9), setting, method, seed).values)
@@ -282,7 +288,7 @@ def _grid(base: Load) -> Experiment:
         "Choice of nodes × choice of units, 9 nodes",
         "beyond the paper",
         choosers,
-        (ECT, "algorithm 2", "iawp"),
+        (ECT, *PLAIN, "algorithm 2", "iawp"),
         (*_THROUGHPUT, _GPU, _BALANCE),
         trial,
         axis="nodes by",
@@ -321,7 +327,7 @@ def _bound(base: Load, node_counts: Sequence[int]) -> Experiment:
         "What a perfect scheduler could do at most, 50 tasks/min",
         "beyond the paper",
         tuple(str(count) for count in node_counts),
-        (BOUND, ECT, LDWP),
+        (BOUND, ECT, *PLAIN, LDWP),
         (_THROUGHPUT[0],),
         trial,
         axis="nodes",

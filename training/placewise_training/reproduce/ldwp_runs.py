@@ -22,6 +22,7 @@ from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipeline_engine import NodeQueue, PipelineResult, PipelineSimulation, deviation
 from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
+from placewise_training.sim.plain import FullestNode, PackedUnits, ShortestFirst
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 TRUTH = "judge"
 LDWP_MODEL = "ldwp.onnx"
 RANDOM, ECT, PATS = "random", "ect", "pats"
-BASELINES = (RANDOM, ECT, PATS)
+BASELINES = (RANDOM, ECT, PATS)  # the papers'
+CONSOLIDATE, SHORTEST = "consolidate", "ect, shortest first"
+PLAIN = (CONSOLIDATE, SHORTEST)  # what their tables leave out
 IAWP = "iawp, nodes by ect"
 WRITTEN = "ldwp + iawp, as written"
 LDWP = "ldwp + iawp"
@@ -41,6 +44,7 @@ NODES: Mapping[str, Callable[[int], NodeChooser]] = {
     RANDOM: lambda seed: PolicyChooser(placement_policy("random"), seed),
     ECT: lambda seed: BacklogEct(TRUTH),
     PATS: lambda seed: LoadedPats(),
+    CONSOLIDATE: lambda seed: FullestNode(),
     "drain": lambda seed: DrainFirst(TRUTH),
     "dqn as written": lambda seed: written_dqn(seed),  # noqa: PLW0108 (defined below)
     "ldwp": lambda seed: _learned(seed, TRUTH),
@@ -50,6 +54,8 @@ UNITS: Mapping[str, Callable[[int], UnitPolicy]] = {
     RANDOM: RandomUnits,
     ECT: lambda seed: EctUnits(TRUTH),
     PATS: lambda seed: PatsUnits(),
+    CONSOLIDATE: lambda seed: PackedUnits(),
+    SHORTEST: lambda seed: ShortestFirst(TRUTH),
     "algorithm 2": lambda seed: IawpUnits(scheduler=SubtaskScheduler(IawpSettings(is_as_written=True))),
     "iawp": lambda seed: IawpUnits(),
 }
@@ -57,6 +63,8 @@ METHODS: Mapping[str, tuple[str, str]] = {  # (who chooses nodes, who chooses un
     RANDOM: (RANDOM, RANDOM),
     ECT: (ECT, ECT),
     PATS: (PATS, PATS),
+    CONSOLIDATE: (CONSOLIDATE, CONSOLIDATE),
+    SHORTEST: (ECT, SHORTEST),
     IAWP: (ECT, "iawp"),
     WRITTEN: ("dqn as written", "algorithm 2"),
     LDWP: ("ldwp", "iawp"),

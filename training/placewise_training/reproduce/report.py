@@ -1,4 +1,4 @@
-"""A reproduction as one JSON object, and as tables on a terminal. Both hold the same; computes nothing new."""
+"""A reproduction as one JSON object and back, and as tables on a terminal. All hold the same; computes nothing new."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from placewise_training.reproduce.claims import half_width, judged
-from placewise_training.reproduce.design import Experiment, Metric, Paper
+from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
 from placewise_training.reproduce.results import Results
 
 SCHEMA = "placewise.reproduction/1"
@@ -27,6 +27,7 @@ def as_json(paper: Paper, results: Results, *, is_quick: bool) -> Json:
         "partial": bool(results.stopped),
         "stopped": results.stopped,
         "wall_s": round(results.wall_s, 1),
+        "sittings": results.sittings,
         "assumptions": list(paper.assumptions),
         "claims": [_claim(paper, i, results) for i in range(len(paper.claims))],
         "experiments": [_experiment(experiment, results) for experiment in paper.experiments],
@@ -103,6 +104,31 @@ def _thinned(x: Sequence[float], y: Sequence[float]) -> list[list[float]]:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
+    """The results that such an object holds of the paper's experiments as they are now, to its four figures."""
+    results = Results(wall_s=float(found["wall_s"]), sittings=int(found.get("sittings", 1)))
+    rows = {(e["key"], r["setting"], r["method"]): r for e in found["experiments"] for r in e["rows"]}
+    for experiment in paper.experiments:
+        for setting, method in experiment.trials():
+            row = rows.get((experiment.key, setting, method), {"metrics": {}})
+            for seed, outcome in _outcomes(experiment, row).items():
+                results.add((experiment.key, setting, method), seed, outcome)
+    return results
+
+
+def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outcome]:
+    """By seed; none where the row lacks one of today's metrics."""
+    scales = {metric.name: metric.scale for metric in experiment.metrics}
+    if row["metrics"].keys() != scales.keys():
+        return {}
+    values: dict[int, dict[str, float]] = {}
+    for name, metric in row["metrics"].items():
+        for seed, value in metric["values"].items():
+            values.setdefault(int(seed), {})[name] = value / scales[name]
+    curves = {name: (x, y) for name, (x, y) in row.get("curves", {}).items()}
+    return {seed: Outcome(found, curves) for seed, found in sorted(values.items())}
 
 
 # -- terminal -----------------------------------------------------------------------------------------------------

@@ -13,13 +13,15 @@ Cell = tuple[str, str, str]  # experiment, setting, method
 
 @dataclass(slots=True)
 class Results:
-    """Outcomes by cell and seed. `missing` says why a cell has none, `stopped` why the whole is partial."""
+    """Outcomes by cell and seed. `missing` says why a cell has none, `stopped` why the whole is partial, `sittings` in
+    how many runs of the command it was made."""
 
     runs: dict[Cell, dict[int, Outcome]] = field(default_factory=dict)
     missing: dict[Cell, str] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     stopped: str = ""
     wall_s: float = 0.0
+    sittings: int = 1
 
     def add(self, cell: Cell, seed: int, outcome: Outcome) -> None:
         """Raises ValueError where a number is not finite: NaN never reaches a table."""

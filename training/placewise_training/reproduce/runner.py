@@ -23,19 +23,21 @@ def run(
     progress: Callable[[int], None] | None = None,
     limit_s: float = float("inf"),
     keep: Callable[[Results], None] | None = None,
+    known: Results | None = None,
 ) -> Results:
     """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then says so.
 
     One round over all experiments comes before the second seed, so that what an early end leaves is complete but for
     the number of seeds; `keep` is given what there is before each further round. The time limit is looked at between
-    trials.
+    trials. What is `known` already is not run again.
     """
-    results = Results(seeds=tuple(seeds), stopped=UNFINISHED)
-    began = time.perf_counter()
+    known = known or Results(sittings=0)
+    results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings + 1)
+    began = time.perf_counter() - known.wall_s
     done, last = 0, next(iter(seeds), 0)
     try:
         for experiment, setting, method, seed in _plan(paper, seeds):
-            if time.perf_counter() - began > limit_s:
+            if time.perf_counter() - began - known.wall_s > limit_s:
                 results.stopped = OUT_OF_TIME
                 break
             if seed != last and keep is not None:
@@ -43,7 +45,9 @@ def run(
                 keep(results)
             last = seed
             cell = (experiment.key, setting, method)
-            if cell not in results.missing:
+            if seed in known.runs.get(cell, ()):
+                results.add(cell, seed, known.runs[cell][seed])
+            elif cell not in results.missing:
                 try:
                     results.add(cell, seed, experiment.trial(setting, method, seed))
                 except NeedsBundleError as error:

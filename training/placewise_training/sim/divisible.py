@@ -138,7 +138,7 @@ class HeatResult:
 
 
 class HeatSimulation:
-    """One stream of divisible tasks over one cluster under one splitter."""
+    """One stream of divisible tasks over one cluster under one splitter, by arrival or the smallest first."""
 
     def __init__(
         self,
@@ -147,9 +147,11 @@ class HeatSimulation:
         policy: Splitter,
         *,
         report_every_s: float = 5.0,
+        is_shortest_first: bool = False,
         seed: int = 0,
     ) -> None:
         self.policy = policy
+        self._is_shortest_first = is_shortest_first
         self.nodes = {node.spec.id: node for node in nodes}
         self.heat = {node.spec.id: ThermalState(node.spec.thermal) for node in nodes}
         self.view = ClusterView(ClusterRecords("heat", 0, "sim", nodes=tuple(node.spec.node for node in nodes)))
@@ -180,13 +182,18 @@ class HeatSimulation:
             if event.kind is EventKind.TELEMETRY:
                 self._sample()
             elif event.kind is EventKind.ARRIVAL:
-                self.waiting.append(event.payload)
+                self._wait(*event.payload)
             else:
                 self._share_done(*event.payload)
             self._split_waiting()
             if progress is not None:
                 progress(self.completion.count, self.now_s)
         return self._result()
+
+    def _wait(self, arrived_s: float, task: DivisibleTask) -> None:
+        self.waiting.append((arrived_s, task))
+        if self._is_shortest_first:
+            self.waiting.sort(key=lambda entry: entry[1].parallel_scale + entry[1].serial_scale)
 
     def _sample(self) -> None:
         celsius = {name: state.advance(self.now_s) for name, state in self.heat.items()}
@@ -212,7 +219,7 @@ class HeatSimulation:
         return replace(node, telemetry=telemetry)
 
     def _split_waiting(self) -> None:
-        """Tasks in order of arrival, each split over what is idle; the first that has to wait stops the rest."""
+        """Tasks in their order, each split over what is idle; the first that has to wait stops the rest."""
         while self.waiting:
             arrived_s, task = self.waiting[0]
             plan = self.policy.partition(task, self.view, PartitionContext(self.now_s))
