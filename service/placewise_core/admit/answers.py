@@ -17,14 +17,11 @@ def with_shapes(plan: AdmitPlan, jobs: Sequence[Job], slot: int) -> AdmitPlan:
     job brings its shape along, so nothing is remembered (and nothing written) for it.
     """
     known = plan.queue.admitted
-    shapes = {
-        a.job_id: (a.nodes, a.gpus_per_node)
-        for job, a in zip(jobs, plan.admissions, strict=True)
-        if a.verdict is Verdict.ADMIT and a.nodes > 0 and not job.is_rigid
-    }
-    new: dict[str, tuple[int, int, int]] = {
-        job: (*shape, slot) for job, shape in shapes.items() if known.get(job, (0, 0, 0))[:2] != shape
-    }
+    new: dict[str, tuple[int, int, int]] = {}
+    for job, a in zip(jobs, plan.admissions, strict=True):
+        is_shaped = a.verdict is Verdict.ADMIT and a.nodes > 0 and not job.is_rigid
+        if is_shaped and known.get(a.job_id, (0, 0, 0))[:2] != (a.nodes, a.gpus_per_node):
+            new[a.job_id] = (a.nodes, a.gpus_per_node, slot)
     if not new:
         return plan
     kept = {job: answer for job, answer in known.items() if slot - answer[2] < _KEPT_SLOTS}

@@ -10,6 +10,7 @@ changes the slot length of a queue renumbers it (`renumbered`), as slot numbers 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -28,12 +29,12 @@ def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueStat
     if slot <= queue.slot:
         return queue
     served = {job for job, (_, _, at) in queue.admitted.items() if at == queue.slot and job in queue.waiting}
-    served_s = math.fsum(queue.waiting[job] for job in served)
+    served_s = math.fsum([queue.waiting[job] for job in served])
     waiting = {job: cost for job, cost in queue.waiting.items() if job not in served}
     backlog_s = next_backlog(queue.backlog_s, served_s, queue.arrivals_s) if waiting else 0.0
     delay_s = next_delay(queue.backlog_s, queue.delay_s, served_s, settings.epsilon_s)
     delay_s = _idle_slots(backlog_s, delay_s, slot - queue.slot - 1, settings)
-    return QueueState(  # not `replace`, which takes five times as long: this is done at every question
+    return QueueState(  # not `replace`, here and below, which takes five times as long: it is done at every question
         queue.queue,
         backlog_s,
         delay_s,
@@ -42,6 +43,43 @@ def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueStat
         waiting,
         admitted=queue.admitted,
         decided_slot=queue.decided_slot,
+    )
+
+
+def joined(
+    queue: QueueState,
+    arrived: Mapping[str, float],
+    admitted: Mapping[str, tuple[int, int, int]],
+    decided_slot: int,
+) -> QueueState:
+    """The state with jobs that came in its slot and what it has decided. `arrived` maps them to Cost_i(1)."""
+    waiting = {**queue.waiting, **arrived} if arrived else queue.waiting
+    arrivals_s = queue.arrivals_s + sum(arrived.values()) if arrived else queue.arrivals_s
+    return QueueState(
+        queue.queue,
+        queue.backlog_s,
+        queue.delay_s,
+        queue.slot,
+        queue.seq,
+        waiting,
+        arrivals_s,
+        admitted,
+        decided_slot,
+    )
+
+
+def numbered(queue: QueueState, seq: int) -> QueueState:
+    """The state as the change of that number."""
+    return QueueState(
+        queue.queue,
+        queue.backlog_s,
+        queue.delay_s,
+        queue.slot,
+        seq,
+        queue.waiting,
+        queue.arrivals_s,
+        queue.admitted,
+        queue.decided_slot,
     )
 
 
@@ -85,12 +123,22 @@ def without(queue: QueueState, gone: set[str]) -> QueueState:
     if not gone:
         return queue
     waiting = {job: cost for job, cost in queue.waiting.items() if job not in gone}
-    left_s = math.fsum(cost for job, cost in queue.waiting.items() if job in gone)
-    return replace(queue, waiting=waiting, backlog_s=max(queue.backlog_s - left_s, 0.0) if waiting else 0.0)
+    left_s = math.fsum([cost for job, cost in queue.waiting.items() if job in gone])
+    return QueueState(
+        queue.queue,
+        max(queue.backlog_s - left_s, 0.0) if waiting else 0.0,
+        queue.delay_s,
+        queue.slot,
+        queue.seq,
+        waiting,
+        queue.arrivals_s,
+        queue.admitted,
+        queue.decided_slot,
+    )
 
 
 def drift_plus_penalty(cost_s: Array, single_s: float, queue: QueueState, settings: QueueSettings) -> Array:
     """S(n) of equation (14) for k = 1, (K,): V·C(n) + c² − c·(Z + Q), every time divided by τ; S(0) = 0."""
     tau = settings.tau_s
     served = single_s / tau
-    return np.asarray(settings.v * cost_s / tau + served * served - served * (queue.delay_s + queue.backlog_s) / tau)
+    return settings.v * cost_s / tau + served * served - served * (queue.delay_s + queue.backlog_s) / tau

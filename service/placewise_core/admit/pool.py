@@ -69,7 +69,7 @@ class Pool:
         self._free_source: FloatArray = free
         self._free: FloatArray | None = None  # copied when first written: most requests never need it
         self._is_whole = is_whole
-        self.gpus: IntArray = np.where(usable, gpus, 0)
+        self.gpus: IntArray = gpus * usable
         self._at_least: IntArray | None = None
         self._shapes: dict[tuple[object, ...], Options] = {}  # of jobs that ask alike, until something is taken
 
@@ -241,10 +241,12 @@ class Pool:
 
 def _shapes(at_least: IntArray, unit: int, wanted: ElasticRange, fixed: Shape | None) -> Options:
     """Every (nodes, GPUs per node) with GPUs per node a multiple of `unit`, sorted by GPUs, then nodes."""
-    most = [
-        min(nodes, wanted.max_gpus // g) if fixed is None or fixed.gpus_per_node == g else 0
-        for g, nodes in zip(range(unit, len(at_least), unit), at_least[unit::unit].tolist(), strict=True)
-    ]
+    most = []
+    g = 0
+    for nodes in at_least[unit::unit].tolist():
+        g += unit
+        up_to = wanted.max_gpus // g if fixed is None or fixed.gpus_per_node == g else 0
+        most.append(nodes if nodes < up_to else up_to)
     return _shapes_up_to(tuple(most), unit, wanted.min_gpus)
 
 
@@ -295,8 +297,8 @@ def requested_gpus(job: Job, platform_gpus: int) -> int:
 
 
 def _at_least(slots: IntArray) -> IntArray:
-    counts = np.bincount(slots) if len(slots) else np.zeros(1, dtype=np.int64)
-    return np.asarray(counts[::-1].cumsum()[::-1])
+    counts: IntArray = np.bincount(slots) if slots.size else np.zeros(1, dtype=np.int64)
+    return counts[::-1].cumsum()[::-1]
 
 
 def promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape]) -> None:

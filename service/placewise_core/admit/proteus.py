@@ -6,14 +6,14 @@ lists it, it has not started (holds nothing in the view), and it could fit the e
 answer, and its GPUs stay promised, until it starts or is no longer listed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewise_core.admit import blockers
-from placewise_core.admit.facts import FactsCache
-from placewise_core.admit.lyapunov import advanced, drift_plus_penalty, without
+from placewise_core.admit.facts import FactsCache, PlatformFacts
+from placewise_core.admit.lyapunov import advanced, drift_plus_penalty, joined, without
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool, promised
 from placewise_core.cluster import QueueState
@@ -37,7 +37,7 @@ class _Scores:
 
     @property
     def best(self) -> int:
-        return int(np.argmin(self.values))  # ties go to the fewest GPUs: options are sorted by them
+        return int(self.values.argmin())  # ties go to the fewest GPUs: options are sorted by them
 
     def explained(self) -> tuple[DriftPlusPenalty, ...]:
         nothing = DriftPlusPenalty(0, 0.0, 0.0)
@@ -45,6 +45,8 @@ class _Scores:
         return (nothing, *(DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in list(rows)[:_EXPLAINED_COUNTS]))
 
 
+_KEPT_COSTS = 256  # kinds of heads whose costs are remembered
+_Costs = dict[tuple[tuple[object, ...], ...], tuple[FloatArray, float]]
 _Decided = dict[JobId, tuple[_Scores, Pool]]  # the job looked at, with what was seen
 
 
@@ -56,65 +58,73 @@ class Proteus:
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
         self._facts = FactsCache()
+        self._costs: _Costs = {}
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         started = {job.id for job in jobs if job.id in view.jobs}
-        state = advanced(queue, max(context.slot, queue.slot), context.settings)
+        state = advanced(queue, context.slot, context.settings)
         is_new_slot = state is not queue
         if is_new_slot:
             state = _without_departed(state, jobs, started)
         taken = _taken_in_slot(jobs, started, state)
         pool = _open_pool([job for job in jobs if job.id not in started and job is not taken], state, view, context)
-        head = taken or next((job for job in jobs if _is_waiting(job, started, state)), None)
+        head = taken or _first_waiting(jobs, started, state)
         scores = self._scores(head, pool, state, view, context) if head is not None else None
+        arrived = self._arrived(jobs, started, view, state, context)
         if is_new_slot:
-            state = _decided(head, scores, state)
-        state = self._with_arrivals(jobs, started, view, state, context)
+            state = _decided(head, scores, arrived, state)
+        elif arrived:
+            state = joined(state, arrived, state.admitted, state.decided_slot)
         if head is None:  # who came in this slot is told why it waits in the same words now and later in the slot
-            head = next((job for job in jobs if _is_waiting(job, started, state)), None)
+            head = _first_waiting(jobs, started, state)
             scores = self._scores(head, pool, state, view, context) if head is not None else None
         decided: _Decided = {head.id: (scores, pool)} if head is not None and scores is not None else {}
         return self._answer(jobs, started, view, state, context, decided)
 
     # -- the queue ----------------------------------------------------------------------------------------------
 
-    def _with_arrivals(
+    def _arrived(
         self, jobs: Sequence[Job], started: set[JobId], view: ClusterView, state: QueueState, context: AdmitContext
-    ) -> QueueState:
-        """The state with every job noted that is new: it counts as an arrival of this slot."""
-        arrived: dict[str, float] = {
-            job.id: self._single_s(job, view, context)
-            for job in jobs
-            if job.id not in state.waiting and job.id not in state.admitted and job.id not in started
-        }
-        arrived = self._servable(jobs, arrived, view)
-        if not arrived:
-            return state
-        came_s = state.arrivals_s + sum(arrived.values())
-        return replace(state, waiting={**state.waiting, **arrived}, arrivals_s=came_s)
+    ) -> dict[str, float]:
+        """Cost_i(1) of every job that is new: it counts as an arrival of this slot.
 
-    def _servable(self, jobs: Sequence[Job], arrived: dict[str, float], view: ClusterView) -> dict[str, float]:
-        """Without the jobs that no shape of this cluster could ever take: work that cannot be served is no backlog."""
-        if not arrived:
-            return arrived
-        whole = self._facts.whole(view)
-        fits = {job.id for job in jobs if job.id in arrived and len(whole.options(job))}
-        return {job: cost for job, cost in arrived.items() if job in fits}
-
-    def _single_s(self, job: Job, view: ClusterView, context: AdmitContext) -> float:
-        match = self._throughput.match(job, self._facts.of(view).gpu_model)
-        return self._throughput.single_gpu_s(job, match, context.settings.tau_s)
+        Jobs that no shape of this cluster could ever take are left out: work that cannot be served is no backlog.
+        """
+        waiting, admitted = state.waiting, state.admitted
+        new = [job for job in jobs if job.id not in waiting and job.id not in admitted and job.id not in started]
+        if not new:
+            return {}
+        whole, gpu_model, tau_s = self._facts.whole(view), self._facts.of(view).gpu_model, context.settings.tau_s
+        arrived: dict[str, float] = {}
+        for job in new:
+            if len(whole.options(job)):
+                arrived[job.id] = self._throughput.single_gpu_s(job, self._throughput.match(job, gpu_model), tau_s)
+        return arrived
 
     # -- the decision -------------------------------------------------------------------------------------------
 
     def _scores(self, job: Job, pool: Pool, state: QueueState, view: ClusterView, context: AdmitContext) -> _Scores:
         """Equation (14) for every n that fits now, each in its most consolidated shape."""
-        facts = self._facts.of(view)
-        match = self._throughput.match(job, facts.gpu_model)
-        cost = ProteusCost(self._throughput, job, match, facts.bandwidth, context.settings.tau_s)
         options = pool.options(job).consolidated
-        costs = cost.total_s(np.maximum(options.gpus, 1), options.nodes)
-        return _Scores(options, drift_plus_penalty(costs, cost.single_s, state, context.settings), costs)
+        costs_s, single_s = self._cost_of(job, options, self._facts.of(view), context.settings.tau_s)
+        return _Scores(options, drift_plus_penalty(costs_s, single_s, state, context.settings), costs_s)
+
+    def _cost_of(self, job: Job, options: Options, facts: PlatformFacts, tau_s: float) -> tuple[FloatArray, float]:
+        """(K,) C(n) of every shape, and Cost(1). Remembered: the head is asked about again in every slot it waits."""
+        key = (
+            (job.model, job.params_millions, job.batch_size, job.single_gpu_s),
+            (job.iterations, job.total_epochs, job.dataset_size),
+            (facts.gpu_model, facts.bandwidth.node_gbps, facts.bandwidth.network_gbps, tau_s),
+            (options.gpus.tobytes(), options.nodes.tobytes()),
+        )
+        found = self._costs.get(key)
+        if found is None:
+            if len(self._costs) >= _KEPT_COSTS:
+                self._costs.clear()
+            match = self._throughput.match(job, facts.gpu_model)
+            cost = ProteusCost(self._throughput, job, match, facts.bandwidth, tau_s)
+            found = self._costs[key] = (cost.total_s(np.maximum(options.gpus, 1), options.nodes), cost.single_s)
+        return found
 
     # -- the answer ---------------------------------------------------------------------------------------------
 
@@ -192,8 +202,11 @@ def _without_departed(state: QueueState, jobs: Sequence[Job], started: set[JobId
     return replace(state, admitted={job: answer for job, answer in state.admitted.items() if job in listed})
 
 
-def _is_waiting(job: Job, started: set[JobId], state: QueueState) -> bool:
-    return job.id in state.waiting and job.id not in state.admitted and job.id not in started
+def _first_waiting(jobs: Sequence[Job], started: set[JobId], state: QueueState) -> Job | None:
+    for job in jobs:
+        if job.id in state.waiting and job.id not in state.admitted and job.id not in started:
+            return job
+    return None
 
 
 def _taken_in_slot(jobs: Sequence[Job], started: set[JobId], state: QueueState) -> Job | None:
@@ -207,18 +220,20 @@ def _taken_in_slot(jobs: Sequence[Job], started: set[JobId], state: QueueState) 
 def _open_pool(jobs: Sequence[Job], state: QueueState, view: ClusterView, context: AdmitContext) -> Pool:
     """What is free, without what is promised to admitted ones among `jobs`."""
     pool = Pool.free(view, context.now_s)
-    shapes = {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()}
-    promised([job for job in jobs if job.id in shapes], pool, shapes)
+    if state.admitted:
+        shapes = {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()}
+        promised([job for job in jobs if job.id in shapes], pool, shapes)
     return pool
 
 
-def _decided(head: Job | None, scores: _Scores | None, state: QueueState) -> QueueState:
-    """The state with this slot's decision, by equation (15): the n of least S(n), if that is below S(0) = 0."""
+def _decided(head: Job | None, scores: _Scores | None, arrived: Mapping[str, float], state: QueueState) -> QueueState:
+    """The state with this slot's decision, by equation (15): the n of least S(n), if that is below S(0) = 0; and with
+    what arrived."""
     admitted = state.admitted
     if head is not None and scores is not None and len(scores.options) and scores.values[scores.best] < 0:
         shape = scores.options.shape(scores.best)
         admitted = {**admitted, head.id: (shape.nodes, shape.gpus_per_node, state.slot)}
-    return replace(state, decided_slot=state.slot, admitted=admitted)
+    return joined(state, arrived, admitted, decided_slot=state.slot)
 
 
 def _why_waiting(job: Job, scores: _Scores, pool: Pool, context: AdmitContext) -> tuple[Blocker, ...]:

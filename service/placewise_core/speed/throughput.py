@@ -115,8 +115,8 @@ class ThroughputModel:
         iterations = job.total_iterations
         if iterations <= 0:
             return default_s
-        work = global_batch(job, match) * iterations
-        return work / self._alone(match, global_batch(job, match)) + self.startup_s
+        batch = global_batch(job, match)
+        return batch * iterations / self._alone(match, batch) + self.startup_s
 
     def latency_s(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike, default_s: float) -> Array:
         """Lat(t, s) = work / PR + v (4), calibrated so that Lat(t, ⟨1, 1⟩) is `single_gpu_s`."""

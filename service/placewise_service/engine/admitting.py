@@ -2,17 +2,16 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from weakref import WeakValueDictionary
 
 from placewise_core.admit.answers import with_shapes
-from placewise_core.admit.lyapunov import renumbered
+from placewise_core.admit.lyapunov import numbered, renumbered
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand
-from placewise_core.decision import AdmitDecision, Verdict
+from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.errors import InvalidRequestError, StaleSnapshotError
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
@@ -35,6 +34,17 @@ class AdmitDraft:
     now_s: float
     seed: int
 
+    @property
+    def is_settled(self) -> bool:
+        """True where the queue is as it was: there is nothing to commit."""
+        return self.decision.plan.queue is self.before
+
+
+class _Turns(asyncio.Lock):
+    """Who decides on one queue, and how many do or want to."""
+
+    users = 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -54,7 +64,7 @@ class Admitting:
 
     common: Common
     policies: Mapping[str, AdmissionPolicy]
-    locks: MutableMapping[tuple[str, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    locks: dict[tuple[str, str], _Turns] = field(default_factory=dict)
 
     async def admit_or_wait(
         self, command: AdmitCommand, deadline_s: float, on_draft: OnDraft | None = None
@@ -62,12 +72,7 @@ class Admitting:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
-        if command.is_dry_run:
-            draft = self._draft(asked)
-        else:
-            # One at a time per queue on this replica: it would only refuse itself the second commit.
-            async with self.locks.setdefault((command.cluster, command.queue), asyncio.Lock()):
-                draft = await self._commit(asked)
+        draft = self._draft(asked) if command.is_dry_run else await self._settled(asked)
         self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(started_s))
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, draft.decision)
 
@@ -95,15 +100,37 @@ class Admitting:
         known(name, self.policies, "policy")
         return self.policies[name]
 
-    async def _commit(self, asked: _Asked) -> AdmitDraft:
-        for _ in range(_ATTEMPTS):
+    async def _settled(self, asked: _Asked) -> AdmitDraft:
+        """One at a time per queue on this replica: it would only refuse itself the second commit."""
+        key = (asked.command.cluster, asked.command.queue)
+        lock = self.locks.get(key)
+        if lock is None:
             draft = self._draft(asked)
-            queue = draft.decision.plan.queue
-            if queue is not draft.before:
-                _check_room(queue, asked.live.view)
-            on_sent = partial(asked.on_draft, draft.decision) if asked.on_draft is not None else None
-            if queue is draft.before or await self._committed(asked.live, queue, draft.before.seq, on_sent):
+            if draft.is_settled:  # policies that keep no queue need no turn
                 return draft
+            lock = self.locks[key] = _Turns()
+        else:
+            draft = None
+        lock.users += 1
+        try:
+            async with lock:
+                return await self._commit(asked, draft)
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                del self.locks[key]
+
+    async def _commit(self, asked: _Asked, draft: AdmitDraft | None) -> AdmitDraft:
+        for _ in range(_ATTEMPTS):
+            draft = draft or self._draft(asked)
+            if draft.is_settled:
+                return draft
+            queue = draft.decision.plan.queue
+            _check_room(queue, asked.live.view)
+            on_sent = partial(asked.on_draft, draft.decision) if asked.on_draft is not None else None
+            if await self._committed(asked.live, queue, draft.before.seq, on_sent):
+                return draft
+            draft = None
             self.common.telemetry.conflict(asked.command.cluster)
             await self.common.catch_up(asked.live, asked.deadline_s)
         raise StaleSnapshotError("the queue kept changing under the decision", {"queue": asked.command.queue})
@@ -127,7 +154,7 @@ class Admitting:
         context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
         plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), command.jobs, slot)
         if plan.queue is not queue:
-            plan = replace(plan, queue=replace(plan.queue, seq=queue.seq + 1))
+            plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1))
         meta = self.common.meta(policy.name, live, live.view.version, asked.started_s)
         return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed)
 

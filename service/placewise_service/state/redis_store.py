@@ -161,7 +161,7 @@ class RedisStore:
         self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
     ) -> Event | None:
         k = keys_of(cluster)
-        stored = replace(queue, seq=expected_seq + 1)
+        stored = queue if queue.seq == expected_seq + 1 else replace(queue, seq=expected_seq + 1)
         args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode(stored)]
         reply = await self._run("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args, on_sent)
         if reply is None:
