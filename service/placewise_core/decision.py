@@ -164,6 +164,12 @@ class PartitionPlan:
     excluded: tuple[Excluded, ...] = ()
     blockers: tuple[Blocker, ...] = ()
 
+    def leaving_out(self, excluded: tuple[Excluded, ...], blockers: tuple[Blocker, ...]) -> "PartitionPlan":
+        """The same with those who have no part in it, and why. Spelt out as in JobDecision.held_until."""
+        return PartitionPlan(
+            self.outcome, self.shares, self.threshold_scale, self.predicted_s, self.overhead_s, excluded, blockers
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionDecision:

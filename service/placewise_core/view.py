@@ -310,8 +310,8 @@ class ClusterView(RoomArrays):
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
         self._load[m] = self._load_base[m] - used
-        self._stamp += 1
-        self.node_stamp[m] = self._stamp
+        self.usage_stamp += 1
+        self.node_stamp[m] = self.usage_stamp
 
     # -- events -------------------------------------------------------------------------------------------------
 

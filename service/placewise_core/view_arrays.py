@@ -57,7 +57,7 @@ class NodeArrays:
     """Inventory, telemetry and usage of nodes; usage starts at nothing."""
 
     def __init__(self) -> None:
-        self._stamp = 0
+        self.usage_stamp = 0  # grows with every claim and give-back
         self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
         self.telemetry_stamp = 0  # grows with every telemetry report
 
@@ -200,8 +200,8 @@ class NodeArrays:
         self._load: FloatArray = np.zeros(self.size)
         # Grows with every claim and give-back, over all nodes: what a policy derived from a node's jobs is still
         # right while the node's stamp is the one it was derived at.
-        self._stamp += 1
-        self.node_stamp: IntArray = np.full(self.size, self._stamp, dtype=np.int64)
+        self.usage_stamp += 1
+        self.node_stamp: IntArray = np.full(self.size, self.usage_stamp, dtype=np.int64)
 
     def _same_layout(self, node: Node) -> bool:
         m = self.index.get(node.id)

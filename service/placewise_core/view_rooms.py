@@ -61,7 +61,7 @@ class RoomArrays(NodeArrays):
             rooms = self._count_rooms(demand)
         else:
             rooms, stamp = kept
-            if stamp == self._stamp:
+            if stamp == self.usage_stamp:
                 return rooms
             changed = (self.node_stamp > stamp).nonzero()[0].tolist()
             if len(changed) <= _COUNTED_SINGLY + self.size // 100:
@@ -69,7 +69,7 @@ class RoomArrays(NodeArrays):
                     rooms[m] = self._count_room(m, demand)
             else:
                 rooms = self._count_rooms(demand)
-        self._rooms[key] = (rooms, self._stamp)
+        self._rooms[key] = (rooms, self.usage_stamp)
         return rooms
 
     def _count_rooms(self, demand: FloatArray) -> FloatArray:

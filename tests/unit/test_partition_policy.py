@@ -1,5 +1,6 @@
 """Partition on whole clusters: who is used, who is left out and why, heat, overhead, rescheduling."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -183,6 +184,32 @@ def test_overhead_comes_from_the_request_then_history_then_the_default() -> None
     assert POLICY.partition(kind, view, PartitionContext(NOW_S)).overhead_s == 7.5
 
 
+def test_what_is_kept_from_question_to_question_follows_the_cluster() -> None:
+    kept = HeatIsland(CAPABILITY)
+    view = cluster_of((node("a", gpus=2), node("b", observe_time_s=NOW_S - 80.0), node("c", gpu_util=0.5)))
+    hot = node("a", gpus=2, gpu_celsius=70.0, limit_celsius=70.0)
+    changes: tuple[tuple[float, Callable[[], object]], ...] = (
+        (NOW_S, lambda: None),
+        (NOW_S, lambda: occupy(view, "a", (1,))),
+        (NOW_S + 10.0, lambda: None),
+        (NOW_S + 10.5, lambda: None),  # b has been silent for longer than 90 s
+        (NOW_S + 9.0, lambda: None),  # the store's clock was set back
+        (NOW_S + 9.0, lambda: view.remove_job(JobId("on-a"))),
+        (NOW_S + 9.0, lambda: view.apply_change(NodesReported((hot,)))),
+        (NOW_S + 9.0, lambda: view.apply_change(NodesReported((replace(hot, state=NodeState.DRAINING),)))),
+        (NOW_S + 9.0, lambda: view.apply_change(NodesReported((node("d"),), removed=(NodeId("c"),)))),
+    )
+    answers = []
+    for now_s, change in changes:
+        change()
+        for is_explaining in (False, True):
+            asked = DivisibleTask("t", 100.0, overhead_s=1.0), view, PartitionContext(now_s, (), is_explaining)
+            answers.append(kept.partition(*asked))
+            assert answers[-1] == kept.partition(*asked) == HeatIsland(CAPABILITY).partition(*asked)
+    told = [tuple(sorted(reasons(plan).items())) for plan in answers[::2]]
+    assert len(set(told)) == 5  # free, busy, stale, hot, draining
+
+
 # -- heat -----------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +259,13 @@ def test_too_hot_for_all_of_it_waits_and_says_how_much_is_too_much() -> None:
     assert not plan.shares
     hopeless = split(view, scale=1e6)
     assert hopeless.outcome is Outcome.NO_FIT
+
+
+def test_a_node_with_nothing_left_does_not_hide_that_waiting_would_help() -> None:
+    hot = {"gpu_celsius": 59.0, "limit_celsius": 60.0, "ambient_celsius": 22.0}
+    spent = node("spent", cpu_util=1.0, memory_util=1.0, gpu_util=1.0, gpu_memory_util=1.0, cache_util=1.0)
+    # It has no capability, and no limit to how long it may work.
+    assert split(cluster_of((node("n0", **hot), node("n1", **hot), spent)), scale=60.0).outcome is Outcome.WAIT
 
 
 def test_prediction_solves_the_rc_equation() -> None:
@@ -304,6 +338,14 @@ def progress_of(plan: PartitionPlan, **changes: dict[str, object]) -> list[Share
         replace(ShareProgress(s.node, s.unit, s.scale, s.predicted_s, s.capability), **changes.get(s.node, {}))  # type: ignore[arg-type]
         for s in plan.shares
     ]
+
+
+def test_a_job_may_split_its_work_over_its_own_node_where_no_node_has_a_gpu() -> None:
+    view = cluster_of((node("c0", gpus=0), node("c1", gpus=0)))
+    held = Assignment("worker-0", Role.WORKER, NodeId("c0"), (), Resources(cpu_cores=1))
+    view.add_job(RunningJob(Job(JobId("mine")), (held,)))
+    own = POLICY.partition(DivisibleTask("mine", 100.0, overhead_s=1.0), view, PartitionContext(NOW_S, ("c0",)))
+    assert [(s.node, s.unit) for s in own.shares] == [("c0", "cpu")]
 
 
 def test_a_late_share_is_noticed() -> None:

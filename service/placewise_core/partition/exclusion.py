@@ -1,6 +1,6 @@
 """Which units may not take a share now, and how that is said. Decides nothing about those that may."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,38 +39,52 @@ MESSAGES = {
     Reason.UNIT_BUSY: "it serves a job",
     Reason.SHARE_BELOW_THRESHOLD: "its share would be too small to be worth the overhead",
 }
+NOTHING = Resources()  # what a share asks for that says nothing of it
 _KEPT = 4096  # what is told again as it stands; answers of usual size are well below
 _NAMED = 256  # a task split over part of 10 000 nodes has tens of thousands left: named one by one only when explained
 
 
 @dataclass(slots=True)
 class Exclusion:
-    """(U,) reason code of every unit considered: 0 = may be used, −1 = not asked for, else CODES."""
+    """(U,) reason code of every unit considered: 0 = may be used, −1 = not asked for, else CODES.
+
+    What it tells is kept: the same exclusion answers question after question while nothing happens in the cluster.
+    """
 
     codes: NDArray[np.int8]
+    _named: dict[bool, tuple[Excluded, ...]] = field(default_factory=dict)
+    _blockers: tuple[Blocker, ...] | None = None
 
     def add(self, mask: BoolArray, reason: Reason) -> None:
-        """Excludes units that were usable so far; the first reason found stays."""
+        """Excludes units that were usable so far; the first reason found stays. Not after it was told."""
         self.codes[mask & (self.codes == 0)] = CODES[reason]
 
-    def keep_only(self, rows: IntArray, reason: Reason) -> None:
-        """Excludes every unit that is usable and not among `rows`."""
-        self.codes[self.codes == 0] = CODES[reason]
-        self.codes[rows] = 0
+    def leaving(self, rows: IntArray, reason: Reason) -> "Exclusion":
+        """Another that also excludes every usable unit that is not among `rows`."""
+        codes = self.codes.copy()
+        codes[codes == 0] = CODES[reason]
+        codes[rows] = 0
+        return Exclusion(codes)
 
     def named(self, units: Units, is_explaining: bool) -> tuple[Excluded, ...]:
         """Excluded units one by one, in the order of REASONS; the first 256 unless explained."""
+        if (named := self._named.get(is_explaining)) is not None:
+            return named
         limit = len(self.codes) if is_explaining else _NAMED
         found: list[Excluded] = []
         for reason in self.counts():
             code = CODES[reason]
-            for u in np.flatnonzero(self.codes == code)[: limit - len(found)].tolist():
-                found.append(units.told.get((u, code)) or _told(units, u, reason))
-        return tuple(found)
+            rows = np.flatnonzero(self.codes == code)[: limit - len(found)].tolist()
+            found += [units.told.get((u, code)) or _told(units, u, reason) for u in rows]
+        named = self._named[is_explaining] = tuple(found)
+        return named
 
     def blockers(self) -> tuple[Blocker, ...]:
         """How many units each reason keeps out."""
-        return tuple([Blocker(r, nodes=count, message=MESSAGES[r]) for r, count in self.counts().items()])
+        if self._blockers is None:
+            counts = self.counts().items()
+            self._blockers = tuple([Blocker(r, nodes=count, message=MESSAGES[r]) for r, count in counts])
+        return self._blockers
 
     def counts(self) -> dict[Reason, int]:
         """How many units each reason keeps out, in the order of REASONS, without those that keep out none."""
@@ -108,7 +122,7 @@ def excluded_units(
         idle = idle | own
     if not idle.all():
         exclusion.add(~idle, Reason.UNIT_BUSY)
-    if demand != Resources():
+    if demand != NOTHING:
         _exclude_small(exclusion, units, view, demand)
     return exclusion
 

@@ -5,6 +5,7 @@ units are used; k comes from the threshold alone. Where heat caps what k units m
 where all of them cannot take it the task waits.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from placewise_core.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
+from placewise_core.partition.candidates import Candidates, Offer, StandingOffer
 from placewise_core.partition.capability import Weights, node_capabilities
-from placewise_core.partition.exclusion import Exclusion, excluded_units
+from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
 from placewise_core.partition.overhead import overhead_s
 from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
 from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
-from placewise_core.partition.shares import levelled
+from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import Units, UnitsCache, selected
@@ -53,34 +55,6 @@ class _FiguresCache:
         return self._figures
 
 
-@dataclass(slots=True)
-class _Candidates:
-    """Usable units, strongest first: (K,) index, capability in scale per second, seconds allowed."""
-
-    rows: IntArray
-    capability: FloatArray
-    allowed_s: FloatArray
-
-    def led_by(self, i: int) -> "_Candidates":
-        """The same with unit i first, where the serial part is done."""
-        order = np.concatenate([[i], np.delete(np.arange(len(self.rows)), i)])
-        return self.take(order) if i else self
-
-    def take(self, chosen: IntArray | slice) -> "_Candidates":
-        return _Candidates(self.rows[chosen], self.capability[chosen], self.allowed_s[chosen])
-
-    def after(self, serial_scale: float) -> "_Candidates":
-        """The first unit has worked off the serial part already: that much less may follow."""
-        allowed = self.allowed_s.copy()
-        allowed[0] = max(allowed[0] - serial_scale / self.capability[0], 0.0)
-        return replace(self, allowed_s=allowed)
-
-    @property
-    def room(self) -> float:
-        """Scale these units may take together before the first limit."""
-        return float((self.capability * self.allowed_s).sum())
-
-
 class HeatIsland:
     """Splits a task over idle units; `capability` is the parsed capability.json.
 
@@ -98,6 +72,7 @@ class HeatIsland:
         self._default_overhead_s = float(capability["default_overhead_s"])
         self._units = UnitsCache()
         self._figures = _FiguresCache()
+        self._standing = StandingOffer()
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         q = overhead_s(task, view.overheads, self._default_overhead_s)
@@ -105,17 +80,12 @@ class HeatIsland:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
         units = self._units.of(view)
         figures = self._figures.of(view, lambda: self._work_out(view, units))
-        wanted, unknown = selected(units, view, context.units) if context.units else (None, [])
-        own = units.held_by(view, task.id) if task.id else None
-        exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
-        if not figures.capability.all():
-            exclusion.add((figures.capability <= 0)[units.node], Reason.UTILISATION_LIMIT)
-        plan = self._plan(task, units, figures, exclusion, q)
-        return replace(
-            plan,
-            excluded=(*_unknown(unknown), *exclusion.named(units, context.is_explaining)),
-            blockers=(*plan.blockers, *exclusion.blockers()),
-        )
+        offer, unknown = self._offer(task, view, context, units, figures)
+        plan, exclusion = _plan(task, units, figures, offer, q)
+        excluded, blockers = exclusion.named(units, context.is_explaining), exclusion.blockers()
+        if unknown:
+            excluded = (*_unknown(unknown), *excluded)
+        return plan.leaving_out(excluded, (*plan.blockers, *blockers))
 
     def reschedule(
         self, task: DivisibleTask, progress: Sequence[ShareProgress], view: ClusterView, context: PartitionContext
@@ -167,59 +137,82 @@ class HeatIsland:
             np.where(units.has_gpu, gpu.time_constant_s, cpu.time_constant_s),
         )
 
-    # -- how it is split ----------------------------------------------------------------------------------------
+    # -- who may take a share -----------------------------------------------------------------------------------
 
-    def _plan(
-        self,
-        task: DivisibleTask,
-        units: Units,
-        figures: _Figures,
-        exclusion: Exclusion,
-        q: float,
-    ) -> PartitionPlan:
-        order = figures.strongest_first
-        rows = order[exclusion.codes[order] == 0]
-        if len(rows) == 0:
-            is_hopeless = not (exclusion.codes > 0).any()
-            return _nothing(Outcome.NO_FIT if is_hopeless else Outcome.WAIT, q, ())
-        candidates = _Candidates(rows, figures.of_units[rows], figures.allowed_s[units.node[rows]])
-        mean = float(candidates.capability.mean())
-        k = unit_count(len(rows), task.parallel_scale, mean, figures.serial, q)
-        chosen = _chosen(candidates, k, task)
-        if chosen is None:
-            return _too_hot(task, units, figures, exclusion, candidates, q)
-        if len(chosen.rows) < len(rows):
-            exclusion.keep_only(chosen.rows, Reason.SHARE_BELOW_THRESHOLD)
-        shares = _shares(task, chosen, units, figures.thermal)
-        threshold = threshold_scale(max(len(shares), 2), mean, figures.serial, q)
-        return PartitionPlan(
-            Outcome.PLACED,
-            shares,
-            threshold_scale=threshold if np.isfinite(threshold) else 0.0,
-            predicted_s=_finish_s(task, shares, float(chosen.capability[0]), q),
-            overhead_s=q,
-        )
+    def _offer(
+        self, task: DivisibleTask, view: ClusterView, context: PartitionContext, units: Units, figures: _Figures
+    ) -> tuple[Offer, list[str]]:
+        """Candidates and excluded, and those of the units asked for that are none."""
+        own = units.held_by(view, task.id) if task.id else None
+        if context.units or own is not None or task.demand != NOTHING:
+            wanted, unknown = selected(units, view, context.units) if context.units else (None, [])
+            exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
+            return _offered(units, figures, exclusion), unknown
+        offer = self._standing.of(view, context.now_s)
+        if offer is None:
+            exclusion = excluded_units(units, view, None, context.now_s, figures.allowed_s, NOTHING)
+            offer = _offered(units, figures, exclusion)
+            self._standing.keep(view, context.now_s, offer)
+        return offer, []
 
 
-def _finish_s(task: DivisibleTask, shares: tuple[Share, ...], strongest: float, q: float) -> float:
+def _offered(units: Units, figures: _Figures, exclusion: Exclusion) -> Offer:
+    """What is left of all units, the strongest first."""
+    if not figures.capability.all():
+        exclusion.add((figures.capability <= 0)[units.node], Reason.UTILISATION_LIMIT)
+    order = figures.strongest_first
+    rows = order[exclusion.codes[order] == 0]
+    capability, allowed = figures.of_units[rows], figures.allowed_s[units.node[rows]]
+    candidates = Candidates(rows, capability, allowed, is_limited=not np.isinf(allowed).all())
+    return Offer(candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
+
+
+# -- how it is split --------------------------------------------------------------------------------------------
+
+
+def _plan(
+    task: DivisibleTask, units: Units, figures: _Figures, offer: Offer, q: float
+) -> tuple[PartitionPlan, Exclusion]:
+    """The split, and who has no part in it."""
+    candidates, exclusion = offer.candidates, offer.exclusion
+    count = len(candidates.rows)
+    if count == 0:
+        is_hopeless = not (exclusion.codes > 0).any()
+        return _nothing(Outcome.NO_FIT if is_hopeless else Outcome.WAIT, q, ()), exclusion
+    k = unit_count(count, task.parallel_scale, offer.mean, figures.serial, q)
+    chosen = _chosen(candidates, k, task)
+    if chosen is None:
+        return _too_hot(task, units, figures, offer, q)
+    if len(chosen.rows) < count:
+        exclusion = exclusion.leaving(chosen.rows, Reason.SHARE_BELOW_THRESHOLD)
+    scales = _scales(task, chosen)
+    seconds = scales / chosen.capability
+    threshold = threshold_scale(max(len(seconds), 2), offer.mean, figures.serial, q)
+    plan = PartitionPlan(
+        Outcome.PLACED,
+        _shares(task, chosen, scales, seconds, units, figures.thermal),
+        threshold_scale=threshold if math.isfinite(threshold) else 0.0,
+        predicted_s=_finish_s(task, seconds, float(chosen.capability[0]), q),
+        overhead_s=q,
+    )
+    return plan, exclusion
+
+
+def _finish_s(task: DivisibleTask, seconds: FloatArray, strongest: float, q: float) -> float:
     """The serial part on the strongest unit, then the slowest share, then the overhead of having split."""
     serial_s = task.serial_scale / strongest
-    return serial_s + max(share.predicted_s for share in shares) + (q if len(shares) > 1 else 0.0)
+    return serial_s + float(seconds.max()) + (q if len(seconds) > 1 else 0.0)
 
 
 def _too_hot(
-    task: DivisibleTask,
-    units: Units,
-    figures: _Figures,
-    exclusion: Exclusion,
-    candidates: _Candidates,
-    q: float,
-) -> PartitionPlan:
+    task: DivisibleTask, units: Units, figures: _Figures, offer: Offer, q: float
+) -> tuple[PartitionPlan, Exclusion]:
     """All idle units together may not take it. WAIT if cool ones could, or busy ones once free; else NO_FIT."""
+    candidates = offer.candidates
     most_serial = float((candidates.capability * candidates.allowed_s).max())
     short = max(task.parallel_scale - candidates.after(task.serial_scale).room, task.serial_scale - most_serial)
-    exclusion.add(exclusion.codes == 0, Reason.THERMAL_LIMIT)
-    considered = np.flatnonzero(exclusion.codes >= 0)
+    exclusion = offer.exclusion.leaving(candidates.rows[:0], Reason.THERMAL_LIMIT)
+    considered = np.flatnonzero((exclusion.codes >= 0) & (figures.of_units > 0))
     thermal = figures.thermal
     cool = replace(thermal, now=np.fmin(thermal.now, np.fmin(thermal.limit, thermal.steady) - _COOLED_BY))
     rooms = figures.of_units[considered] * allowed_s(cool)[units.node[considered]]
@@ -227,11 +220,13 @@ def _too_hot(
     blocker = Blocker(Reason.THERMAL_LIMIT, len(candidates.rows), short, "scale", message)
     is_enough = rooms.sum() >= task.parallel_scale + task.serial_scale and rooms.max() >= task.serial_scale
     outcome = Outcome.WAIT if is_enough else Outcome.NO_FIT
-    return _nothing(outcome, q, (blocker,))
+    return _nothing(outcome, q, (blocker,)), exclusion
 
 
-def _chosen(candidates: _Candidates, k: int, task: DivisibleTask) -> _Candidates | None:
+def _chosen(candidates: Candidates, k: int, task: DivisibleTask) -> Candidates | None:
     """The k strongest, and more where heat asks for it; None where even all are too few."""
+    if not candidates.is_limited:
+        return candidates.first(k)
     scale, serial = task.parallel_scale, task.serial_scale
     able = np.flatnonzero(candidates.capability * candidates.allowed_s >= serial)
     if not len(able):
@@ -241,7 +236,7 @@ def _chosen(candidates: _Candidates, k: int, task: DivisibleTask) -> _Candidates
         alone = np.flatnonzero(candidates.capability * candidates.allowed_s >= scale + serial)
         if len(alone):
             return candidates.take(alone[:1])
-    chosen = candidates.take(slice(k))
+    chosen = candidates.first(k)
     if np.isinf(chosen.allowed_s).all():
         return chosen
     after = candidates.after(serial)
@@ -250,24 +245,35 @@ def _chosen(candidates: _Candidates, k: int, task: DivisibleTask) -> _Candidates
     return _without_idle(candidates.take(slice(max(int(enough[0]) + 1, k))), serial) if len(enough) else None
 
 
-def _without_idle(chosen: _Candidates, serial_scale: float) -> _Candidates:
+def _without_idle(chosen: Candidates, serial_scale: float) -> Candidates:
     """Without units that heat leaves nothing to do. The first stays: it does the serial part."""
     useful = chosen.after(serial_scale).allowed_s > 0
     useful[0] = useful[0] or serial_scale > 0
     return chosen.take(np.flatnonzero(useful))
 
 
-def _shares(task: DivisibleTask, chosen: _Candidates, units: Units, thermal: ThermalState) -> tuple[Share, ...]:
-    node = units.node[chosen.rows]
+def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
+    """(K,) what each of them takes of the parallel part."""
     if len(chosen.rows) == 1:
-        scales = np.array([task.parallel_scale])
-    else:
-        allowed = chosen.after(task.serial_scale).allowed_s
-        scales = levelled(task.parallel_scale, chosen.capability, np.zeros(len(node)), allowed)
-    seconds = scales / chosen.capability
+        return np.array([task.parallel_scale])
+    if not chosen.is_limited:
+        return proportional(task.parallel_scale, chosen.capability)
+    allowed = chosen.after(task.serial_scale).allowed_s
+    return levelled(task.parallel_scale, chosen.capability, np.zeros(len(allowed)), allowed)
+
+
+def _shares(
+    task: DivisibleTask,
+    chosen: Candidates,
+    scales: FloatArray,
+    seconds: FloatArray,
+    units: Units,
+    thermal: ThermalState,
+) -> tuple[Share, ...]:
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
-    peaks = np.nan_to_num(peak_celsius(thermal.rows(node), working))
+    peaks = peak_celsius(thermal.rows(units.node[chosen.rows]), working)
+    peaks[np.isnan(peaks)] = 0.0  # nobody knows
     columns = (chosen.rows, scales, seconds, peaks, chosen.capability)
     rows = zip(*[column.tolist() for column in columns], strict=True)
     node_ids, names = units.node_ids, units.names

@@ -35,13 +35,14 @@ class Units:
 
     def is_idle(self, view: ClusterView) -> BoolArray:
         """(U,) units that serve no job."""
-        if self.has_gpu.all():
-            return np.asarray(view.gpu_tenant_count.ravel()[self.flat] == 0)
-        idle_node = view.task_count == 0
+        return np.asarray(self._served(view) == 0)
+
+    def _served(self, view: ClusterView) -> IntArray:
+        """(U,) how many each serves: a GPU jobs, a CPU tasks."""
         if not self.has_gpu.any():
-            return np.asarray(idle_node[self.node])
-        tenants = view.gpu_tenant_count.ravel()[self.flat]
-        return np.asarray(np.where(self.gpu == NO_GPU, idle_node[self.node], tenants == 0))
+            return np.asarray(view.task_count[self.node])
+        jobs = view.gpu_tenant_count.ravel()[self.flat]
+        return jobs if self.has_gpu.all() else np.where(self.gpu == NO_GPU, view.task_count[self.node], jobs)
 
     def held_by(self, view: ClusterView, job_id: str) -> BoolArray | None:
         """(U,) units that serve this job and no other, which may split its own work over them; None without such."""
@@ -50,8 +51,7 @@ class Units:
             return None
         held = {(view.index.get(a.node), index) for a in running.assignments for index in a.gpu_indices or (NO_GPU,)}
         mine = [(m, g) in held for m, g in zip(self.node.tolist(), self.gpu.tolist(), strict=True)]
-        tenants = np.where(self.gpu == NO_GPU, view.task_count[self.node], view.gpu_tenant_count.ravel()[self.flat])
-        return np.asarray(mine, dtype=np.bool_) & (tenants <= 1)
+        return np.asarray(mine, dtype=np.bool_) & (self._served(view) <= 1)
 
 
 def units_of(view: ClusterView) -> Units:

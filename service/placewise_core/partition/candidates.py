@@ -1,0 +1,86 @@
+"""The units that may take a share, strongest first, and how long heat lets each of them work. Splits nothing."""
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise_core.partition.exclusion import Exclusion
+from placewise_core.view import ClusterView, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Usable units, strongest first: (K,) index, capability in scale per second, seconds allowed.
+
+    Where `is_limited` is False none of the seconds is finite.
+    """
+
+    rows: IntArray
+    capability: FloatArray
+    allowed_s: FloatArray
+    is_limited: bool
+
+    def led_by(self, i: int) -> "Candidates":
+        """The same with unit i first, where the serial part is done."""
+        if i == 0:
+            return self
+        return self.take(np.concatenate([[i], np.delete(np.arange(len(self.rows)), i)]))
+
+    def take(self, chosen: IntArray | slice) -> "Candidates":
+        return Candidates(self.rows[chosen], self.capability[chosen], self.allowed_s[chosen], self.is_limited)
+
+    def first(self, k: int) -> "Candidates":
+        """The k strongest; themselves where there are no more."""
+        return self.take(slice(k)) if k < len(self.rows) else self
+
+    def after(self, serial_scale: float) -> "Candidates":
+        """The first unit has worked off the serial part already: that much less may follow."""
+        allowed = self.allowed_s.copy()
+        allowed[0] = max(allowed[0] - serial_scale / self.capability[0], 0.0)
+        return Candidates(self.rows, self.capability, allowed, self.is_limited)
+
+    @property
+    def room(self) -> float:
+        """Scale these units may take together before the first limit."""
+        return float((self.capability * self.allowed_s).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Who may take a share, who may not, and the mean capability C_p of those who may (0 without any)."""
+
+    candidates: Candidates
+    exclusion: Exclusion
+    mean: float
+
+
+class StandingOffer:
+    """What the view last asked about offers to a task that asks for nothing in particular.
+
+    It stands until a job comes or goes, a node reports, or a report grows stale.
+    """
+
+    def __init__(self) -> None:
+        self._offer: Offer | None = None
+        self._view: weakref.ref[ClusterView] | None = None
+        self._stamps = (0, 0, 0)
+        self._made_s = 0.0
+        self._oldest_fresh_s = 0.0
+
+    def of(self, view: ClusterView, now_s: float) -> Offer | None:
+        """None where it has to be made anew."""
+        if self._view is None or self._view() is not view or self._stamps != _stamps(view):
+            return None
+        has_aged = now_s < self._made_s or now_s - self._oldest_fresh_s > view.stale_after_s
+        return None if has_aged else self._offer
+
+    def keep(self, view: ClusterView, now_s: float, offer: Offer) -> None:
+        """From now on, the offer of this view."""
+        fresh = (view.observe_time_s > 0) & ~view.is_stale(now_s)
+        self._oldest_fresh_s = float(view.observe_time_s.min(where=fresh, initial=np.inf))
+        self._offer, self._view, self._stamps, self._made_s = offer, weakref.ref(view), _stamps(view), now_s
+
+
+def _stamps(view: ClusterView) -> tuple[int, int, int]:
+    return view.layout_stamp, view.telemetry_stamp, view.usage_stamp
