@@ -62,18 +62,23 @@ class Limits:
 def check_place(command: PlaceCommand, limits: Limits) -> None:
     """Raises InvalidRequestError where a Place command breaks a rule."""
     check_cluster(command.cluster)
-    if command.request_id:
-        _check_text(command.request_id, "request_id", MAX_ID)
-    if command.policy:
-        _check_text(command.policy, "policy", MAX_ID)
-    if not 0.0 <= command.reserve_ttl_s <= limits.reserve_ttl_s:
-        raise InvalidRequestError(f"must be 0 … {limits.reserve_ttl_s:g} seconds", "reserve_ttl")
+    check_placing(command, limits)
     _check_jobs(command.jobs, limits)
     if command.scope is Scope.NODE:
         _check_id(command.node_id, "node_id")
         for i, job in enumerate(command.jobs):
             if not job.subtasks:
                 raise InvalidRequestError("a NODE-scope job needs subtasks", f"jobs[{i}].subtasks")
+
+
+def check_placing(command: PlaceCommand, limits: Limits) -> None:
+    """Raises InvalidRequestError where how to place breaks a rule: all of a Place command but cluster and jobs."""
+    if command.request_id:
+        _check_text(command.request_id, "request_id", MAX_ID)
+    if command.policy:
+        _check_text(command.policy, "policy", MAX_ID)
+    if not 0.0 <= command.reserve_ttl_s <= limits.reserve_ttl_s:
+        raise InvalidRequestError(f"must be 0 … {limits.reserve_ttl_s:g} seconds", "reserve_ttl")
 
 
 def check_partition(command: PartitionCommand, limits: Limits) -> None:
@@ -113,9 +118,12 @@ def _check_progress(share: ShareProgress, field: str) -> None:
 def check_admit(command: AdmitCommand, limits: Limits) -> None:
     """Raises InvalidRequestError where an AdmitOrWait command breaks a rule."""
     check_cluster(command.cluster)
-    _check_text(command.queue, "queue", MAX_ID)
-    _check_text(command.policy, "policy", MAX_ID)
-    _check_text(command.request_id, "request_id", MAX_ID)
+    if command.queue:
+        _check_text(command.queue, "queue", MAX_ID)
+    if command.policy:
+        _check_text(command.policy, "policy", MAX_ID)
+    if command.request_id:
+        _check_text(command.request_id, "request_id", MAX_ID)
     _check_jobs(command.jobs, limits)
 
 

@@ -14,4 +14,6 @@ class Fifo(GreedyAdmission):
     name = "fifo"
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+        if waiting.job.is_rigid:  # one shape, its own
+            return 0
         return at_most(options, requested_gpus(waiting.job, state.facts.total_gpus))

@@ -24,6 +24,8 @@ from placewise_core.view import ClusterView, FloatArray
 EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}
 # θ of equation (10), which the paper leaves open: GPUs and nodes weigh the same.
 THETA = 0.5
+_KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
+_Rates = dict[tuple[str, str, int, bytes], FloatArray]
 
 
 @dataclass(slots=True)
@@ -47,9 +49,9 @@ class Round:
     throughput: ThroughputModel
     pool: Pool
     whole: Pool
+    rates: _Rates
     used: dict[str, int] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)
-    _rates: dict[tuple[int, int, int], tuple[Options, FloatArray]] = field(default_factory=dict)
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4)."""
@@ -57,14 +59,16 @@ class Round:
 
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""
-        key = (id(options), id(waiting.match.profile), waiting.job.batch_size)
-        found = self._rates.get(key)
+        profile = waiting.match.profile
+        key = (profile.model, profile.gpu_model, waiting.job.batch_size, options.key)
+        found = self.rates.get(key)
         if found is None:
+            if len(self.rates) >= _KEPT_RATES:
+                self.rates.clear()
             nodes = np.maximum(options.nodes, 1)
             per_node = np.maximum(options.gpus, 1) / nodes
-            rates = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
-            found = self._rates[key] = (options, rates)  # held on to, so that no other gets its id
-        return found[1]
+            found = self.rates[key] = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
+        return found
 
     def cer(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) equations (10) and (11): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
@@ -85,6 +89,7 @@ class GreedyAdmission(ABC):
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
         self._facts = FactsCache()
+        self._rates: _Rates = {}
 
     @abstractmethod
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
@@ -105,7 +110,8 @@ class GreedyAdmission(ABC):
             context,
             self._throughput,
             Pool.free(view, context.now_s),
-            Pool.whole(view),
+            self._facts.whole(view),
+            self._rates,
         )
         found: dict[int, Admission] = {}
         candidates = []
@@ -118,7 +124,7 @@ class GreedyAdmission(ABC):
                 candidates.append(self._waiting(job, position, state))
         for waiting, admission in self._dispatch(candidates, state):
             found[waiting.position] = admission
-        return AdmitPlan(tuple(found[position] for position in range(len(jobs))), queue)
+        return AdmitPlan(tuple([found[position] for position in range(len(jobs))]), queue)
 
     def _waiting(self, job: Job, position: int, state: Round) -> Waiting:
         match = self._throughput.match(job, state.facts.gpu_model)
@@ -130,7 +136,8 @@ class GreedyAdmission(ABC):
         """Every candidate's answer in the order of dispatch, which is its rank."""
         answers: list[tuple[Waiting, Admission]] = []
         waits = 0
-        for rank, waiting in enumerate(self.order(candidates, state), start=1):
+        ordered = self.order(candidates, state)
+        for rank, waiting in enumerate(ordered, start=1):
             if waits and self.stops_at_first_wait:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
                 waits += 1
@@ -142,7 +149,8 @@ class GreedyAdmission(ABC):
                 answers.append((waiting, self._wait(waiting, rank, state, why)))
                 waits += 1
                 continue
-            state.pool.take(waiting.job, options, chosen)
+            if rank < len(ordered):  # nobody looks at what the last one leaves
+                state.pool.take(waiting.job, options, chosen)
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 

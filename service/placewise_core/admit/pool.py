@@ -4,6 +4,7 @@ Works on copies of the view's arrays: the view itself is never touched. Symmetri
 jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto as few nodes as will take them.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -46,6 +47,11 @@ class Options:
         return Shape(int(self.nodes[i]), int(self.gpus_per_node[i]))
 
     @cached_property
+    def key(self) -> bytes:
+        """Equal for the same nodes and GPUs, shape by shape."""
+        return self.nodes.tobytes() + self.gpus.tobytes()
+
+    @cached_property
     def consolidated(self) -> "Options":
         """For each GPU count the shape on fewest nodes (K' ≤ K)."""
         if self.takes or len(self) < 2:
@@ -69,6 +75,7 @@ class Pool:
         self._free_source: FloatArray = free
         self._free: FloatArray | None = None  # copied when first written: most requests never need it
         self._is_whole = is_whole
+        self._is_as_viewed = not is_whole  # nothing was taken yet
         self.gpus: IntArray = gpus * usable
         self._at_least: IntArray | None = None
         self._shapes: dict[tuple[object, ...], Options] = {}  # of jobs that ask alike, until something is taken
@@ -97,32 +104,40 @@ class Pool:
     def options(self, job: Job) -> Options:
         """Every shape the job may take that fits now. Empty where none does."""
         if job.is_rigid:
-            return self._rigid(job)
+            return self._rigid_on_whole(job) if self._is_whole else self._rigid(job)
         if job.architecture is Architecture.PIPELINE and not job.groups and job.elastic is None and job.shape is None:
             return Options(np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
         return self._symmetric(job)
 
     def _symmetric(self, job: Job) -> Options:
         wanted = elastic_range(job)
-        key = (wanted.min_gpus, wanted.max_gpus, job.shape, self._kind(job))
+        kind = self._kind(job, job.groups[0]) if job.groups else ()
+        key = (wanted.min_gpus, wanted.max_gpus, job.shape, kind)
         found = self._shapes.get(key)
         if found is None:
-            if len(self._shapes) >= _KEPT_SHAPES:
-                self._shapes.clear()
             slots, unit = self._slots(job)
             at_least = _at_least(slots) if job.groups else self._nodes_with()
-            found = self._shapes[key] = _shapes(at_least, unit, wanted, job.shape)
+            found = self._kept(key, _shapes(at_least, unit, wanted, job.shape))
         return found
 
-    def _kind(self, job: Job) -> tuple[object, ...]:
+    def _rigid_on_whole(self, job: Job) -> Options:
+        key = (*[(group.count, self._kind(job, group)) for group in job.groups],)
+        found = self._shapes.get(key)
+        return found if found is not None else self._kept(key, self._rigid(job))
+
+    def _kept(self, key: tuple[object, ...], options: Options) -> Options:
+        if len(self._shapes) >= _KEPT_SHAPES:
+            self._shapes.clear()
+        self._shapes[key] = options
+        return options
+
+    def _kind(self, job: Job, group: TaskGroup) -> tuple[object, ...]:
         """Equal for jobs whose tasks find equally many places."""
-        if not job.groups:
-            return ()
-        group = job.groups[0]
         demand = self.view.demand_vector(group.demand)
         asked = None if demand is None else demand.tobytes()
-        selector = tuple(sorted(group.node_selector.items()))
-        return (asked, group.max_per_node, group.gpu_model, selector, job.gpu_sharing, job.architecture)
+        selector = tuple(sorted(group.node_selector.items())) if group.node_selector else ()
+        sharing = (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown)
+        return (asked, group.max_per_node, group.gpu_model, selector, sharing, job.architecture)
 
     def _slots(self, job: Job) -> tuple[IntArray, int]:
         """(M,) GPUs each node can give this job, and the GPUs one task of it takes."""
@@ -142,7 +157,13 @@ class Pool:
 
     def _rigid(self, job: Job) -> Options:
         """The job's own gang: each group packed onto the nodes that take most of it, the largest tasks first."""
+        if len(job.groups) == 1:
+            take = self._pack(job, job.groups[0])
+            return (
+                NO_OPTIONS if take is None else _alone(take, math.ceil(job.groups[0].count * job.groups[0].demand.gpus))
+            )
         trial = Pool(self.view, self._usable, self.gpus, self._current(), self._is_whole)
+        trial._is_as_viewed = self._is_as_viewed
         takes: list[Take] = []
         for group in sorted(job.groups, key=lambda g: (-g.demand.gpus, -g.demand.cpu_cores)):
             take = trial._pack(job, group)
@@ -162,36 +183,49 @@ class Pool:
 
     def _pack(self, job: Job, group: TaskGroup) -> Take | None:
         counts = self._task_counts(job, group)
-        if int(counts.sum()) < group.count:
+        order = (-counts).argsort(kind="stable")[: group.count]  # each takes a task at least
+        left, taken = group.count, []
+        for room in counts[order].tolist():
+            if not room or not left:
+                break
+            taken.append(room if room < left else left)
+            left -= taken[-1]
+        if left:
             return None
-        order = np.argsort(-counts, kind="stable")
-        filled = np.minimum(np.cumsum(counts[order]), group.count)
-        taken = np.diff(filled, prepend=0)
-        rows = order[taken > 0]
         demand = self.view.demand_vector(group.demand)
-        return Take(rows, taken[taken > 0], demand, int(np.ceil(group.demand.gpus)))
+        return Take(order[: len(taken)], np.array(taken), demand, math.ceil(group.demand.gpus))
 
     def _task_counts(self, job: Job, group: TaskGroup) -> IntArray:
         """(M,) how many tasks of the group fit each node, next to what was taken before."""
         demand = self.view.demand_vector(group.demand)
         if demand is None:
             return np.zeros(self.view.size, dtype=np.int64)
-        counts = np.full(self.view.size, float(group.count if job.is_rigid else DEFAULT_MAX_GPUS))
-        free = self._current()
-        for row in np.flatnonzero(demand):
-            if row not in (GPUS, GPU_MEMORY):
-                np.minimum(counts, free[row] // demand[row], out=counts)
-        need = int(np.ceil(demand[GPUS]))
-        if need:
-            np.minimum(counts, self._open_gpus(job, group, demand) // need, out=counts)
+        most = float(group.count if job.is_rigid else DEFAULT_MAX_GPUS)
         if group.max_per_node:
-            np.minimum(counts, group.max_per_node, out=counts)
+            most = min(most, group.max_per_node)
+        is_counted = self._is_as_viewed and self._wants_plain_gpus(job, group, demand)
+        rooms = self.view.plain_rooms(demand) if is_counted else self._count_rooms(job, group, demand)
         mask = self._usable & self.view.selected(group) if group.node_selector else self._usable
-        return np.where(mask, np.maximum(counts, 0.0), 0.0).astype(np.int64)
+        return (np.minimum(rooms, most) * mask).astype(np.int64)
+
+    def _count_rooms(self, job: Job, group: TaskGroup, demand: FloatArray) -> FloatArray:
+        rooms = np.full(self.view.size, np.inf)
+        free = self._current()
+        for row in demand.nonzero()[0].tolist():
+            if row not in (GPUS, GPU_MEMORY):
+                np.minimum(rooms, free[row] // demand[row], out=rooms)
+        need = math.ceil(demand[GPUS])
+        if need:
+            np.minimum(rooms, self._open_gpus(job, group, demand) // need, out=rooms)
+        return np.asarray(np.maximum(rooms, 0.0))
+
+    def _wants_plain_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> bool:
+        """True for whole exclusive GPUs, whichever."""
+        return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, job.gpu_sharing)
 
     def _open_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> IntArray:
         """(M,) GPUs that could take a task of the group: whole free ones, and those it may share."""
-        if not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, job.gpu_sharing):
+        if self._wants_plain_gpus(job, group, demand):
             return self.gpus
         if self._is_whole:
             return self._existing_gpus(group, demand)
@@ -229,14 +263,21 @@ class Pool:
         if take.demand is not None:
             if self._free is None:
                 self._free = self._free_source.copy()
-            self._free[:, take.rows] -= np.outer(take.demand, take.counts)
+            self._free[:, take.rows] -= take.demand[:, None] * take.counts
         if take.gpus:
             self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
             self._at_least = None
+        self._is_as_viewed = False
         self._shapes.clear()
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free
+
+
+def _alone(take: Take, gpus: int) -> Options:
+    """The one shape of a gang of one group."""
+    most = int(take.counts[0]) * take.gpus if gpus else 0
+    return Options(np.array([len(take.rows)]), np.array([most]), np.array([gpus]), (take,))
 
 
 def _shapes(at_least: IntArray, unit: int, wanted: ElasticRange, fixed: Shape | None) -> Options:
@@ -278,10 +319,8 @@ def elastic_range(job: Job) -> ElasticRange:
 
 def at_most(options: Options, gpus: int) -> int | None:
     """Index of the most GPUs up to that number, on fewest nodes; None if even the fewest are more."""
-    fitting = np.flatnonzero(options.gpus <= gpus)
-    if len(fitting) == 0:
-        return None
-    return int(np.flatnonzero(options.gpus == options.gpus[fitting[-1]])[0])
+    fitting = int(options.gpus.searchsorted(gpus, side="right"))  # sorted by GPUs, then nodes
+    return int(options.gpus.searchsorted(options.gpus[fitting - 1])) if fitting else None
 
 
 def requested_gpus(job: Job, platform_gpus: int) -> int:
@@ -290,7 +329,7 @@ def requested_gpus(job: Job, platform_gpus: int) -> int:
     A job that names neither tasks nor a range asks for one GPU.
     """
     if job.is_rigid:
-        return int(np.ceil(job.gpus))
+        return math.ceil(job.gpus)
     if job.shape is not None:
         return job.shape.gpus
     return min(job.elastic.max_gpus, platform_gpus) if job.elastic is not None else 1

@@ -46,7 +46,7 @@ class _Scores:
 
 
 _KEPT_COSTS = 256  # kinds of heads whose costs are remembered
-_Costs = dict[tuple[tuple[object, ...], ...], tuple[FloatArray, float]]
+_Costs = dict[tuple[object, ...], tuple[FloatArray, float]]
 _Decided = dict[JobId, tuple[_Scores, Pool]]  # the job looked at, with what was seen
 
 
@@ -115,7 +115,7 @@ class Proteus:
             (job.model, job.params_millions, job.batch_size, job.single_gpu_s),
             (job.iterations, job.total_epochs, job.dataset_size),
             (facts.gpu_model, facts.bandwidth.node_gbps, facts.bandwidth.network_gbps, tau_s),
-            (options.gpus.tobytes(), options.nodes.tobytes()),
+            options.key,
         )
         found = self._costs.get(key)
         if found is None:

@@ -11,7 +11,7 @@ from placewise_service.api import convert_in
 
 
 def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> PlaceCommand:
-    """The question about all jobs of `admit`, to be narrowed by `of_admitted`.
+    """The question without its jobs, which `of_admitted` adds.
 
     Raises InvalidRequestError for what the outer question says already, and for a scope that admission does not know.
     """
@@ -22,14 +22,25 @@ def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> Pl
         raise InvalidRequestError(f"must be empty or {admit.cluster!r}", "place.cluster")
     if command.scope is Scope.NODE:
         raise InvalidRequestError("admitted jobs are placed on the cluster", "place.scope")
-    return replace(command, cluster=admit.cluster, jobs=admit.jobs, is_dry_run=command.is_dry_run or admit.is_dry_run)
+    return command
 
 
-def of_admitted(command: PlaceCommand, plan: AdmitPlan) -> PlaceCommand:
-    """`command` with the admitted jobs alone, in the order of their rank, elastic ones in the shape they were given."""
-    admitted = [pair for pair in zip(command.jobs, plan.admissions, strict=True) if pair[1].verdict is Verdict.ADMIT]
+def of_admitted(command: PlaceCommand, admit: AdmitCommand, plan: AdmitPlan) -> PlaceCommand:
+    """`command` about the admitted jobs, in the order of their rank, elastic ones in the shape they were given."""
+    admitted = [pair for pair in zip(admit.jobs, plan.admissions, strict=True) if pair[1].verdict is Verdict.ADMIT]
     jobs = []
-    for job, admission in sorted(admitted, key=lambda pair: pair[1].rank):
+    if len(admitted) > 1:
+        admitted.sort(key=lambda pair: pair[1].rank)
+    for job, admission in admitted:
         is_shaped = not job.is_rigid and admission.nodes > 0
         jobs.append(replace(job, shape=Shape(admission.nodes, admission.gpus_per_node)) if is_shaped else job)
-    return replace(command, jobs=tuple(jobs))
+    return PlaceCommand(  # not `replace`, which takes five times as long
+        cluster=admit.cluster,
+        jobs=tuple(jobs),
+        request_id=command.request_id,
+        policy=command.policy,
+        is_dry_run=command.is_dry_run or admit.is_dry_run,
+        is_explaining=command.is_explaining,
+        reserve_ttl_s=command.reserve_ttl_s,
+        seed=command.seed,
+    )

@@ -231,8 +231,10 @@ class AdmitAnswer:
         self._message = admit_response(decision, self._settings())
 
     def final(self, decision: AdmitDecision) -> decision_pb2.AdmitOrWaitResponse:
-        """The answer: the draft's if the decision is that one, else written now."""
-        return self._message if decision is self._drafted else admit_response(decision, self._settings())
+        """The answer: the draft's if the decision is that one, else written now. Again, it is the same message."""
+        if decision is not self._drafted:
+            self.draft(decision)
+        return self._message
 
 
 def admit_response(decision: AdmitDecision, settings: QueueSettings) -> decision_pb2.AdmitOrWaitResponse:

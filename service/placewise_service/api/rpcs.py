@@ -19,6 +19,7 @@ from placewise_core import validate
 from placewise_core.clock import Clock
 from placewise_core.cluster import ClusterSettings, QueueSettings
 from placewise_core.commands import JobEvent, PlaceCommand
+from placewise_core.decision import PlaceDecision
 from placewise_core.errors import InvalidRequestError, NotFoundError
 from placewise_core.validate import Limits
 from placewise_service.api import admit_and_place, convert_cluster, convert_in, convert_out
@@ -97,11 +98,25 @@ async def _place(
     return await _placed(office, command, deadline_s)
 
 
-async def _placed(office: Office, command: PlaceCommand, deadline_s: float) -> decision_pb2.PlaceResponse:
+async def _placed(
+    office: Office, command: PlaceCommand, deadline_s: float, meanwhile: Callable[[], object] | None = None
+) -> decision_pb2.PlaceResponse:
+    """`meanwhile` may be called while the store is asked."""
     answer = convert_out.PlaceAnswer(command.request_id)
-    decision = await office.engine.place(command, deadline_s, answer.draft)
+    on_draft = answer.draft if meanwhile is None else _both(answer.draft, meanwhile)
+    decision = await office.engine.place(command, deadline_s, on_draft)
     office.note(command.cluster, "Place", decision, command.request_id)
     return answer.final(decision)
+
+
+def _both(
+    on_draft: Callable[[PlaceDecision], None], meanwhile: Callable[[], object]
+) -> Callable[[PlaceDecision], None]:
+    def act(decision: PlaceDecision) -> None:
+        on_draft(decision)
+        meanwhile()
+
+    return act
 
 
 async def _partition(
@@ -122,16 +137,17 @@ async def _admit_or_wait(
     placing = None
     if request.HasField("place"):
         placing = admit_and_place.place_command(request.place, command)
-        validate.check_place(placing, office.limits)
+        validate.check_placing(placing, office.limits)
         office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
     answer = convert_out.AdmitAnswer(partial(office.engine.queue_settings, command.cluster, command.queue))
     decision = await office.engine.admit_or_wait(command, deadline_s, answer.draft)
     office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
+    placing = placing and admit_and_place.of_admitted(placing, command, decision.plan)
+    if placing is None or not placing.jobs:
+        return answer.final(decision)
+    placed = await _placed(office, placing, deadline_s, partial(answer.final, decision))
     response = answer.final(decision)
-    if placing is not None:
-        placing = admit_and_place.of_admitted(placing, decision.plan)
-        if placing.jobs:
-            response.placed.CopyFrom(await _placed(office, placing, deadline_s))
+    response.placed.CopyFrom(placed)
     return response
 
 
