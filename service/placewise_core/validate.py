@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
@@ -30,15 +31,17 @@ NO_TELEMETRY = Telemetry()  # of a node that reports none
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 _AMOUNTS = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
-_JOB_NUMBERS = (
-    ("total_epochs", "total_epochs"),
-    ("batch_size", "batch_size"),
-    ("dataset_size", "dataset_size"),
-    ("iterations", "iterations"),
-    ("single_gpu_s", "single_gpu_seconds"),
-    ("params_millions", "params_millions"),
-    ("attained_gpu_s", "attained_gpu_seconds"),
-)
+_amounts_of = attrgetter(*_AMOUNTS)
+_JOB_NUMBERS = {
+    "total_epochs": "total_epochs",
+    "batch_size": "batch_size",
+    "dataset_size": "dataset_size",
+    "iterations": "iterations",
+    "single_gpu_s": "single_gpu_seconds",
+    "params_millions": "params_millions",
+    "attained_gpu_s": "attained_gpu_seconds",
+}
+_job_numbers_of = attrgetter(*_JOB_NUMBERS)
 _UTILS = ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util", "cache_util")
 _READINGS = ("tx_gbps", "rx_gbps", "power_watts")
 _TEMPERATURES = ("cpu_celsius", "gpu_celsius", "limit_celsius", "ambient_celsius")
@@ -208,10 +211,11 @@ def check_job(job: Job, field: str, limits: Limits) -> None:
         _check_text(job.model, f"{field}.model", MAX_ID)
     if job.queue:
         _check_text(job.queue, f"{field}.queue", MAX_ID)
-    for name, contract_name in _JOB_NUMBERS:
-        if not 0.0 <= getattr(job, name) <= MAX_NUMBER:  # written so that NaN fails
-            raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", f"{field}.{contract_name}")
-    _check_time(job.submit_time_s, f"{field}.submit_time")
+    for name, value in zip(_JOB_NUMBERS.values(), _job_numbers_of(job), strict=True):
+        if not 0.0 <= value <= MAX_NUMBER:  # written so that NaN fails
+            raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", f"{field}.{name}")
+    if job.submit_time_s:
+        _check_time(job.submit_time_s, f"{field}.submit_time")
     if not 1.0 <= job.gpu_sharing.max_slowdown <= MAX_NUMBER:
         raise InvalidRequestError("must be at least 1 (0 means 2)", f"{field}.gpu_sharing.max_slowdown")
     for i, group in enumerate(job.groups):
@@ -351,8 +355,8 @@ def _check_queue(queue: QueueSettings, field: str) -> None:
 
 
 def _check_resources(resources: Resources, field: str) -> None:
-    for name in _AMOUNTS:
-        if not 0.0 <= getattr(resources, name) <= MAX_AMOUNT:
+    for name, value in zip(_AMOUNTS, _amounts_of(resources), strict=True):
+        if not 0.0 <= value <= MAX_AMOUNT:
             raise InvalidRequestError(f"must be 0 … {MAX_AMOUNT:g}", f"{field}.{name}")
     if resources.extended:
         _check_map(resources.extended, f"{field}.extended", MAX_AMOUNT)

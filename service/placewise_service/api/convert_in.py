@@ -4,6 +4,7 @@ Unknown enum numbers are refused here, since the domain has no name for them; ev
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import nan
 from typing import TypeVar
 
@@ -60,6 +61,7 @@ _EVENT_KINDS = (None, *JobEventKind)
 _NO_DEMAND = Resources()
 _NO_SHARING = GpuSharing()
 _NO_HARDWARE = Hardware()
+_KEPT_GROUPS, _KEPT_BYTES = 1024, 512
 _TELEMETRY_FIELDS = frozenset(Telemetry.__dataclass_fields__) - {"observe_time_s"}
 
 
@@ -164,6 +166,17 @@ def _architecture(groups: Sequence[TaskGroup], subtasks: Sequence[Subtask]) -> A
 
 
 def _group(message: job_pb2.TaskGroup) -> TaskGroup:
+    """Jobs come in few shapes, and most are one of a series: groups of usual size are kept."""
+    serialized = message.SerializeToString()
+    return _kept_group(serialized) if len(serialized) <= _KEPT_BYTES else _new_group(message)
+
+
+@lru_cache(_KEPT_GROUPS)
+def _kept_group(serialized: bytes) -> TaskGroup:
+    return _new_group(job_pb2.TaskGroup.FromString(serialized))
+
+
+def _new_group(message: job_pb2.TaskGroup) -> TaskGroup:
     return TaskGroup(
         role=_named(_ROLES, message.role, "jobs.groups.role"),
         count=message.count,

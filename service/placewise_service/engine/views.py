@@ -57,7 +57,7 @@ class LiveView:
     @property
     def is_stale(self) -> bool:
         """True where the view may miss what others did: decisions on it hold nothing and say so."""
-        return self.is_lost or self.lag_s > _STALE_AFTER_S
+        return self.is_lost or self._clock.monotonic_s() - self._heard_s > _STALE_AFTER_S
 
     async def load(self) -> bool:
         """Builds the view anew; False if the cluster does not exist. Raises StateUnavailableError."""

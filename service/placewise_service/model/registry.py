@@ -46,7 +46,7 @@ class BundleRegistry:
     @property
     def active(self) -> str:
         """Name of the bundle that answers."""
-        return self._active.name
+        return self._active.manifest.name
 
     @property
     def bundle(self) -> Bundle:
