@@ -3,8 +3,9 @@
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, NodeId, Resources, Role
 
 UNKNOWN = math.nan  # a telemetry value nobody reported
@@ -23,7 +24,7 @@ class RunState(enum.StrEnum):
     RUNNING = "RUNNING"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpu:
     index: int
     model: str = ""
@@ -33,7 +34,7 @@ class Gpu:
     celsius: float = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hardware:
     """What equation (6) of the heat-island paper compares; 0 means unknown."""
 
@@ -42,7 +43,7 @@ class Hardware:
     gpu_ghz: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Telemetry:
     """Last measurements; shares of 1, Gbit/s, °C, watts. `observe_time_s` = 0 means never observed."""
 
@@ -61,7 +62,7 @@ class Telemetry:
     observe_time_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """Inventory and telemetry of one node. `gpus` lists each GPU (filled in by the edge where the host only counts)."""
 
@@ -76,7 +77,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """One task on one node, with what it holds there."""
 
@@ -89,7 +90,7 @@ class Assignment:
     subtask: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunningJob:
     """A job that holds resources. `speed` in epochs per second, 0 until reported."""
 
@@ -108,7 +109,7 @@ class RunningJob:
         return self.job.id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueSettings:
     """Proteus parameters of one queue.
 
@@ -122,7 +123,7 @@ class QueueSettings:
     slot_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueState:
     """Lyapunov state of one queue: Q and Z in seconds of single-GPU work, as of slot `slot`.
 
@@ -141,7 +142,7 @@ class QueueState:
     decided_slot: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterSettings:
     """What an operator sets per cluster; empty policy names mean the service's defaults."""
 

@@ -1,9 +1,9 @@
 """What a caller may ask, in domain terms: the transport-free form of every request. validate.py checks them."""
 
 import enum
-from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.partition.policy import DivisibleTask, ShareProgress
 
@@ -26,7 +26,7 @@ class JobEventKind(enum.StrEnum):
     SHARE_MOVE_REQUESTED = "SHARE_MOVE_REQUESTED"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlaceCommand:
     """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged)."""
 
@@ -42,7 +42,7 @@ class PlaceCommand:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionCommand:
     """`progress` empty: split the task. Given: spread what left the shares that are late or asked to move."""
 
@@ -55,7 +55,7 @@ class PartitionCommand:
     progress: tuple[ShareProgress, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AdmitCommand:
     """`jobs` in queue order."""
 
@@ -69,7 +69,7 @@ class AdmitCommand:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShareOutcome:
     """How one share of a divisible task went; `overhead_s` as measured by the host."""
 
@@ -82,7 +82,7 @@ class ShareOutcome:
     peak_celsius: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobEvent:
     """What the host says happened. `placement` empty means as reserved; `event_time_s` = 0 means now."""
 

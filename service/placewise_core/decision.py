@@ -2,8 +2,10 @@
 
 import enum
 from dataclasses import dataclass
+from typing import final
 
 from placewise_core.cluster import Assignment, QueueState
+from placewise_core.frozen import frozen
 from placewise_core.job import JobId
 
 
@@ -48,7 +50,7 @@ class Reason(enum.StrEnum):
     PREDECESSOR_PENDING = "PREDECESSOR_PENDING"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blocker:
     """One reason, for how many nodes (or units), and the least that is missing on any of them."""
 
@@ -59,7 +61,7 @@ class Blocker:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A node that was considered for a task, with its score and the terms of it."""
 
@@ -70,7 +72,7 @@ class Candidate:
     is_chosen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Neighbour:
     """A job that shares a node with the new one; speeds in the unit of the speed model."""
 
@@ -79,7 +81,7 @@ class Neighbour:
     speed_after: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobDecision:
     job_id: JobId
     outcome: Outcome
@@ -108,7 +110,7 @@ class JobDecision:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecisionMeta:
     decision_id: str
     policy: str
@@ -123,7 +125,8 @@ class DecisionMeta:
     is_explored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@frozen
 class PlaceDecision:
     decisions: tuple[JobDecision, ...]
     meta: DecisionMeta
@@ -144,7 +147,7 @@ class Share:
     capability: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Excluded:
     node: str
     unit: str
@@ -152,7 +155,7 @@ class Excluded:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionPlan:
     """What a partition policy answers: k = len(shares); `threshold_scale` is T_n of equation (3)."""
 
@@ -171,13 +174,14 @@ class PartitionPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@frozen
 class PartitionDecision:
     plan: PartitionPlan
     meta: DecisionMeta
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DriftPlusPenalty:
     """S(n) and C(n) of one GPU count (Proteus, equations (6) and (15))."""
 
@@ -186,7 +190,7 @@ class DriftPlusPenalty:
     cost_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admission:
     job_id: JobId
     verdict: Verdict
@@ -202,7 +206,7 @@ class Admission:
     cer: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AdmitPlan:
     """What an admission policy answers: one Admission per job, in the order of the request, and the queue after."""
 
@@ -210,7 +214,8 @@ class AdmitPlan:
     queue: QueueState
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@frozen
 class AdmitDecision:
     plan: AdmitPlan
     meta: DecisionMeta

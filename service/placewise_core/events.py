@@ -4,13 +4,14 @@ The store appends exactly one event per mutation, with the next version; views a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
+from placewise_core.frozen import frozen
 from placewise_core.job import JobId, NodeId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodesReported:
     """Nodes inserted or updated, and nodes removed. One event however many nodes a report covers."""
 
@@ -18,14 +19,14 @@ class NodesReported:
     removed: tuple[NodeId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobsChanged:
     """Jobs that now hold resources (reserved, started, moved, made progress): each replaces what its id held before."""
 
     jobs: tuple[RunningJob, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobsEnded:
     """Jobs that hold nothing any more: finished, failed, cancelled, or their reservation expired or was released."""
 
@@ -33,17 +34,17 @@ class JobsEnded:
     is_expiry: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueAdvanced:
     queue: QueueState
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SettingsChanged:
     settings: ClusterSettings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverheadLearned:
     """Outcome statistics of one kind of divisible task: count, mean overhead Q in seconds."""
 
@@ -52,7 +53,7 @@ class OverheadLearned:
     mean_overhead_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubtaskProfiled:
     """Metrics of a subtask kind as last reported (a row of the subtask description matrix)."""
 
@@ -60,7 +61,7 @@ class SubtaskProfiled:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterDeleted:
     pass
 
@@ -77,7 +78,7 @@ Change = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """A change with the version it leads to; `epoch` names the life of the state (a new one after data loss)."""
 
@@ -86,7 +87,7 @@ class Event:
     change: Change
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterRecords:
     """Everything the store knows of one cluster at one version."""
 

@@ -5,8 +5,8 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from placewise_core.frozen import frozen
 from placewise_core.job import Architecture, Priority
 
 # Harmony's one-hot x_n: the models that were measured. A model that is none of them takes the nearest of its family.
@@ -43,7 +43,7 @@ GPU_RELATIVE_SPEED: Mapping[str, float] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """One feature: encoded = value × scale, or log(1 + value) × scale where `is_log`."""
 

@@ -6,7 +6,6 @@ NaN.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from placewise_core.feature_tables import (
     Column,
     feature_schema,
 )
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.job_tokens import NOWHERE, Float32, Held, JobTokens, encode_job
 from placewise_core.speed.model_names import canonical
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observation:
     """Tokens for M nodes and J jobs.
 

@@ -3,9 +3,11 @@
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import NewType
+
+from placewise_core.frozen import frozen
 
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
@@ -52,7 +54,7 @@ class SubtaskState(enum.StrEnum):
     DONE = "DONE"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resources:
     """An amount of each resource kind: what a node has, or what one task asks for."""
 
@@ -69,7 +71,7 @@ class Resources:
         return 0.0 < self.gpus < 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuSharing:
     """Whether tasks may run beside other jobs on one GPU; `max_slowdown` = speed alone / speed beside others, ≥ 1."""
 
@@ -77,7 +79,7 @@ class GpuSharing:
     max_slowdown: float = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskGroup:
     """`count` tasks of one role that each ask for `demand`."""
 
@@ -89,7 +91,7 @@ class TaskGroup:
     node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subtask:
     """A stage of a pipeline; `profile` holds measured metrics by name, `size` is in units of the kind."""
 
@@ -103,7 +105,7 @@ class Subtask:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ElasticRange:
     """GPU counts a job can run with, both ends included."""
 
@@ -111,7 +113,7 @@ class ElasticRange:
     max_gpus: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """Symmetric form of a data-parallel job: nodes × GPUs per node."""
 
@@ -123,7 +125,7 @@ class Shape:
         return self.nodes * self.gpus_per_node
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """One job: a gang of tasks, or a job whose shape admission chooses (no groups), or a pipeline of subtasks."""
 

@@ -6,7 +6,6 @@ once and remembered.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from placewise_core.feature_tables import (
     PACE_COLUMNS,
     STATIC_JOB_FEATURES,
 )
+from placewise_core.frozen import frozen
 from placewise_core.job import Architecture, Job, JobId, Priority, Role
 from placewise_core.pace import linear_minutes, reported_speed, worker_step_ms, workers_of
 from placewise_core.speed.model_names import canonical, nearest
@@ -71,7 +71,7 @@ _ARCHITECTURES = {kind: tuple(float(kind is other) for other in Architecture) fo
 _PRIORITIES = {priority: tuple(float(priority is other) for other in Priority) for priority in Priority}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """Where a job's tasks are. cells (3, n) int64: node, role (0 worker, 1 parameter server) and count of each pair;
     `summary`: the encoded workers, servers and nodes."""
@@ -100,7 +100,7 @@ class Held:
 NOWHERE = Held((), {}, np.zeros((3, 0), dtype=np.int64), (0.0, 0.0, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Pace:
     """What a job declares of its length: minutes at its linear speed, and the step as it is encoded. 0: nothing."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Role
 from placewise_core.pace import reported_speed, worker_step_ms
 from placewise_core.speed.params import params_millions
@@ -39,7 +40,7 @@ WITNESSES = 16
 _LATEST = 64  # running jobs that are looked through for witnesses, however many there are
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartTokens:
     """K candidates, P tokens each.
 
@@ -56,7 +57,7 @@ class PartTokens:
 _Sums = tuple[float, float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Spread:
     """Where one job's tasks are, as rows (p, PART_FEATURES) whose node sums are still empty.
 

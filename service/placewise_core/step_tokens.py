@@ -6,11 +6,11 @@ far, what of it would still fit, and what is free. Changes nothing and decides n
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
 from placewise_core.features import STEP_COLUMNS, STEP_FEATURES, Float32
+from placewise_core.frozen import frozen
 from placewise_core.job import Role, TaskGroup
 from placewise_core.place.capacity import gpu_slots, per_task
 from placewise_core.place.gang_builder import GangBuilder
@@ -32,7 +32,7 @@ def encode_step(builder: GangBuilder) -> Float32:
     return StepTokens(builder).features
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Wanted:
     """One task of a group. `amounts`: (resource row, how much of it), GPUs counted whole; empty where no node has what
     it asks for. `is_plain`: its GPUs are counted, not looked at one by one."""

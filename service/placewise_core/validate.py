@@ -7,12 +7,12 @@ policy, a node or a cluster exists is for the engine to say: this module looks a
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
 from placewise_core.errors import InvalidRequestError
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, Resources, Subtask, TaskGroup, quantise
 from placewise_core.partition.policy import ShareProgress
 
@@ -48,7 +48,7 @@ _TEMPERATURES = ("cpu_celsius", "gpu_celsius", "limit_celsius", "ambient_celsius
 _COLDEST, _HOTTEST = -100.0, 1000.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """How much one request may hold."""
 

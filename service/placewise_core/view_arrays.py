@@ -4,12 +4,12 @@ Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.cluster import Node, NodeState, Telemetry
+from placewise_core.frozen import frozen
 from placewise_core.job import JobId, Resources
 
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
@@ -37,7 +37,7 @@ BoolArray = NDArray[np.bool_]
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuTenant:
     """A job on one GPU: the fraction it holds there (1 for a whole one), its memory, whether it shares, its limit."""
 

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -23,6 +22,7 @@ import uvloop
 from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
+from placewise_core.frozen import frozen
 from placewise_service.api.auth import Authenticator, Open, TokenFile, TokensFileError
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
@@ -52,7 +52,7 @@ _LONGEST_PAUSE_S = 1.0
 _REFUSALS = (OSError, EmbeddedRedisError, TokensFileError, CertificateError, BundleError, PlacewiseError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preparation:
     """A call, by its name and its message's bytes, that the service makes to itself before it is ready."""
 

@@ -1,16 +1,16 @@
 """What admission needs to know of the whole platform: N, G, its usual GPU model, its bandwidth. Never of one job."""
 
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 
 from placewise_core.admit.pool import Pool
+from placewise_core.frozen import frozen
 from placewise_core.speed.proteus_cost import Bandwidth
 from placewise_core.view import NETWORK, ClusterView
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlatformFacts:
     """P = ⟨N, G, Comm⟩ of the QoS-aware paper (1): nodes with GPUs, most GPUs on one, and BW of Proteus (5)."""
 

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from placewise_core.frozen import frozen
 from placewise_core.job import Architecture, ElasticRange, Job, Shape, TaskGroup
 from placewise_core.view import GPU_MEMORY, GPUS, BoolArray, ClusterView, FloatArray, IntArray, may_share
 
@@ -18,7 +19,7 @@ from placewise_core.view import GPU_MEMORY, GPUS, BoolArray, ClusterView, FloatA
 DEFAULT_MAX_GPUS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Take:
     """`count` tasks (or one shape's part) on each of `rows`, each taking `demand` (R,) and `gpus` GPUs."""
 

@@ -7,7 +7,7 @@ answer, and its GPUs stay promised, until it starts or is no longer listed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool, promised
 from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Shape
 from placewise_core.speed.proteus_cost import ProteusCost
 from placewise_core.speed.throughput import ThroughputModel
@@ -27,7 +28,7 @@ _EXPLAINED_COUNTS = 64
 _SLOT_TAKEN = Blocker(Reason.SLOT_TAKEN, message="this slot's decision was made; the next slot decides again")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scores:
     """S(n) and C(n) of every shape the head could start with now."""
 

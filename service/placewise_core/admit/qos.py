@@ -6,16 +6,16 @@ paper has it; where none meets it at all, waiting gains nothing and the best tha
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.pool import Options
+from placewise_core.frozen import frozen
 from placewise_core.speed.throughput import ThroughputModel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Wish:
     """The job's best shape on the whole platform."""
 

@@ -1,15 +1,15 @@
 """The units that may take a share, strongest first, and how long heat lets each of them work. Splits nothing."""
 
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 
+from placewise_core.frozen import frozen
 from placewise_core.partition.exclusion import Exclusion
 from placewise_core.view import ClusterView, FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidates:
     """Usable units, strongest first: (K,) index, capability in scale per second, seconds allowed.
 
@@ -46,7 +46,7 @@ class Candidates:
         return float((self.capability * self.allowed_s).sum())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """Who may take a share, who may not, and the mean capability C_p of those who may (0 without any)."""
 

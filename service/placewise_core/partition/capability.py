@@ -7,18 +7,18 @@ what the average node's unit does in one second, in the cluster's present state.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from placewise_core.frozen import frozen
 from placewise_core.view import MEMORY, BoolArray, ClusterView, FloatArray
 
 COMPONENTS = ("cpu", "memory", "cache", "gpu", "gpu_memory")
 _SUM_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weights:
     """k₁…k₅ of equation (5); their sum is 1. Raises ValueError where it is not, or one is negative."""
 

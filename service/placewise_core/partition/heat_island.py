@@ -8,12 +8,13 @@ where all of them cannot take it the task waits.
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from placewise_core.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
+from placewise_core.frozen import frozen
 from placewise_core.partition.candidates import Candidates, Offer, StandingOffer
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
@@ -29,7 +30,7 @@ from placewise_core.view import ClusterView, FloatArray, IntArray
 _COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, where the question is "could it ever?"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Figures:
     """What one telemetry report leaves to be worked out once: (M,) per node, (U,) per unit."""
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from placewise_core.decision import PartitionPlan
+from placewise_core.frozen import frozen
 from placewise_core.job import Resources
 from placewise_core.view import ClusterView
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DivisibleTask:
     """A task of computing scale T = serial + parallel (T_s, T_p). `overhead_s` = 0 means learned from its kind."""
 
@@ -30,7 +31,7 @@ class PartitionContext:
     is_explaining: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShareProgress:
     """A share that was handed out: as answered (scale, predicted seconds, capability), and how far it is.
 

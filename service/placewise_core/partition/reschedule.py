@@ -6,11 +6,12 @@ Partition again with the rest as the task.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from placewise_core.decision import Blocker, Outcome, PartitionPlan, Reason, Share
+from placewise_core.frozen import frozen
 from placewise_core.partition.policy import ShareProgress
 from placewise_core.partition.shares import levelled
 
@@ -19,7 +20,7 @@ TIMEOUT_FACTOR = 2.0
 UnitName = tuple[str, str]  # node, unit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """How far a share is: part done in [0, 1], and the seconds its unit may still work before it is too hot."""
 

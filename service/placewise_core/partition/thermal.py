@@ -6,15 +6,15 @@ node where it reports them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from placewise_core.frozen import frozen
 from placewise_core.view import FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ThermalModel:
     """R in K/W, R·C in seconds, P in watts under load, and the ambient °C where a node reports none."""
 
@@ -29,7 +29,7 @@ class ThermalModel:
         return cls(**{name: float(data[name]) for name in names})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ThermalState:
     """(K,) arrays: °C now, where the load would end (T_amb + P·R), and the limit, NaN where unknown; R·C in seconds."""
 

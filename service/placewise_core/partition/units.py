@@ -5,18 +5,19 @@ the GPUs and is no unit of its own. Idle means that it serves no job.
 """
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from placewise_core.decision import Excluded
+from placewise_core.frozen import frozen
 from placewise_core.job import JobId
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 NO_GPU = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Units:
     """All units in node order: (U,) node index and GPU index (NO_GPU for a CPU), and names; (M,) facts of their nodes.
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from placewise_core.actions import decode_action
 from placewise_core.decision import Candidate
 from placewise_core.features import Encoder, Float32, Observation
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.pace import linear_minutes, shortest_first
 from placewise_core.place.gang_builder import GangBuilder
@@ -33,7 +34,7 @@ _EXPLAINED_CANDIDATES = 8
 _LOWEST = np.array(-np.inf, dtype=np.float32)  # as an array: a float would be converted at every task
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyState:
     """What the encoder gives. nodes (C, D) · jobs (J, D) · minutes (J,) each job is guessed to run; float32."""
 
@@ -62,7 +63,7 @@ class PolicyNetError(Exception):
 Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Encoded:
     """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` what the first job tokens are of."""
 
@@ -82,7 +83,7 @@ class _Encoded:
         return next((i for i, other in enumerate(self.jobs) if other is job), -1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Batch:
     """The jobs of one request in the order they are placed."""
 

@@ -6,12 +6,12 @@ cluster, whatever a unit of size is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from placewise_core.features import Float32, encode_utilisation, gpu_relative_speed
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.place.subtask_metrics import SPEEDUP
 from placewise_core.view import CPU, ClusterView, FloatArray, IntArray
@@ -43,7 +43,7 @@ COLUMNS = (
 _FIRST_TIME = COLUMNS.index("cpu_wait")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Work:
     """Seconds on a core, and on the slowest GPU, of a pipeline from its k-th subtask on, for k = 0 … n; and all."""
 

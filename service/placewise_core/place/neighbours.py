@@ -5,10 +5,10 @@ GPUs are listed with equal speeds: what they do to each other over CPU, memory a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment
 from placewise_core.decision import Neighbour
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place.gpus import gpu_model_of
 from placewise_core.speed.interference import GpuInterference
@@ -22,7 +22,7 @@ Unit = tuple[int, int]  # node index, GPU index
 _UNCHANGED = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prediction:
     """`speed` in epochs per second, 0 if unknown. Neighbours' speeds likewise, or relative to alone where unknown."""
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from placewise_core.cluster import Assignment
 from placewise_core.decision import Candidate
+from placewise_core.frozen import frozen
 from placewise_core.job import GpuSharing, Job, TaskGroup
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import BoolArray, ClusterView, FloatArray
@@ -55,7 +56,7 @@ class TaskContext:
     context: PlaceContext
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposal:
     """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this."""
 

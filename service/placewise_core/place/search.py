@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from placewise_core.features import Float32
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, Role
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
@@ -49,7 +50,7 @@ class UncertainScorer(SpeedScorer, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scores:
     """Of K placements: (K,) Σ c_n/e_n per second, and (K,) the spread of the new job's log-speed; 0 if unknown."""
 

@@ -1,11 +1,11 @@
 """What one task is short of on each node, resource by resource. Looks at amounts only, not at a node's state."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from placewise_core.decision import Reason
+from placewise_core.frozen import frozen
 from placewise_core.place.policy import TaskContext
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, BoolArray, FloatArray, may_share
 
@@ -17,7 +17,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shortage:
     """`free` (M,) against `wanted` of one resource; `is_short` (M,) where it is too little for one task."""
 

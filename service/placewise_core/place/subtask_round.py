@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from placewise_core.cluster import Assignment
 from placewise_core.decision import Blocker, JobDecision, Outcome, Reason
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState
 from placewise_core.place.node_units import GpuUnit, NodeUnits, units_of
 from placewise_core.place.subtask_graph import split
@@ -19,7 +20,7 @@ from placewise_core.view import ClusterView
 UNKNOWN_SPEEDUP = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IawpSettings:
     """`queue_length`: places in the GPU queue per GPU; the paper fixes a length and does not give it. A GPU takes
     further subtasks while its utilisation and its memory are below the limits and it runs fewer than `max_per_gpu`.

@@ -5,12 +5,14 @@ Both take arrays that broadcast against each other: local batch b per GPU, GPUs 
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from placewise_core.frozen import frozen
 
 Array = NDArray[np.float64]
 
@@ -49,7 +51,7 @@ def _symmetric_shares(nodes: Array, gpus_per_node: Array) -> tuple[Array, Array]
     return (nodes - 1.0) * gpus_per_node / peers, (gpus_per_node - 1.0) / peers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QosForm:
     """QoS-aware paper, (5)–(8): PR = (n − Comm(s))·Σᵢ kᵢ (b/scale)ⁱ, Comm = γ·(λ·cross + within).
 
@@ -101,7 +103,7 @@ class QosForm:
         return cls((k0, k1, k2), **rest)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverlapForm:
     """A step of t = (t_g^p + t_s^p)^(1/p) seconds: gradients t_g = a + c·b partly hide the synchronisation t_s.
 
@@ -139,10 +141,10 @@ class OverlapForm:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "OverlapForm":
-        return cls(**{name: float(data[name]) for name in cls.__slots__})
+        return cls(**{field.name: float(data[field.name]) for field in fields(cls)})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnotForm:
     """As OverlapForm, with times that follow measured points and know how the GPUs lie on the nodes.
 
@@ -203,7 +205,7 @@ class KnotForm:
         """Raises ValueError where a list of knots and its values differ in length, or batches are missing."""
         values: dict[str, Any] = {
             name: tuple(float(v) for v in data[name]) if isinstance(data[name], list) else float(data[name])
-            for name in cls.__slots__
+            for name in [field.name for field in fields(cls)]
         }
         form = cls(**values)
         is_paired = len(form.batches) == len(form.batch_factors) > 0 and len(form.node_counts) == len(

@@ -4,11 +4,10 @@ With the contract's global batch B, a GPU's batch is b = B/n, so that m/(n·b) =
 printed, with α(b) taken from the fitted single-GPU profile instead of a table per network.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.speed.params import params_millions
 from placewise_core.speed.throughput import Match, ThroughputModel, global_batch
@@ -18,7 +17,7 @@ _BYTES_PER_PARAMETER = 4.0  # fp32 gradients
 _GIGABIT_BYTES = 1e9 / 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bandwidth:
     """Gbit/s between GPUs of one node, and between nodes (BW of equation (5), which has only one)."""
 

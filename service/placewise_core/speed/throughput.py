@@ -7,12 +7,12 @@ and the match says which. Never reads a file: the service and the simulator pass
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
@@ -28,7 +28,7 @@ _REMEMBERED = 4096  # names and batches come from callers: without a bound they 
 _GENERIC_PARAMS_MILLIONS = 25.0  # of a job that says nothing at all: about a ResNet-50, the commonest training job
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Profile:
     """One network on one GPU model, with its fitted form."""
 
@@ -40,7 +40,7 @@ class Profile:
     form: ThroughputForm
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Match:
     """The profile a job is predicted with. `label` is empty where it is the job's own network on its own GPU model."""
 

@@ -19,7 +19,6 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +29,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from placewise_core.clock import Clock
 from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
+from placewise_core.frozen import frozen
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Scope(enum.StrEnum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Principal:
     """Who calls. `clusters` None means every cluster."""
 

@@ -1,16 +1,17 @@
 """Where each call of the contract lives in REST. One table: the router and the OpenAPI document both read it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from placewise_core.frozen import frozen
 from placewise_service.api import examples
 from placewise_service.api.rpcs import RPCS, Rpc
 
 _CLUSTER = "/v1/clusters/{cluster}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """`body` names the request field that the HTTP body is; "*" means the request itself, "" that there is none.
 

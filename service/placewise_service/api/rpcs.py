@@ -21,6 +21,7 @@ from placewise_core.cluster import ClusterSettings, QueueSettings
 from placewise_core.commands import JobEvent, PlaceCommand
 from placewise_core.decision import PlaceDecision
 from placewise_core.errors import InvalidRequestError, NotFoundError
+from placewise_core.frozen import frozen
 from placewise_core.validate import Limits
 from placewise_service.api import admit_and_place, convert_cluster, convert_in, convert_out
 from placewise_service.api.auth import Principal, Scope
@@ -42,7 +43,7 @@ class Reach(enum.StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Past:
     """A decision this process took."""
 
@@ -72,7 +73,7 @@ class Office:
 Handler = Callable[[Office, Any, Principal, float], Awaitable[Message]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rpc:
     """One call of the contract."""
 

@@ -26,6 +26,7 @@ from placewise.v1.decision_pb2 import JobDecision, Outcome, PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
+from placewise_core.frozen import frozen
 from placewise_service.bench.ledger import Ledger
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.state.embedded import EmbeddedRedis
@@ -44,7 +45,7 @@ _CORES_PER_TASK = 4.0
 _HONEST = frozenset({"StateUnavailableError", "StaleSnapshotError", "OverloadedError", "DeadlineExceededError"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContentionPlan:
     """How much load, on what. `kills` > 0 makes it chaos."""
 

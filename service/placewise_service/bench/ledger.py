@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
+from placewise_core.frozen import frozen
 
 Unit = tuple[str, int]  # node, GPU index
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holding:
     """What one job holds until it is released or `expire_time_s` passes (0: until released)."""
 

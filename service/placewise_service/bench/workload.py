@@ -1,13 +1,13 @@
 """The messages of a benchmark: a cluster, running jobs, and the questions asked of it. Sends nothing."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
 from placewise.v1.cluster_pb2 import Assignment, ClusterSettings, Gpu, JobEvent, Node
 from placewise.v1.decision_pb2 import AdmitOrWaitRequest, DivisibleTask, PartitionRequest, PlaceRequest
 from placewise.v1.job_pb2 import GpuSharing, Job, Resources, TaskGroup
+from placewise_core.frozen import frozen
 from placewise_service.commands.exits import CommandError, Exit
 
 GPUS_PER_NODE = 8
@@ -17,7 +17,7 @@ _TASK = Resources(cpu_cores=4, gpus=1, memory_gib=16, network_gbps=1)
 _QUEUE = "bench"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workload:
     """`nodes` × 8 GPUs with `jobs` running gangs of `tasks` single-GPU tasks; questions ask for one more gang.
 

@@ -12,7 +12,6 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +21,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
 from placewise_core.clock import SystemClock
+from placewise_core.frozen import frozen
 from placewise_service.api.auth import TokenFile, TokensFileError
 from placewise_service.commands.connection import CaOption, JsonOption, TokenOption, connect
 from placewise_service.commands.console import print_json, print_table
@@ -44,7 +44,7 @@ class Verdict(enum.StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One thing looked at, and what to do about it where it is not well."""
 

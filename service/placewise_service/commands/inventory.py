@@ -12,7 +12,6 @@ Every mistake is reported with file, line and column.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from placewise.v1.cluster_pb2 import ClusterSettings, Gpu, Node
+from placewise_core.frozen import frozen
 from placewise_service.commands.exits import BadInputError
 
 _RANGE = re.compile(r"^(?P<head>[^\[\]]*)\[(?P<first>\d+)-(?P<last>\d+)\](?P<tail>[^\[\]]*)$")
@@ -28,7 +28,7 @@ _KNOWN = {"cluster", "settings", "nodes"}
 _MOST_NODES = 100_000  # far above any limit of the service: stops a slip of the pen from filling the memory
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inventory:
     cluster: str
     nodes: tuple[Node, ...]

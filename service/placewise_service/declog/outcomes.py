@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from placewise_core.cluster import Assignment
 from placewise_core.commands import JobEventKind
 from placewise_core.decision import JobDecision, Outcome, Share
+from placewise_core.frozen import frozen
 from placewise_service.declog.record import DecisionRecord, OutcomeRecord
 
 Key = tuple[str, str, str]  # decision id, job id, "node/unit" of a share ("" for a whole job)
@@ -50,7 +51,7 @@ class Fate:
         return self.speed_sum / self.speed_count if self.speed_count else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One job of a Place decision, or one share of a Partition decision, with its fate.
 

@@ -9,7 +9,7 @@ without reading the rest.
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.decision import AdmitDecision, DecisionMeta, PartitionDecision, PlaceDecision, Verdict
+from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.partition.policy import DivisibleTask
 
@@ -27,7 +28,7 @@ PARTITION: Final = "Partition"
 ADMIT_OR_WAIT: Final = "AdmitOrWait"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """An array as bytes, little-endian, C order."""
 
@@ -46,7 +47,7 @@ class Tensor:
         return np.frombuffer(self.data, dtype=self.dtype).reshape(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """What was seen and done for one job: the encoded observation by name, the mask of each step (tasks, actions), and
     the action ids taken."""
@@ -57,7 +58,7 @@ class Choice:
     mask: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
 
@@ -171,7 +172,7 @@ class DecisionRecord:
         return words.pop() if len(words) == 1 else "MIXED"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutcomeRecord:
     """What the host reported of one job. `decision_id` is "" where nobody knows which decision led to it."""
 

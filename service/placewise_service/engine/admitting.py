@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from placewise_core.admit.answers import with_shapes
@@ -13,6 +13,7 @@ from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand
 from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.errors import InvalidRequestError, StaleSnapshotError
+from placewise_core.frozen import frozen
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known
@@ -25,7 +26,7 @@ _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 _MOST_QUEUES = 10_000  # of a cluster: each has a state in the store, and gauges
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AdmitDraft:
     """An admission before the store has agreed, and the queue it was decided on."""
 
@@ -46,7 +47,7 @@ class _Turns(asyncio.Lock):
     users = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """One call: what is asked, of which view and policy, since when, until when, and who hears of a draft."""
 
@@ -58,7 +59,7 @@ class _Asked:
     on_draft: OnDraft | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admitting:
     """Answers AdmitOrWait."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import structlog
 
@@ -12,6 +11,7 @@ from placewise_core.cluster import QueueSettings
 from placewise_core.decision import DecisionMeta
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, StaleSnapshotError
 from placewise_core.events import Event
+from placewise_core.frozen import frozen
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
@@ -27,7 +27,7 @@ ATTEMPTS = 3  # the first decision and two more
 _CATCH_UP_S = 0.05  # events reach a view within milliseconds; this bounds the wait where they do not
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineOptions:
     """What the operator chose for this service; a cluster's own settings come first."""
 
@@ -41,7 +41,7 @@ class EngineOptions:
     queue: QueueSettings = QueueSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Common:
     """The parts every decision uses. Owned by the engine."""
 

@@ -16,6 +16,7 @@ from placewise_core.commands import PlaceCommand
 from placewise_core.decision import JobDecision, Outcome
 from placewise_core.errors import DeadlineExceededError
 from placewise_core.features import Encoder
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place import explore, neighbours, why
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
@@ -49,7 +50,7 @@ class Draft:
     choices: list[Choice] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placer:
     """The policies in force and what they are given. `observe_share` of the decisions of a cluster that does not
     explore are logged with what was seen; of one that explores, all."""

@@ -10,7 +10,7 @@ A conflict means that the view was behind: decide again on the newer one, at mos
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings, RunState
@@ -18,6 +18,7 @@ from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, Pl
 from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
 from placewise_core.errors import NotFoundError, StateUnavailableError
 from placewise_core.events import Event
+from placewise_core.frozen import frozen
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.view import ClusterView
@@ -39,7 +40,7 @@ _EXPIRY_PERIOD_S = 0.5
 PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterSnapshot:
     """A view to be rendered at once: it changes with the next event."""
 

@@ -9,6 +9,7 @@ from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand, Scope
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision
 from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.frozen import frozen
 from placewise_core.job import JobId
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
@@ -36,7 +37,7 @@ class _Asked:
     on_draft: OnDraft | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placing:
     """Answers Place."""
 

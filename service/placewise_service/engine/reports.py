@@ -1,12 +1,13 @@
 """Turns what schedulers report into mutations of the store and outcome entries of the log. Decides nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from placewise_core.clock import Clock
 from placewise_core.cluster import Gpu, Node, RunningJob, RunState, Telemetry
 from placewise_core.commands import JobEvent, JobEventKind
 from placewise_core.events import Event
+from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
@@ -19,7 +20,7 @@ _HOLDING = frozenset({JobEventKind.STARTED, JobEventKind.PROGRESS})
 _LOGGED_ONLY = frozenset({JobEventKind.SUBMITTED, JobEventKind.SHARE_MOVE_REQUESTED})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportOutcome:
     """Version after the report, and how many entries changed something or were repeats."""
 

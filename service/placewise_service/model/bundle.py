@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from placewise_core.features import feature_schema
+from placewise_core.frozen import frozen
 from placewise_service.model.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
 from placewise_service.model.policy import POLICY_DECODER, POLICY_ENCODER, POLICY_REPORT, PolicyRuntime
 from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: dict[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bundle:
     """A verified bundle: its manifest, its JSON documents by file name, and its nets, ready to run."""
 
@@ -102,7 +102,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     (directory / MANIFEST).write_bytes(body + b"\n")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Nets:
     """The files of one bundle, from which its nets are made."""
 

@@ -5,13 +5,13 @@ metrics does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import onnxruntime
 
 from placewise_core.features import Float32
+from placewise_core.frozen import frozen
 from placewise_core.place.ldwp_rows import COLUMNS
 from placewise_service.model.session import ModelError, answers_alike, open_session
 
@@ -20,7 +20,7 @@ _SCHEMA = "placewise.ldwp/1"
 _WARM_UP = (1, 11, 64)  # nodes: the smallest, the paper's, the largest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LdwpRuntime:
     """The net, ready. Implements place.ldwp.NodeValues; may be called from any thread."""
 

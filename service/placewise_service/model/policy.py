@@ -4,13 +4,13 @@ Trains nothing. Both prove at loading that they answer as when they were exporte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import onnxruntime
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Float32, Observation
+from placewise_core.frozen import frozen
 from placewise_core.place.harmony import PolicyState
 from placewise_core.policy_inputs import ENCODER_OUTPUTS, IS_NEW, encoder_inputs
 from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
@@ -26,7 +26,7 @@ _WARM_UP = (
 )  # (nodes, jobs, running ones): the smallest, a usual one, the largest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyRuntime:
     """The policy net, ready. Implements place.harmony.PolicyNet; may be called from any thread."""
 

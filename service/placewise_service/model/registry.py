@@ -2,12 +2,12 @@
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from placewise_core.errors import InvalidRequestError, NotFoundError
+from placewise_core.frozen import frozen
 from placewise_service.model.bundle import MANIFEST, Bundle, BundleError, load
 
 log = structlog.get_logger(__name__)
@@ -20,7 +20,7 @@ class BundleState(enum.StrEnum):
     REFUSED = "REFUSED"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BundleStatus:
     """A bundle as listed; `bundle` is None and `refusal` says why where it cannot be used."""
 

@@ -4,7 +4,6 @@ Trains nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from placewise_core.features import PART_FEATURES, Float32
+from placewise_core.frozen import frozen
 from placewise_core.part_tokens import PartTokens
 from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
 
@@ -20,7 +20,7 @@ _SCHEMA = "placewise.reward/1"
 _WARM_UP = ((8, 24), (8, 48))  # (placements, tokens): allocations happen before the first decision
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RewardRuntime:
     """The reward model, ready. Implements place.search.SpeedScorer; may be called from any thread.
 

@@ -28,6 +28,7 @@ from placewise.v1.cluster_pb2 import (
 from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest, Reason
 from placewise.v1.job_pb2 import Job, Resources, Shape, TaskGroup
 from placewise_client.aio import AsyncClient
+from placewise_core.frozen import frozen
 from placewise_service.replay.trace import TraceJob
 
 # Orders what happens at one instant: what ends frees room before what arrives asks for it.
@@ -40,7 +41,7 @@ _CORES_PER_GPU = 4.0
 _MEMORY_GIB_PER_GPU = 16.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """One run: which policies, on which cluster. `base_time_s` is the epoch time of trace second 0."""
 

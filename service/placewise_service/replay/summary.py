@@ -1,17 +1,17 @@
 """Figures of a replay: completion times, queueing, utilisation, decision latency. Pure."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.frozen import frozen
 from placewise_service.replay.host import Run
 
 Series = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figures:
     """What the table, the JSON and the plot show of one run."""
 

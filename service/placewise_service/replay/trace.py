@@ -3,16 +3,16 @@
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from placewise_core.frozen import frozen
 from placewise_service.commands.exits import BadInputError
 
 REQUIRED = ("job_id", "submit_time_s", "duration_s", "num_gpus")
 DEFAULT_QUEUE = "default"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceJob:
     """One job of a trace: times in seconds of the trace, whole GPUs, and the queue (virtual cluster) it came from."""
 
@@ -23,7 +23,7 @@ class TraceJob:
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Line:
     """One record with where it stands, for errors."""
 

@@ -11,7 +11,7 @@ RESP2 and RESP3 are equally fast here; RESP2 has one form of reply for every ser
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -24,6 +24,8 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from placewise_core.frozen import frozen
+
 Client = Redis | RedisCluster
 
 _REDIS_PORT = 6379
@@ -31,7 +33,7 @@ _SENTINEL_PORT = 26379
 _UNBOUNDED = 2**16  # Gate bounds them: it waits where redis-py would raise
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RedisOptions:
     """Where Redis is and how long to wait for it. `url` may hold a password and is never shown."""
 

@@ -1,10 +1,10 @@
 """What a job holds on nodes, in the amounts that the store adds up. Pure; view.py claims the same amounts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from placewise_core.cluster import Assignment, Node, NodeState, RunningJob
+from placewise_core.frozen import frozen
 from placewise_core.job import Job, NodeId, quantise
 
 
@@ -37,7 +37,7 @@ class Capacity(NamedTuple):
     gpu_memory_by_index_gib: dict[int, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tenant:
     """A task on one GPU."""
 

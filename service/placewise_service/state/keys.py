@@ -5,8 +5,10 @@ one cluster live in one slot and a script may change several of them at once. On
 choice of bundles stand outside.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
+
+from placewise_core.frozen import frozen
 
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"
@@ -14,7 +16,7 @@ REGISTRY = "pw:clusters"
 BUNDLES = "pw:bundles"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterKeys:
     """The keys of one cluster. Fields are in the order that delete_cluster.lua is given them."""
 

@@ -1,9 +1,9 @@
 """What both stores can be told: how long things are remembered."""
 
-from dataclasses import dataclass
+from placewise_core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreOptions:
     """`retain_events_s`: a replica that falls further behind loads the cluster anew. `ended_ttl_s`: how late an event
     of an ended job may arrive and still be known as late. `ring_records`, `ring_bytes`: bounds of the decision log per

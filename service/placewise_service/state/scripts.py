@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError
+
+from placewise_core.frozen import frozen
 
 Argument = str | bytes | int | float
 
@@ -38,7 +39,7 @@ class Executor(Protocol):
     async def execute_command(self, *args: Any, on_sent: Callable[[], None] | None = None) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Script:
     """One script: its text and the digest servers know it by."""
 

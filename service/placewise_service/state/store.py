@@ -6,15 +6,16 @@ answer; a mutation that raised may or may not have happened, and is safe to repe
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import ClusterRecords, Event
+from placewise_core.frozen import frozen
 from placewise_core.job import JobId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReserveRequest:
     """What one decision wants to hold: all of it or nothing.
 
@@ -34,7 +35,7 @@ class ReserveRequest:
     on_sent: Callable[[], None] | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reserved:
     """Held. The event that every view will see is given back, so that the caller's own view need not wait for it."""
 
@@ -42,7 +43,7 @@ class Reserved:
     expire_time_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conflict:
     """Something the decision counted on is taken, gone or not ready; nothing was held. `running` are the jobs of the
     request that run already, where that is the reason (JOB_RUNNING)."""
@@ -52,7 +53,7 @@ class Conflict:
     running: tuple[RunningJob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeated:
     """This request_id was answered with this. `expire_time_s`: when what the answer reserved is given back unless it
     was confirmed; 0 where it reserved nothing."""
@@ -64,7 +65,7 @@ class Repeated:
 ReserveResult = Reserved | Conflict | Repeated
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobReport:
     """One reported job event, validated and in domain terms. `running` is set for STARTED (what really happened; None
     = as reserved); PROGRESS sets `speed` and `epochs_done`; an end (FINISHED, FAILED, CANCELLED) sets `is_end`."""
@@ -80,7 +81,7 @@ class JobReport:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportResult:
     """`events` in order, one per mutation (none for repeats)."""
 
@@ -90,7 +91,7 @@ class ReportResult:
     ignored: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BundleChoice:
     """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices."""
 
