@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from placewise_core.commands import JobEvent, JobEventKind
 from placewise_core.errors import StateUnavailableError
 from placewise_core.job import JobId
-from placewise_service.declog.record import OutcomeRecord, decode_entry
+from placewise_service.declog.record import Entry, OutcomeRecord, decode_entry, encode
 from placewise_service.declog.sink import DecisionSink
 
 
@@ -104,3 +106,26 @@ async def test_an_entry_without_bytes_does_not_block_the_rest() -> None:
     await sink.close()
     assert ring.appended == {"c": ["j0", "j2"]}
     assert sink.dropped == 1
+
+
+async def test_a_question_waits_for_one_record_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, turn_of = 0, []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def encoded(entry: Entry) -> bytes:
+        turn_of.append(turns)
+        return encode(entry)
+
+    monkeypatch.setattr("placewise_service.declog.sink.encode", encoded)
+    sink = sink_on(FakeRing())
+    for i in range(10):
+        sink.offer(entry(f"j{i}"))
+    other = asyncio.create_task(take_turns())
+    await sink.flush()
+    other.cancel()
+    assert len(set(turn_of)) == 10

@@ -30,7 +30,7 @@ class DecisionSink:
     """Takes records from decisions and appends them to the ring in batches.
 
     `on_drop(n)` hears of every lost record: those refused by the full queue, and those that fell off the ring before
-    they were exported. One event loop owns the sink; `batch` is small because encoding a batch holds that loop.
+    they were exported. One event loop owns the sink; `batch` is small because writing a batch to the store holds it.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class DecisionSink:
             self._in_flight += 1
         try:
             for cluster in list(by_cluster):
-                fell_off = await self._ring.append_decisions(cluster, self._encoded(by_cluster[cluster]))
+                encoded = await self._encoded(by_cluster[cluster])
+                fell_off = await self._ring.append_decisions(cluster, encoded)
                 del by_cluster[cluster]
                 self._count_drops(fell_off)
         except Exception:  # whatever went wrong with the log must not reach a decision, nor end this task
@@ -121,10 +122,11 @@ class DecisionSink:
             self._in_flight = 0
         return True
 
-    def _encoded(self, entries: list[Entry]) -> list[bytes]:
+    async def _encoded(self, entries: list[Entry]) -> list[bytes]:
         """The bytes of the entries; one that has none is taken out and counted, so that it cannot block the rest."""
         encoded = []
         for entry in tuple(entries):
+            await asyncio.sleep(0)  # a question that came meanwhile waits for one record, not for all of them
             try:
                 encoded.append(encode(entry))
             except (TypeError, ValueError, OverflowError):
