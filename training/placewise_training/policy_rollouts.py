@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.features import Float32, Observation
+from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.part_tokens import PartEncoder
 from placewise_core.place.harmony import Harmony, PolicyNet, PolicyState
@@ -101,7 +102,7 @@ class RecordingNet:
         return self._net.decode(state, job, kept)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedState(PolicyState):
     """A state that knows which encoding it is of."""
 
