@@ -87,23 +87,28 @@ def check_placing(command: PlaceCommand, limits: Limits) -> None:
 def check_partition(command: PartitionCommand, limits: Limits) -> None:
     """Raises InvalidRequestError where a Partition command breaks a rule."""
     check_cluster(command.cluster)
-    _check_text(command.request_id, "request_id", MAX_ID)
+    if command.request_id:
+        _check_text(command.request_id, "request_id", MAX_ID)
     task = command.task
     _check_id(task.id, "task.id")
-    _check_text(task.kind, "task.kind", MAX_ID)
-    for name in ("serial_scale", "parallel_scale", "overhead_s"):
-        _check_number(getattr(task, name), f"task.{name}")
+    if task.kind:
+        _check_text(task.kind, "task.kind", MAX_ID)
+    _check_number(task.serial_scale, "task.serial_scale")
+    _check_number(task.parallel_scale, "task.parallel_scale")
+    _check_number(task.overhead_s, "task.overhead_s")
     if task.serial_scale + task.parallel_scale <= 0:
         raise InvalidRequestError("serial_scale and parallel_scale must not both be zero", "task.parallel_scale")
     _check_resources(task.demand, "task.demand")
-    _check_count(len(command.units), limits.nodes * limits.gpus_per_node, "units")
-    for i, unit in enumerate(command.units):
-        _check_id(unit, f"units[{i}]", MAX_TEXT)
-    check_unique(command.units, "units")
-    _check_count(len(command.progress), limits.nodes * limits.gpus_per_node, "progress")
-    for i, share in enumerate(command.progress):
-        _check_progress(share, f"progress[{i}]")
-    check_unique([f"{share.node}/{share.unit}" for share in command.progress], "progress")
+    if command.units:
+        _check_count(len(command.units), limits.nodes * limits.gpus_per_node, "units")
+        for i, unit in enumerate(command.units):
+            _check_id(unit, f"units[{i}]", MAX_TEXT)
+        check_unique(command.units, "units")
+    if command.progress:
+        _check_count(len(command.progress), limits.nodes * limits.gpus_per_node, "progress")
+        for i, share in enumerate(command.progress):
+            _check_progress(share, f"progress[{i}]")
+        check_unique([f"{share.node}/{share.unit}" for share in command.progress], "progress")
 
 
 def _check_progress(share: ShareProgress, field: str) -> None:

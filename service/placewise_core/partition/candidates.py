@@ -6,6 +6,7 @@ import numpy as np
 
 from placewise_core.frozen import frozen
 from placewise_core.partition.exclusion import Exclusion
+from placewise_core.partition.figures import Figures
 from placewise_core.view import ClusterView, FloatArray, IntArray
 
 
@@ -50,6 +51,7 @@ class Candidates:
 class Offer:
     """Who may take a share, who may not, and the mean capability C_p of those who may (0 without any)."""
 
+    figures: Figures
     candidates: Candidates
     exclusion: Exclusion
     mean: float

@@ -6,18 +6,17 @@ where all of them cannot take it the task waits.
 """
 
 import math
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from placewise_core.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
-from placewise_core.frozen import frozen
 from placewise_core.partition.candidates import Candidates, Offer, StandingOffer
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
+from placewise_core.partition.figures import Figures, FiguresCache
 from placewise_core.partition.overhead import overhead_s
 from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
 from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
@@ -25,35 +24,9 @@ from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import Units, UnitsCache, selected
-from placewise_core.view import ClusterView, FloatArray, IntArray
+from placewise_core.view import ClusterView, FloatArray
 
 _COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, where the question is "could it ever?"
-
-
-@frozen
-class _Figures:
-    """What one telemetry report leaves to be worked out once: (M,) per node, (U,) per unit."""
-
-    capability: FloatArray  # (M,) scale per second of a unit there
-    of_units: FloatArray  # (U,)
-    strongest_first: IntArray  # (U,) ties in node order
-    serial: float  # C_s: mean over the nodes of what their CPU, memory and cache make up
-    thermal: ThermalState  # (M,)
-    allowed_s: FloatArray  # (M,)
-
-
-class _FiguresCache:
-    """The figures of the view last asked about, until its layout or its telemetry changes."""
-
-    def __init__(self) -> None:
-        self._key: tuple[weakref.ref[ClusterView], int, int] | None = None
-        self._figures: _Figures | None = None
-
-    def of(self, view: ClusterView, build: Callable[[], _Figures]) -> _Figures:
-        key = (weakref.ref(view), view.layout_stamp, view.telemetry_stamp)
-        if self._figures is None or self._key != key:  # references compare by what they refer to
-            self._figures, self._key = build(), key
-        return self._figures
 
 
 class HeatIsland:
@@ -72,18 +45,16 @@ class HeatIsland:
         self._cpu_thermal = ThermalModel.from_mapping(capability["thermal"]["cpu"])
         self._default_overhead_s = float(capability["default_overhead_s"])
         self._units = UnitsCache()
-        self._figures = _FiguresCache()
+        self._figures = FiguresCache(self._work_out)
         self._standing = StandingOffer()
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         q = overhead_s(task, view.overheads, self._default_overhead_s)
         if view.size == 0:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
-        units = self._units.of(view)
-        figures = self._figures.of(view, lambda: self._work_out(view, units))
-        offer, unknown = self._offer(task, view, context, units, figures)
-        plan, exclusion = _plan(task, units, figures, offer, q)
-        excluded, blockers = exclusion.named(units, context.is_explaining), exclusion.blockers()
+        offer, unknown = self._offer(task, view, context)
+        plan, exclusion = _plan(task, offer, q)
+        excluded, blockers = exclusion.named(offer.figures.units, context.is_explaining), exclusion.blockers()
         if unknown:
             excluded = (*_unknown(unknown), *excluded)
         return plan.leaving_out(excluded, (*plan.blockers, *blockers))
@@ -95,7 +66,7 @@ class HeatIsland:
         q = overhead_s(task, view.overheads, self._default_overhead_s)
         if view.size == 0:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
-        figures = self._figures.of(view, lambda: self._work_out(view, self._units.of(view)))
+        figures = self._figures.of(view)
         usable = view.usable(context.now_s)
         working = [p for p in progress if p.done < 1.0]
         rows = {p.node: view.index.get(p.node, -1) for p in working}
@@ -109,12 +80,14 @@ class HeatIsland:
 
     # -- what there is ------------------------------------------------------------------------------------------
 
-    def _work_out(self, view: ClusterView, units: Units) -> _Figures:
+    def _work_out(self, view: ClusterView) -> Figures:
+        units = self._units.of(view)
         parts = node_capabilities(view, units.gpu_memory_gib, units.has_gpu, self._weights) * view.size
         capability = np.asarray(parts.sum(axis=0))
         of_units = capability[units.node]
         thermal = self._thermal(view, units)
-        return _Figures(
+        return Figures(
+            units=units,
             capability=capability,
             of_units=of_units,
             strongest_first=np.argsort(-of_units, kind="stable"),
@@ -140,42 +113,42 @@ class HeatIsland:
 
     # -- who may take a share -----------------------------------------------------------------------------------
 
-    def _offer(
-        self, task: DivisibleTask, view: ClusterView, context: PartitionContext, units: Units, figures: _Figures
-    ) -> tuple[Offer, list[str]]:
+    def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[Offer, list[str]]:
         """Candidates and excluded, and those of the units asked for that are none."""
-        own = units.held_by(view, task.id) if task.id else None
-        if context.units or own is not None or task.demand != NOTHING:
+        if context.units or task.id in view.jobs or task.demand != NOTHING:
+            figures = self._figures.of(view)
+            units = figures.units
             wanted, unknown = selected(units, view, context.units) if context.units else (None, [])
+            own = units.held_by(view, task.id)
             exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
-            return _offered(units, figures, exclusion), unknown
+            return _offered(figures, exclusion), unknown
         offer = self._standing.of(view, context.now_s)
         if offer is None:
-            exclusion = excluded_units(units, view, None, context.now_s, figures.allowed_s, NOTHING)
-            offer = _offered(units, figures, exclusion)
+            figures = self._figures.of(view)
+            exclusion = excluded_units(figures.units, view, None, context.now_s, figures.allowed_s, NOTHING)
+            offer = _offered(figures, exclusion)
             self._standing.keep(view, context.now_s, offer)
         return offer, []
 
 
-def _offered(units: Units, figures: _Figures, exclusion: Exclusion) -> Offer:
+def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
     """What is left of all units, the strongest first."""
+    node = figures.units.node
     if not figures.capability.all():
-        exclusion.add((figures.capability <= 0)[units.node], Reason.UTILISATION_LIMIT)
+        exclusion.add((figures.capability <= 0)[node], Reason.UTILISATION_LIMIT)
     order = figures.strongest_first
     rows = order[exclusion.codes[order] == 0]
-    capability, allowed = figures.of_units[rows], figures.allowed_s[units.node[rows]]
+    capability, allowed = figures.of_units[rows], figures.allowed_s[node[rows]]
     candidates = Candidates(rows, capability, allowed, is_limited=not np.isinf(allowed).all())
-    return Offer(candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
+    return Offer(figures, candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
 
 
 # -- how it is split --------------------------------------------------------------------------------------------
 
 
-def _plan(
-    task: DivisibleTask, units: Units, figures: _Figures, offer: Offer, q: float
-) -> tuple[PartitionPlan, Exclusion]:
+def _plan(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan, Exclusion]:
     """The split, and who has no part in it."""
-    candidates, exclusion = offer.candidates, offer.exclusion
+    figures, candidates, exclusion = offer.figures, offer.candidates, offer.exclusion
     count = len(candidates.rows)
     if count == 0:
         is_hopeless = not (exclusion.codes > 0).any()
@@ -183,7 +156,7 @@ def _plan(
     k = unit_count(count, task.parallel_scale, offer.mean, figures.serial, q)
     chosen = _chosen(candidates, k, task)
     if chosen is None:
-        return _too_hot(task, units, figures, offer, q)
+        return _too_hot(task, offer, q)
     if len(chosen.rows) < count:
         exclusion = exclusion.leaving(chosen.rows, Reason.SHARE_BELOW_THRESHOLD)
     scales = _scales(task, chosen)
@@ -191,7 +164,7 @@ def _plan(
     threshold = threshold_scale(max(len(seconds), 2), offer.mean, figures.serial, q)
     plan = PartitionPlan(
         Outcome.PLACED,
-        _shares(task, chosen, scales, seconds, units, figures.thermal),
+        _shares(task, chosen, scales, seconds, figures),
         threshold_scale=threshold if math.isfinite(threshold) else 0.0,
         predicted_s=_finish_s(task, seconds, float(chosen.capability[0]), q),
         overhead_s=q,
@@ -205,18 +178,16 @@ def _finish_s(task: DivisibleTask, seconds: FloatArray, strongest: float, q: flo
     return serial_s + float(seconds.max()) + (q if len(seconds) > 1 else 0.0)
 
 
-def _too_hot(
-    task: DivisibleTask, units: Units, figures: _Figures, offer: Offer, q: float
-) -> tuple[PartitionPlan, Exclusion]:
+def _too_hot(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan, Exclusion]:
     """All idle units together may not take it. WAIT if cool ones could, or busy ones once free; else NO_FIT."""
-    candidates = offer.candidates
+    figures, candidates = offer.figures, offer.candidates
     most_serial = float((candidates.capability * candidates.allowed_s).max())
     short = max(task.parallel_scale - candidates.after(task.serial_scale).room, task.serial_scale - most_serial)
     exclusion = offer.exclusion.leaving(candidates.rows[:0], Reason.THERMAL_LIMIT)
     considered = np.flatnonzero((exclusion.codes >= 0) & (figures.of_units > 0))
     thermal = figures.thermal
     cool = replace(thermal, now=np.fmin(thermal.now, np.fmin(thermal.limit, thermal.steady) - _COOLED_BY))
-    rooms = figures.of_units[considered] * allowed_s(cool)[units.node[considered]]
+    rooms = figures.of_units[considered] * allowed_s(cool)[figures.units.node[considered]]
     message = f"a computing scale of {short:.4g} more than the idle units may take below their limits"
     blocker = Blocker(Reason.THERMAL_LIMIT, len(candidates.rows), short, "scale", message)
     is_enough = rooms.sum() >= task.parallel_scale + task.serial_scale and rooms.max() >= task.serial_scale
@@ -264,16 +235,12 @@ def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
 
 
 def _shares(
-    task: DivisibleTask,
-    chosen: Candidates,
-    scales: FloatArray,
-    seconds: FloatArray,
-    units: Units,
-    thermal: ThermalState,
+    task: DivisibleTask, chosen: Candidates, scales: FloatArray, seconds: FloatArray, figures: Figures
 ) -> tuple[Share, ...]:
+    units = figures.units
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
-    peaks = peak_celsius(thermal.rows(units.node[chosen.rows]), working)
+    peaks = peak_celsius(figures.thermal.rows(units.node[chosen.rows]), working)
     peaks[np.isnan(peaks)] = 0.0  # nobody knows
     columns = (chosen.rows, scales, seconds, peaks, chosen.capability)
     rows = zip(*[column.tolist() for column in columns], strict=True)

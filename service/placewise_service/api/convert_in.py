@@ -111,7 +111,7 @@ def partition_command(request: decision_pb2.PartitionRequest) -> PartitionComman
         request_id=request.request_id,
         is_dry_run=request.dry_run,
         is_explaining=request.explain,
-        progress=tuple([_share_progress(share) for share in request.progress]),
+        progress=tuple(map(_share_progress, request.progress)) if request.progress else (),
     )
 
 

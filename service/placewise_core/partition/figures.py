@@ -1,0 +1,38 @@
+"""What one telemetry report leaves to be worked out once for all units. Looks at no job and at no task."""
+
+import weakref
+from collections.abc import Callable
+
+from placewise_core.frozen import frozen
+from placewise_core.partition.thermal import ThermalState
+from placewise_core.partition.units import Units
+from placewise_core.view import ClusterView, FloatArray, IntArray
+
+
+@frozen
+class Figures:
+    """How strong and how warm the units are: (M,) per node, (U,) per unit."""
+
+    units: Units
+    capability: FloatArray  # (M,) scale per second of a unit there
+    of_units: FloatArray  # (U,)
+    strongest_first: IntArray  # (U,) ties in node order
+    serial: float  # C_s: mean over the nodes of what their CPU, memory and cache make up
+    thermal: ThermalState  # (M,)
+    allowed_s: FloatArray  # (M,)
+
+
+class FiguresCache:
+    """The figures of the view last asked about, until its layout or its telemetry changes."""
+
+    def __init__(self, build: Callable[[ClusterView], Figures]) -> None:
+        self._build = build
+        self._key: tuple[weakref.ref[ClusterView], int, int] | None = None
+        self._figures: Figures | None = None
+
+    def of(self, view: ClusterView) -> Figures:
+        """Figures of this view."""
+        key = (weakref.ref(view), view.layout_stamp, view.telemetry_stamp)
+        if self._figures is None or self._key != key:  # references compare by what they refer to
+            self._figures, self._key = self._build(view), key
+        return self._figures
