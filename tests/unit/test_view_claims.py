@@ -102,6 +102,17 @@ def test_a_report_of_a_new_gpu_rebuilds_and_keeps_what_jobs_hold() -> None:
     assert view.first_free_gpus(0, 1) == (1,)
 
 
+def test_a_report_without_gpus_that_jobs_hold_keeps_the_jobs() -> None:
+    view = view_of([node("a")])
+    view.add_job(running("r", "a", [1, 3]))
+    view.apply_change(NodesReported((node("a", gpus=2),)))
+    assert view.free_gpus().tolist() == [1]
+    view.apply_change(NodesReported((node("a", gpus=0),)))
+    assert (view.free_gpus().tolist(), view.tasks_on(0)) == ([0], 1)
+    view.remove_job(running("r", "a", []).id)
+    assert view.tasks_on(0) == 0
+
+
 def test_an_event_out_of_order_or_of_another_life_is_refused() -> None:
     view = view_of([node("a")])
     for event in (Event(2, "e", JobsEnded(())), Event(1, "other", JobsEnded(()))):
