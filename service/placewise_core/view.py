@@ -166,7 +166,7 @@ class ClusterView(RoomArrays):
 
     def claim(self, job: Job, assignment: Assignment) -> None:
         """Takes one task's resources. Nodes the view does not know are passed over (they left with their resources)."""
-        self._claim_alike(job, (assignment,))
+        self.claim_alike(job, (assignment,))
 
     def claim_all(self, job: Job, assignments: Sequence[Assignment]) -> None:
         """As `claim` for each. Tasks alike that follow each other on one node are taken in one step: sums are exact."""
@@ -175,10 +175,11 @@ class ClusterView(RoomArrays):
             first, end = assignments[start], start + 1
             while end < len(assignments) and _is_alike(first, assignments[end]):
                 end += 1
-            self._claim_alike(job, assignments[start:end])
+            self.claim_alike(job, assignments[start:end])
             start = end
 
-    def _claim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
+    def claim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
+        """As `claim` for each of several tasks that take the same amounts of one node."""
         first, count = tasks[0], len(tasks)
         m = self.index.get(first.node)
         if m is None:
@@ -225,21 +226,21 @@ class ClusterView(RoomArrays):
         return tenant
 
     def _add_tenant(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
-        if len(gpus) > 1:
-            taken, idle = set(gpus), self._idle_gpus[m]
-            if len(gpus) == len(taken) and taken.issubset(idle):
-                self._occupy(m, gpus, tenant)
-                self._idle_gpus[m] = [g for g in idle if g not in taken]
-                self._free_gpus[m] -= len(gpus)
-                return
+        taken, idle = set(gpus), self._idle_gpus[m]
+        if gpus and len(gpus) == len(taken) and taken.issubset(idle):  # a node may have lost the GPUs it had
+            self._occupy(m, sorted(gpus), tenant)
+            self._idle_gpus[m] = [g for g in idle if g not in taken]
+            return
         for g in gpus:
             self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
 
     def _occupy(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
-        """As _set_tenants for several GPUs that serve nobody yet."""
+        """As _set_tenants for GPUs, in ascending order, that serve nobody yet."""
         self._tenants[m].update(dict.fromkeys(gpus, (tenant,)))
-        low, high = min(gpus), max(gpus)
-        at = (m, slice(low, high + 1) if high - low < len(gpus) else list(gpus))  # a slice is the faster index
+        first, last = gpus[0], gpus[-1]
+        at: tuple[int, int | slice | Sequence[int]] = (m, first)
+        if len(gpus) > 1:  # a slice is the faster index
+            at = (m, slice(first, last + 1) if last - first == len(gpus) - 1 else gpus)
         self.gpu_tenant_count[at] = 1
         self.gpu_is_exclusive[at] = not tenant.is_sharing
         self.gpu_fraction_free[at] = 1.0 - tenant.fraction
@@ -281,7 +282,6 @@ class ClusterView(RoomArrays):
             bisect.insort(self._idle_gpus[m], g)
         else:
             self._idle_gpus[m].remove(g)
-        self._free_gpus[m] = len(self._idle_gpus[m])
 
     def _company(self, tenants: Iterable[GpuTenant]) -> int:
         """The number in `gpu_company` of GPUs shared by such tenants; 0 stands for no company."""
@@ -306,7 +306,10 @@ class ClusterView(RoomArrays):
     def _touch(self, m: int, column: FloatArray) -> None:
         """Renews what is derived from the free amounts (R,) and GPUs of node m, and its stamp."""
         free: list[float] = column.tolist()
-        self._tightness[m] = 1.0 / (2.0 + len(self._idle_gpus[m]) + free[CPU] / self._cpu_scale[m])
+        idle = self._free_gpus[m] = len(self._idle_gpus[m])
+        self.plain_free[:, m] = column
+        self.plain_free[GPUS, m] = idle
+        self._tightness[m] = 1.0 / (2.0 + idle + free[CPU] / self._cpu_scale[m])
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
         self._load[m] = self._load_base[m] - used

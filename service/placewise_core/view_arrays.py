@@ -167,6 +167,9 @@ class NodeArrays:
     def _reset_usage(self) -> None:
         self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
         self.free: FloatArray = self.capacity.copy()
+        # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what plain tasks are counted on.
+        self.plain_free: FloatArray = self.capacity.copy()
+        self.plain_free[GPUS] = self.gpu_exists.sum(axis=1)
         self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
         self._reset_load()
         self._demands: dict[tuple[float, ...], FloatArray] = {}
@@ -186,6 +189,7 @@ class NodeArrays:
         self._cpu_scale: list[float] = cpu_scale.tolist()
         self._tightness: FloatArray = 1.0 / (2.0 + self._free_gpus + self.free[CPU] / cpu_scale)
         self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
+        self._needs: dict[bytes, tuple[IntArray, FloatArray, FloatArray]] = {}  # by demand: see RoomArrays._need
 
     def _reset_load(self) -> None:
         """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""

@@ -8,6 +8,7 @@ from placewise_core.job import GpuSharing, TaskGroup
 from placewise_core.view_arrays import GPU_MEMORY, GPUS, BoolArray, FloatArray, IntArray, NodeArrays
 
 _KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
+_KEPT_NEEDS = 4096  # as view_arrays keeps demands
 _COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
 
 
@@ -16,7 +17,11 @@ class RoomArrays(NodeArrays):
 
     def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
         """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
-        mask = usable & self._gpu_feasible(demand, group, sharing) if demand[GPUS] > 0 else usable.copy()
+        if self.is_plain(demand, group, sharing):
+            mask = self.plain_feasible(demand)
+            mask &= usable
+            return mask if not group.node_selector else mask & self.selected(group)
+        mask = usable & self._gpu_feasible(demand, group, sharing)
         for row, amount in enumerate(demand.tolist()):
             if amount and row != GPUS:
                 mask &= self.free[row] >= amount
@@ -50,6 +55,26 @@ class RoomArrays(NodeArrays):
         """True where counting amounts and free GPUs says all about the room for a task: `plain_rooms` is then right."""
         return bool(demand[GPUS] == 0) or self.wants_plain_gpus(demand, group, sharing)
 
+    def plain_feasible(self, demand: FloatArray) -> BoolArray:
+        """(M,) nodes with room for one task of a plain demand, usable or not."""
+        return np.asarray(np.logical_and.reduce(self.plain_free >= self._need(demand)[2], axis=0))
+
+    def _need(self, demand: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """The rows that a plain demand asks for, (K,), the amounts in them, (K, 1), GPUs counted whole, and the least
+        that must be free in every row, (R, 1): a host may have reported more in use than there is of what is not asked
+        for."""
+        key = demand.tobytes()
+        found = self._needs.get(key)
+        if found is None:
+            if len(self._needs) >= _KEPT_NEEDS:
+                self._needs.clear()
+            amounts = demand.copy()
+            amounts[GPUS] = math.ceil(demand[GPUS])
+            rows = np.flatnonzero(amounts)
+            least = np.where(amounts > 0, amounts, -np.inf)
+            found = self._needs[key] = (rows, amounts[rows, None], least[:, None])
+        return found
+
     def plain_rooms(self, demand: FloatArray) -> FloatArray:
         """(M,) whole number of tasks of a plain demand that each node has room for at once; inf for one that asks for
         nothing. Do not write: it is kept, and only nodes that changed since are counted again."""
@@ -73,24 +98,17 @@ class RoomArrays(NodeArrays):
         return rooms
 
     def _count_rooms(self, demand: FloatArray) -> FloatArray:
-        rooms = np.full(self.size, np.inf)
-        for row, wanted in enumerate(demand.tolist()):
-            if wanted and row != GPUS:
-                np.minimum(rooms, self.free[row] // wanted, out=rooms)
-        if demand[GPUS]:
-            np.minimum(rooms, self._free_gpus // math.ceil(demand[GPUS]), out=rooms)
+        rows, amounts, _ = self._need(demand)
+        rooms: FloatArray = np.minimum.reduce(self.plain_free[rows] // amounts, axis=0, initial=np.inf)
         np.maximum(rooms, 0.0, out=rooms)  # a host may have reported more than there is
         return rooms
 
     def _count_room(self, m: int, demand: FloatArray) -> float:
-        room = math.inf
-        free: list[float] = self.free[:, m].tolist()
-        for row, wanted in enumerate(demand.tolist()):
-            if wanted and row != GPUS:
-                room = min(room, free[row] // wanted)
-            elif wanted:
-                room = min(room, float(len(self._idle_gpus[m]) // math.ceil(wanted)))
-        return max(room, 0.0)
+        free: list[float] = self.plain_free[:, m].tolist()
+        wanted: list[float] = demand.tolist()
+        wanted[GPUS] = float(math.ceil(wanted[GPUS]))
+        rooms = [there // each for there, each in zip(free, wanted, strict=True) if each]
+        return max(min(rooms, default=math.inf), 0.0)
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""

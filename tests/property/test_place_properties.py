@@ -195,7 +195,7 @@ def test_a_proposal_leaves_the_view_as_it_was(situation: tuple[list[Node], list[
     _assert_same(before, arrays(view))
 
 
-@given(situations(), st.sampled_from(["consolidate", "load-balance"]))
+@given(situations(), st.sampled_from(sorted(POLICIES)))
 @settings(max_examples=120, deadline=None)
 def test_a_gang_that_stays_claimed_is_the_one_proposed(situation: tuple[list[Node], list[Job], str], name: str) -> None:
     """Decided and held at once, by the policies that can, the view is as if the proposal were held afterwards."""

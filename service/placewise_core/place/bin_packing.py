@@ -1,26 +1,17 @@
 """Bin packing: the node that is left with the least when the task is there."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from placewise_core.job import Job
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
-from placewise_core.view import GPUS, ClusterView, FloatArray
+from placewise_core.place.policy import TaskContext
+from placewise_core.place.scored import ScoredPolicy
+from placewise_core.view import GPUS, FloatArray
 
 
-class BinPacking:
+class BinPacking(ScoredPolicy):
     """Score = −Σ_r ((free_r − demand_r) / capacity_r)² over the resources asked for: the norm-based best fit of vector
     bin packing. One of the two strategies of Harmony's job-aware exploration; the other is load balance."""
 
     name = "bin-packing"
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
         view, demand = task.view, task.demand[:, None]

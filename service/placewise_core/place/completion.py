@@ -57,12 +57,11 @@ def _on_cpus(view: ClusterView) -> FloatArray:
 
 @dataclass(slots=True)
 class _Kept:
-    """`weights` (4, M): 1 over the number of resources the node has, 0 for one it lacks. `measured` (4, M): telemetry's
-    shares, 0 where unknown."""
+    """`terms` (3, 4, M), for the resources of _ROWS: 1 over the capacity; telemetry's shares, 0 where unknown; and 1
+    over the number of resources the node has, 0 for one it lacks."""
 
     load: FloatArray
-    weights: FloatArray
-    measured: FloatArray
+    terms: FloatArray
     stamps: IntArray
     telemetry_stamp: int
 
@@ -86,11 +85,12 @@ class NodeLoads:
 
 
 def _begun(view: ClusterView) -> _Kept:
-    is_there = view.inverse_capacity[_ROWS] > 0
+    inverse = view.inverse_capacity[_ROWS]
+    is_there = inverse > 0
+    weights = is_there / np.maximum(1, is_there.sum(axis=0))
     kept = _Kept(
         load=np.zeros(view.size),
-        weights=is_there / np.maximum(1, is_there.sum(axis=0)),
-        measured=np.nan_to_num(view.telemetry[_MEASURED]),
+        terms=np.array([inverse, np.nan_to_num(view.telemetry[_MEASURED]), weights]),
         stamps=view.node_stamp.copy(),
         telemetry_stamp=view.telemetry_stamp,
     )
@@ -100,17 +100,20 @@ def _begun(view: ClusterView) -> _Kept:
 
 def _load(view: ClusterView, kept: _Kept) -> FloatArray:
     """(M,) load of all nodes. A resource the node lacks counts in neither sum nor mean."""
-    used = 1.0 - view.free[_ROWS] * view.inverse_capacity[_ROWS]
-    np.maximum(used, kept.measured, out=used)
+    inverse, measured, weights = kept.terms
+    used = 1.0 - view.free[_ROWS] * inverse
+    np.maximum(used, measured, out=used)
     np.minimum(used, 1.0, out=used)
-    used *= kept.weights
+    used *= weights
     return np.asarray(used.sum(axis=0))
 
 
 def _load_on(view: ClusterView, kept: _Kept, m: int) -> float:
     """`_load` of one node, to the last bit: for four numbers arrays take several times as long."""
-    free, inverse = view.free[:, m].tolist(), view.inverse_capacity[:, m].tolist()
+    free = view.free[:, m].tolist()
     load = 0.0
-    for row, measured, weight in zip(_ROW_LIST, kept.measured[:, m].tolist(), kept.weights[:, m].tolist(), strict=True):
-        load += min(1.0, max(measured, 1.0 - free[row] * inverse[row])) * weight
+    for row, inverse, measured, weight in zip(_ROW_LIST, *kept.terms[:, :, m].tolist(), strict=True):
+        used = 1.0 - free[row] * inverse
+        used = max(used, measured)
+        load += (used if used < 1.0 else 1.0) * weight
     return load

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.job import Job
 from placewise_core.place.capacity import per_task, task_capacity
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
-from placewise_core.view import ClusterView, FloatArray
+from placewise_core.place.policy import TaskContext
+from placewise_core.place.scored import ScoredPolicy
+from placewise_core.view import FloatArray
 
 # Weights that rank one criterion strictly before the next: tasks taken (≤ thousands), then rack, then fit (< 1).
 _TASKS, _RACK = 1e3, 10.0
 
 
-class Consolidate:
+class Consolidate(ScoredPolicy):
     """Most tasks of the gang on one node first; among equals the same rack as the gang so far, then best fit.
 
     Filling the node with most room first needs the fewest nodes where tasks are alike; a node that takes all that is
@@ -23,15 +22,6 @@ class Consolidate:
 
     name = "consolidate"
     fills_nodes = True
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
-
-    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context, keeps_claims=True)
 
     def scores(self, task: TaskContext) -> FloatArray:
         last = task.placed[-1][1] if task.placed else -1
@@ -56,6 +46,11 @@ class Consolidate:
     def _tasks_taken(self, task: TaskContext) -> FloatArray:
         """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""
         view = task.view
+        if len(task.job.groups) == 1 and task.is_plain:
+            most = min(task.remaining, task.group.max_per_node or task.remaining)
+            rooms = np.minimum(view.plain_rooms(task.demand), float(most))
+            rooms *= task.mask
+            return rooms
         begun = {id(group) for group, _ in task.placed}
         waiting = [group for group in task.job.groups if group is not task.group and id(group) not in begun]
         here = task.group.count - sum(group is task.group for group, _ in task.placed)

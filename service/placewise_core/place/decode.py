@@ -13,10 +13,10 @@ import numpy as np
 
 from placewise_core.cluster import Assignment
 from placewise_core.decision import Candidate
-from placewise_core.job import Job, NodeId, Role, TaskGroup
-from placewise_core.place.gpus import pick_gpus, takers
+from placewise_core.job import Job, Role, TaskGroup
+from placewise_core.place.gpus import takers, task_gpus
 from placewise_core.place.policy import NodeScorer, PlaceContext, Proposal, TaskContext
-from placewise_core.view import ClusterView, FloatArray
+from placewise_core.view import BoolArray, ClusterView, FloatArray
 
 # Chooses a node for one task: (task, scores over all nodes) → (node index or -1, probability of that choice).
 Chooser = Callable[[TaskContext, FloatArray], tuple[int, float]]
@@ -102,10 +102,12 @@ class _Decoder:
         self.current: TaskContext | None = None
         self._claimed = 0
         self._is_reordered = False
+        self._counts_first = False
         # Explaining asks for the candidates of every task.
         self._fills = choose is best and not context.is_explaining and getattr(scorer, "fills_nodes", False)
 
     def decode(self, keeps_claims: bool = False) -> Proposal | None:
+        self._counts_first = self.choose is best  # a chooser that draws draws as often as tasks are looked at
         is_whole = False
         try:  # not `claiming`: a context manager is dear for what is done a million times
             is_whole = self.place_all()
@@ -114,8 +116,8 @@ class _Decoder:
                 self._give_back()
         if not is_whole:
             return None
-        if keeps_claims:
-            self.view.claim_all(self.job, self.assignments[self._claimed :])
+        if keeps_claims and self._claimed < len(self.assignments):
+            self.view.claim_alike(self.job, self.assignments[self._claimed :])
         if self._is_reordered:
             order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
             self.assignments.sort(key=lambda a: order[a.task])
@@ -152,11 +154,10 @@ class _Decoder:
         demand = self.view.demand_vector(group.demand)
         if demand is None:
             return False
-        is_plain = self._fills and self.view.is_plain(demand, group, self.job.gpu_sharing)
-        if is_plain and not group.node_selector:  # whoever fills nodes asks for the rooms anyhow
-            mask = self.usable & (self.view.plain_rooms(demand) >= 1.0)
-        else:
-            mask = self.view.feasible(demand, group, self.job.gpu_sharing, self.usable)
+        is_plain = self.view.is_plain(demand, group, self.job.gpu_sharing)
+        mask = self._mask(demand, group, is_plain)
+        if self._counts_first and is_plain and self._lacks_rooms(demand, mask, len(names)):
+            return False
         task = TaskContext(
             job=self.job,
             group=group,
@@ -168,6 +169,7 @@ class _Decoder:
             placed=self.placed,
             remaining=self.remaining,
             context=self.context,
+            is_plain=is_plain,
         )
         self.current = task
         on_node: dict[int, int] = {}
@@ -177,17 +179,41 @@ class _Decoder:
             m, gpus = self._choose(task)
             if m < 0:
                 return False
-            at_most = min(left, group.max_per_node - on_node.get(m, 0)) if group.max_per_node else left
-            count = int(min(at_most, self.view.plain_rooms(demand)[m])) if is_plain and at_most > 1 else 1
-            if count > 1:
-                gpus = self.view.first_free_gpus(m, count * len(gpus))
+            count = 1
+            if left > 1 and is_plain and self._fills:
+                at_most = min(left, group.max_per_node - on_node.get(m, 0)) if group.max_per_node else left
+                count = int(min(at_most, self.view.plain_rooms(demand)[m]))
+                if count > 1:
+                    gpus = self.view.first_free_gpus(m, count * len(gpus))
             self._claim(task, m, names[-left:][:count], gpus)
             left -= count
-            on_node[m] = on_node.get(m, 0) + count
             if left:
-                is_full = group.max_per_node and on_node[m] >= group.max_per_node
-                task.mask[m] = not is_full and self.view.feasible_on(m, demand, group, task.sharing)
+                task.mask[m] = self._takes_more(task, m, on_node, count)
         return True
+
+    def _mask(self, demand: FloatArray, group: TaskGroup, is_plain: bool) -> BoolArray:
+        """(M,) nodes that one task of the group may go to."""
+        if not is_plain:
+            return self.view.feasible(demand, group, self.job.gpu_sharing, self.usable)
+        # Whoever fills nodes asks for the rooms anyhow.
+        has_room = self.view.plain_rooms(demand) >= 1.0 if self._fills else self.view.plain_feasible(demand)
+        has_room &= self.usable
+        return has_room if not group.node_selector else has_room & self.view.selected(group)
+
+    def _lacks_rooms(self, demand: FloatArray, mask: BoolArray, count: int) -> bool:
+        """True where so many tasks of a plain demand fit in no way: nothing need be claimed to see that."""
+        if np.count_nonzero(mask) >= count:
+            return False
+        return bool(self.view.plain_rooms(demand).sum(where=mask) < count)
+
+    def _takes_more(self, task: TaskContext, m: int, on_node: dict[int, int], count: int) -> bool:
+        """Whether another task of the group may go to node m, which just got `count` of them."""
+        most = task.group.max_per_node
+        if most:
+            on_node[m] = on_node.get(m, 0) + count
+            if on_node[m] >= most:
+                return False
+        return self.view.feasible_on(m, task.demand, task.group, task.sharing)
 
     def _choose(self, task: TaskContext) -> tuple[int, tuple[int, ...]]:
         """A node and its GPUs; -1 if nothing is left. Where GPUs turn out too slow to share, all such nodes are masked
@@ -197,7 +223,7 @@ class _Decoder:
             m, probability = self.choose(task, scores)
             if m < 0:
                 return -1, ()
-            gpus = pick_gpus(self.view, m, self.job, task.group, task.demand, self.context.interference)
+            gpus = task_gpus(task, m)
             if gpus is not None:
                 break
             task.mask[m] = False
@@ -210,7 +236,7 @@ class _Decoder:
 
     def _claim(self, task: TaskContext, m: int, names: Sequence[str], gpus: tuple[int, ...]) -> None:
         """Gives the tasks of these names node m, and each its part of the GPUs."""
-        group, node, each = task.group, NodeId(self.view.node_id(m)), len(gpus) // len(names)
+        group, node, each = task.group, self.view.nodes[m].id, len(gpus) // len(names)
         self.assignments += [
             Assignment(name, group.role, node, gpus[i * each : (i + 1) * each], demand=group.demand)
             for i, name in enumerate(names)
@@ -218,10 +244,7 @@ class _Decoder:
         self.placed += [(group, m)] * len(names)
         self.remaining -= len(names)
         if self.remaining:  # nothing reads the view after the last task
-            if len(names) == 1:
-                self.view.claim(self.job, self.assignments[-1])
-            else:
-                self.view.claim_all(self.job, self.assignments[self._claimed :])
+            self.view.claim_alike(self.job, self.assignments[self._claimed :])
             self._claimed = len(self.assignments)
 
     def _explain(self, task: TaskContext, scores: FloatArray, chosen: int) -> None:

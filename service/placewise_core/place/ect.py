@@ -1,18 +1,15 @@
 """ECT (LDWP's baseline): the node where the task is expected to be complete first."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from placewise_core.job import Job
 from placewise_core.place.completion import NodeLoads, NodeSpeeds
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.place.policy import TaskContext
+from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import ClusterView, FloatArray
+from placewise_core.view import FloatArray
 
 
-class ExpectedCompletionTime:
+class ExpectedCompletionTime(ScoredPolicy):
     """Expected completion = work / speed of the node for this job · (1 + load of the node).
 
     Work is the job's seconds on one reference GPU divided by its workers; where the job does not say, 1, which leaves
@@ -24,12 +21,6 @@ class ExpectedCompletionTime:
     def __init__(self, gpu_speeds: GpuSpeeds) -> None:
         self._speeds = NodeSpeeds(gpu_speeds)
         self._loads = NodeLoads()
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
         scores = self._completion_s(task)

@@ -4,16 +4,14 @@ The model of slowdown is fitted to measurements (place/data/lif.json, made by pl
 slowdown − 1 = a₁U + a₂B + a₃U² + a₄B², with U and B the shares of the node's CPU and bandwidth that *other* tasks hold.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewise_core.job import Job
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.place.policy import TaskContext
+from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import LifCoefficients
 from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
 
@@ -33,7 +31,7 @@ class _Sums:
     stamps: IntArray
 
 
-class LeastInterference:
+class LeastInterference(ScoredPolicy):
     """Score = −Σ over all tasks on the node, the new one included, of (predicted slowdown − 1).
 
     A task that holds p of the CPU and q of the bandwidth sees U − p and B − q used by others; the sum over tasks of
@@ -50,12 +48,6 @@ class LeastInterference:
     def _looked_up(self, model: str) -> tuple[float, float, float, float]:
         a1, a2, a3, a4 = self._coefficients.of(model).tolist()
         return a1, a2, a3, a4
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
         return -self._interference(task)

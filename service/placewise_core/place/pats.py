@@ -6,13 +6,13 @@ import numpy as np
 
 from placewise_core.job import Job
 from placewise_core.place.completion import NodeSpeeds
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.place.policy import PlaceContext, TaskContext
+from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
 from placewise_core.view import GPUS, ClusterView, FloatArray
 
 
-class RelativePerformance:
+class RelativePerformance(ScoredPolicy):
     """Score = relative speedup · idle share of the kind of unit the task runs on.
 
     PATS orders by the speedup a task has on an accelerator and balances that against the loads of CPUs and GPUs. On
@@ -29,9 +29,6 @@ class RelativePerformance:
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         names = view.gpu_model_names()
         return sorted(jobs, key=lambda job: -self._spread(job, names))
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
         return self._speedup(task) * self._idle(task)

@@ -41,7 +41,7 @@ class PlaceContext:
 class TaskContext:
     """One task of a gang about to be given a node, after `placed` tasks of the same job were tentatively claimed.
 
-    `mask` (M,) marks the nodes it may go to; `demand` is (R,).
+    `mask` (M,) marks the nodes it may go to; `demand` is (R,). `is_plain`: as ClusterView.is_plain says of it.
     """
 
     job: Job
@@ -54,6 +54,7 @@ class TaskContext:
     placed: Sequence[tuple[TaskGroup, int]]  # (group, node index) of the gang's earlier tasks
     remaining: int  # tasks of the gang still to place, this one included
     context: PlaceContext
+    is_plain: bool
 
 
 @frozen

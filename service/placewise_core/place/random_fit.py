@@ -27,6 +27,9 @@ class Random:
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return decode(self, job, view, context, _uniform)
 
+    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return decode(self, job, view, context, _uniform, keeps_claims=True)
+
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:

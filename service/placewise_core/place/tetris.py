@@ -1,17 +1,14 @@
 """Tetris (Harmony's baseline): the node whose free resources align best with what the task asks for."""
 
-from collections.abc import Sequence
-
-from placewise_core.job import Job
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
-from placewise_core.view import GPUS, ClusterView, FloatArray
+from placewise_core.place.policy import TaskContext
+from placewise_core.place.scored import ScoredPolicy
+from placewise_core.view import GPUS, FloatArray
 
 # Each more than any alignment (at most one per resource kind): they rank nodes before alignment does.
 _BEING_FILLED, _IN_USE = 2e3, 1e3
 
 
-class Tetris:
+class Tetris(ScoredPolicy):
     """Alignment = Σ_r (demand_r / capacity_r) · (free_r / capacity_r), each node normalised by itself.
 
     Tetris fills one machine before it turns to the next. For a gang that has to choose among machines this means: the
@@ -21,12 +18,6 @@ class Tetris:
     """
 
     name = "tetris"
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
 
     def scores(self, task: TaskContext) -> FloatArray:
         scores = self._alignment(task)

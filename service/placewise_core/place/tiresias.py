@@ -7,6 +7,7 @@ from placewise_core.job import Job
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.load_balance import LoadBalance
 from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import SkewTable
 from placewise_core.view import ClusterView
 
@@ -39,8 +40,13 @@ class Tiresias:
         return sorted(jobs, key=lambda job: (service_class(job), job.submit_time_s))
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        policy = self._consolidate if self.is_consolidated(job) else self._spread
-        return policy.propose(job, view, context)
+        return self._policy_of(job).propose(job, view, context)
+
+    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return self._policy_of(job).claim(job, view, context)
+
+    def _policy_of(self, job: Job) -> ScoredPolicy:
+        return self._consolidate if self.is_consolidated(job) else self._spread
 
     def is_consolidated(self, job: Job) -> bool:
         skew = self._skew_of(job.model, job.params_millions)

@@ -15,9 +15,9 @@ from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, NodeState, RunningJob
 from placewise_core.events import ClusterRecords, NodesReported
-from placewise_core.job import JobId, NodeId
+from placewise_core.job import Job, JobId, NodeId
 from placewise_core.place.decode import can_fit
-from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
 from placewise_training.sim.admission import Admitter
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
@@ -31,6 +31,8 @@ from placewise_training.sim.results import Observer, SimOptions, SimResult
 from placewise_training.sim.speed.base import Footprint, NodeLoad, SpeedModel
 
 __all__ = ["LiveJob", "Observer", "SimOptions", "SimResult", "Simulation", "spots_of"]
+
+Decide = Callable[[Job, ClusterView, PlaceContext], Proposal | None]
 
 _IDLE_TICKS = 20_000  # ticks without any start while nothing runs: after so many the waiting jobs never start
 
@@ -55,6 +57,8 @@ class Simulation:
         self.options = options or SimOptions()
         self.speed = speed
         self.policy = policy
+        # As the service does: what is decided is held at once, by policies that can.
+        self._decide: Decide | None = getattr(policy, "claim", None) or getattr(policy, "propose", None)
         self.clock = ManualClock()
         self.events = EventQueue()
         self.hash = EventHash()
@@ -253,16 +257,16 @@ class Simulation:
         return self.options.discipline.ordered(jobs, self.policy, self.view, self.context)
 
     def _try(self, job: SimJob) -> bool:
-        assert self.policy is not None
+        assert self._decide is not None
         began = time.thread_time()
-        proposal = self.policy.propose(job.job, self.view, self.context)
+        proposal = self._decide(job.job, self.view, self.context)
         self._decide_s += time.thread_time() - began
         if proposal is None:
             self._decisions += 1
             self._failed.add(job.signature)
             return False
         self._decisions += len(proposal.assignments)
-        self.start(job, proposal.assignments)
+        self.start(job, proposal.assignments, is_claimed=proposal.is_claimed)
         return True
 
     def start(self, job: SimJob, assignments: tuple[Assignment, ...], *, is_claimed: bool = False) -> LiveJob:
