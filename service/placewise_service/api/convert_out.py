@@ -206,10 +206,15 @@ class _ExcludedPart:
     def part(self, excluded: tuple[Excluded, ...]) -> bytes:
         """A PartitionResponse of these alone."""
         if excluded is not self._told:
-            message = decision_pb2.PartitionResponse()
+            answer = decision_pb2.PartitionResponse()
+            add = answer.excluded.add
             for item in excluded:
-                message.excluded.add(node=item.node, unit=item.unit, reason=_REASONS[item.reason], message=item.message)
-            self._part, self._told = message.SerializeToString(), excluded
+                message = add()
+                message.node = item.node
+                message.unit = item.unit
+                message.reason = _REASONS[item.reason]
+                message.message = item.message
+            self._part, self._told = answer.SerializeToString(), excluded
         return self._part
 
 
