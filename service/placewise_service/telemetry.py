@@ -1,7 +1,7 @@
 """What can be seen from outside: Prometheus metrics, structured logs, and traces where an endpoint is configured.
 
-Nothing here may fail or slow a decision: metric children are looked up once and kept, and without an endpoint a span
-is a shared object that does nothing. OpenTelemetry is imported only when it is used.
+Nothing here may fail or slow a decision: it is counted after the answer, metric children are looked up once and kept,
+and without an endpoint a span is a shared object that does nothing. OpenTelemetry is imported only when it is used.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from prometheus_client import (
 )
 
 from placewise_core.cluster import QueueState
+from placewise_service.afterwards import Afterwards
 from placewise_service.settings import LogSettings, OtelSettings
 
 # 50 µs … 5 s: a heuristic decision takes tens of microseconds, a deadline is at most seconds.
@@ -62,6 +63,7 @@ class Telemetry:
             "placewise_view_lag_seconds", "Age of the newest event a view has not seen.", "cluster", mode="livemax"
         )
         self._children: dict[tuple[str, ...], Any] = {}
+        self.afterwards = Afterwards()
         self._tracing = _Tracing(otel) if otel and otel.endpoint else None
 
     # -- what the engine reports ------------------------------------------------------------------------------
@@ -119,6 +121,7 @@ class Telemetry:
 
     def render(self) -> bytes:
         """The metrics in Prometheus' text format, over all worker processes."""
+        self.afterwards.run()
         if not self._is_shared:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
@@ -126,7 +129,8 @@ class Telemetry:
         return generate_latest(registry)
 
     def close(self) -> None:
-        """Sends what traces are left."""
+        """Counts what is left to count, and sends what traces are left."""
+        self.afterwards.run()
         if self._tracing:
             self._tracing.close()
 

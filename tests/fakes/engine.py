@@ -1,6 +1,5 @@
 """A real engine on the in-memory store and a manual clock."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -39,6 +38,6 @@ async def running_engine(
 
 
 async def logged(engine: Engine) -> bool:
-    """Everything decided so far is in the store's log. Records are written after the answers: the loop has to turn."""
-    await asyncio.sleep(0)
+    """Everything decided so far is in the store's log. Records are made after the answers."""
+    engine._common.telemetry.afterwards.run()
     return await engine._common.sink.flush()

@@ -308,7 +308,7 @@ async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.Mon
         with capture_logs() as lines:
             placed = await engine.place(place(make_job("a")))
             admitted = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("b"),)))
-            await asyncio.sleep(0)  # lines are written once the answer is on its way
+            assert await logged(engine)  # lines are written once the answer is on its way
         decided = {line["decision_id"]: line for line in lines if line["event"] == "decided"}
         assert decided.keys() == {placed.meta.decision_id, admitted.meta.decision_id}
         assert decided[placed.meta.decision_id]["rpc"] == "Place"

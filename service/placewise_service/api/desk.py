@@ -80,8 +80,7 @@ class Desk:
         started_s = self.clock.monotonic_s()
         code = "OK"
         self._in_flight += 1
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._show_in_flight)  # counted while the call waits or has its answer, not before it
+        self.telemetry.afterwards.add(self._show_in_flight)
         try:
             self._admit(rpc, started_s, deadline_s)
             principal = self._authenticator.authenticate(token)
@@ -101,7 +100,8 @@ class Desk:
             raise unforeseen(error, rpc.name) from None
         finally:
             self._leave()
-            loop.call_soon(self.telemetry.rpc, rpc.name, code, self.clock.monotonic_s() - started_s)
+            seconds = self.clock.monotonic_s() - started_s
+            self.telemetry.afterwards.add(self._count, rpc.name, code, seconds)
 
     def parse(self, rpc: Rpc, raw: bytes) -> Message:
         """The request in its binary form. Raises InvalidRequestError."""
@@ -139,9 +139,12 @@ class Desk:
 
     def _leave(self) -> None:
         self._in_flight -= 1
-        asyncio.get_running_loop().call_soon(self._show_in_flight)
         if self._in_flight == 0:
             self._idle.set()
+
+    def _count(self, rpc: str, code: str, seconds: float) -> None:
+        self.telemetry.rpc(rpc, code, seconds)
+        self._show_in_flight()
 
     def _show_in_flight(self) -> None:
         self.telemetry.in_flight(self._in_flight)

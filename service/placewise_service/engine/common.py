@@ -1,6 +1,5 @@
 """What the three questions share: the view to decide on, the record of what was decided, answers given again."""
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -90,7 +89,7 @@ class Common:
 
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
         """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""
-        asyncio.get_running_loop().call_soon(act, *args)
+        self.telemetry.afterwards.add(act, *args)
 
     def log(self, record: DecisionRecord, outcome: str) -> None:
         """Logs and counts one decision that was answered."""

@@ -97,10 +97,12 @@ class Engine:
 
     async def drain(self, timeout_s: float) -> None:
         """Writes out what the decision log still holds."""
+        self._common.telemetry.afterwards.run()
         await self._common.sink.close(timeout_s)
 
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
+        self._common.telemetry.afterwards.run()
         await ended((self._sweep, self._following))
         self._sweep = self._following = None
         await self._common.views.close()
