@@ -16,10 +16,14 @@ from placewise_core.decision import (
     AdmitDecision,
     AdmitPlan,
     DecisionMeta,
+    Excluded,
     JobDecision,
     Outcome,
+    PartitionDecision,
+    PartitionPlan,
     PlaceDecision,
     Reason,
+    Share,
     Verdict,
 )
 from placewise_core.errors import InvalidRequestError
@@ -229,3 +233,18 @@ def test_an_admission_drafted_ahead_is_the_one_written_afterwards() -> None:
     answer.draft(drafted)
     assert answer.final(drafted) == convert_out.admit_response(drafted, settings)
     assert answer.final(other) == convert_out.admit_response(other, settings)
+
+
+def test_each_partition_tells_its_own_excluded_units() -> None:
+    hot = (Excluded("n0", "gpu0", Reason.THERMAL_LIMIT, "too hot"), Excluded("n0", "gpu1", Reason.UNIT_BUSY))
+    down = (Excluded("n1", "cpu", Reason.NODE_DOWN, "down"),)
+    meta = DecisionMeta("d", "heat-island")
+    for excluded in (hot, hot, down, (), down, hot):  # the same again is not written again
+        plan = PartitionPlan(Outcome.PLACED, (Share("n2", "gpu3", 2.0, 3.0, 40.0, 0.5),), excluded=excluded)
+        message = convert_out.partition_response(PartitionDecision(plan, meta))
+        told = [(e.node, e.unit, decision_pb2.Reason.Name(e.reason), e.message) for e in message.excluded]
+        assert told == [(e.node, e.unit, e.reason.value, e.message) for e in excluded]
+        (share,) = message.shares
+        assert (share.node, share.unit, share.scale, share.predicted_seconds) == ("n2", "gpu3", 2.0, 3.0)
+        assert (share.predicted_peak_celsius, share.capability) == (40.0, 0.5)
+        assert (message.units, message.meta.decision_id) == (1, "d")

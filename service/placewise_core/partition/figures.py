@@ -19,6 +19,7 @@ class Figures:
     strongest_first: IntArray  # (U,) ties in node order
     serial: float  # C_s: mean over the nodes of what their CPU, memory and cache make up
     thermal: ThermalState  # (M,)
+    has_temperatures: bool  # of any node
     allowed_s: FloatArray  # (M,)
 
 

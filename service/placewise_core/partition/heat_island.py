@@ -93,6 +93,7 @@ class HeatIsland:
             strongest_first=np.argsort(-of_units, kind="stable"),
             serial=float(parts[:3].sum(axis=0).mean()),
             thermal=thermal,
+            has_temperatures=not np.isnan(thermal.now).all(),
             allowed_s=allowed_s(thermal),
         )
 
@@ -237,15 +238,20 @@ def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
 def _shares(
     task: DivisibleTask, chosen: Candidates, scales: FloatArray, seconds: FloatArray, figures: Figures
 ) -> tuple[Share, ...]:
-    units = figures.units
+    node_ids, names = figures.units.node_ids, figures.units.names
+    peaks = _peaks(task, chosen, seconds, figures) if figures.has_temperatures else [0.0] * len(seconds)
+    columns = (chosen.rows.tolist(), scales.tolist(), seconds.tolist(), peaks, chosen.capability.tolist())
+    rows = zip(*columns, strict=True)
+    return tuple([Share(node_ids[u], names[u], t, s, peak, c) for u, t, s, peak, c in rows])
+
+
+def _peaks(task: DivisibleTask, chosen: Candidates, seconds: FloatArray, figures: Figures) -> list[float]:
+    """°C each of them reaches; 0 where nobody knows."""
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
-    peaks = peak_celsius(figures.thermal.rows(units.node[chosen.rows]), working)
-    peaks[np.isnan(peaks)] = 0.0  # nobody knows
-    columns = (chosen.rows, scales, seconds, peaks, chosen.capability)
-    rows = zip(*[column.tolist() for column in columns], strict=True)
-    node_ids, names = units.node_ids, units.names
-    return tuple([Share(node_ids[u], names[u], t, s, peak, c) for u, t, s, peak, c in rows])
+    peaks = peak_celsius(figures.thermal.rows(figures.units.node[chosen.rows]), working)
+    told: list[float] = np.where(np.isnan(peaks), 0.0, peaks).tolist()
+    return told
 
 
 def _nothing(outcome: Outcome, q: float, blockers: tuple[Blocker, ...]) -> PartitionPlan:
