@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -88,6 +88,17 @@ class Telemetry:
     def view_lag(self, cluster: str, seconds: float) -> None:
         """How far this process's view is behind the store."""
         self._child("lag", self._view_lag, cluster).set(seconds)
+
+    def forget_all_but(self, clusters: Collection[str]) -> None:
+        """Shows no more what clusters were like that are gone. What was counted there stays counted.
+
+        Workers that share their metrics keep showing the last value: their files cannot take one back.
+        """
+        gauges = {"backlog": self._backlog, "delay": self._delay, "waiting": self._waiting, "lag": self._view_lag}
+        for key in [key for key in self._children if key[0] in gauges and key[1] not in clusters]:
+            del self._children[key]
+            if not self._is_shared:
+                gauges[key[0]].remove(*key[1:])
 
     def log_drops(self, count: int) -> None:
         """Decision records that were lost."""
@@ -173,6 +184,9 @@ class _Uncounted:
         return self
 
     def inc(self, amount: float = 1.0) -> None:
+        pass
+
+    def remove(self, *values: str) -> None:
         pass
 
     observe = set = inc

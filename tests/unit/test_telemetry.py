@@ -30,6 +30,22 @@ def test_a_decision_is_counted_once_in_each_metric() -> None:
     assert values[("placewise_decision_log_dropped_total",)] == 4
 
 
+def test_gauges_of_a_cluster_that_is_gone_go_and_its_counters_stay() -> None:
+    telemetry = Telemetry()
+    for cluster in ("gone", "here"):
+        telemetry.queue(cluster, QueueState("q", backlog_s=1.0))
+        telemetry.view_lag(cluster, 0.25)
+        telemetry.conflict(cluster)
+    telemetry.forget_all_but({"here"})
+    assert {key[0] for key in samples(telemetry) if "gone" in key} == {
+        "placewise_conflicts_total",
+        "placewise_conflicts_created",
+    }
+    assert samples(telemetry)["placewise_view_lag_seconds", "here"] == 0.25
+    telemetry.view_lag("gone", 0.5)  # a cluster of that name again
+    assert samples(telemetry)["placewise_view_lag_seconds", "gone"] == 0.5
+
+
 def samples(telemetry: Telemetry) -> dict[tuple[str, ...], float]:
     order = ("cluster", "queue", "rpc", "policy", "outcome", "code")
     found = {}

@@ -217,6 +217,7 @@ class Engine:
     async def _expire_reservations(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRY_PERIOD_S)
+            self._common.telemetry.forget_all_but({live.cluster for live in self._common.views})
             for live in self._common.views:
                 self._common.telemetry.view_lag(live.cluster, live.lag_s)
                 if any(job.state is RunState.RESERVED for job in live.view.jobs.values()):
