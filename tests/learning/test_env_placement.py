@@ -1,5 +1,7 @@
 """PlacementEnv: Gymnasium's checker, masks, ends of episodes, determinism, and the service's own observation."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from placewise_core.features import Encoder
 from placewise_core.view import ClusterView
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
-from placewise_training.sim.env import EnvConfig, PlacementEnv, vector_env
+from placewise_training.sim.env import EnvConfig, PlacementEnv
+from placewise_training.sim.env_vector import PlacementVectorEnv
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.truths import make_truth
@@ -180,7 +183,7 @@ def test_the_observation_is_the_services_own() -> None:
 
 
 def test_vectorised_environments_step_together_and_alike() -> None:
-    envs = vector_env(SHORT, 3)
+    envs = PlacementVectorEnv(SHORT, 3)
     seen, _ = envs.reset(seed=[0, 1, 0])
     for _ in range(30):
         actions = seen["action_mask"].argmax(axis=1)
@@ -188,3 +191,25 @@ def test_vectorised_environments_step_together_and_alike() -> None:
         assert seen["nodes"].shape[0] == rewards.shape[0] == 3
         np.testing.assert_array_equal(seen["nodes"][0], seen["nodes"][2])
     envs.close()
+
+
+def test_stepping_together_gives_what_gymnasiums_own_vector_gives() -> None:
+    """Over several episodes each, with actions the mask forbids among them."""
+    ours = PlacementVectorEnv(SHORT, 2)
+    theirs = gymnasium.vector.SyncVectorEnv([lambda: PlacementEnv(SHORT)] * 2)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    rng = np.random.default_rng(2)
+    steps: list[Any] = [ours.reset(seed=5), theirs.reset(seed=5)]
+    restarts = 0
+    for _ in range(400):
+        for mine, other in zip(steps[0][:-1], steps[1][:-1], strict=True):
+            np.testing.assert_equal(mine, other)
+        assert steps[0][-1].keys() == steps[1][-1].keys()
+        for name, values in steps[0][-1].items():
+            np.testing.assert_array_equal(values, steps[1][-1][name])
+        restarts += "_event_hash" in steps[0][-1]
+        mask = steps[0][0]["action_mask"]
+        actions = (rng.random(mask.shape) * (mask + 1e-3)).argmax(axis=1)
+        steps = [ours.step(actions), theirs.step(actions)]
+    assert restarts > 2

@@ -94,7 +94,7 @@ class GangBuilder:
 
     def is_stuck(self) -> bool:
         """True if no action is possible."""
-        return not any(self._role_mask(role).any() for role in _ROLES)
+        return not (self._role_mask(Role.WORKER).any() or self._role_mask(Role.PARAMETER_SERVER).any())
 
     def _role_mask(self, role: Role) -> BoolArray:
         if not self._left[role]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from placewise_core.place.registry import placement_policies
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.env import EnvConfig, vector_env
+from placewise_training.sim.env import EnvConfig
+from placewise_training.sim.env_vector import PlacementVectorEnv
 from placewise_training.sim.hardware import harmony_cluster, philly_cluster
 from placewise_training.sim.runs import Contender, Setting, simulate
 from placewise_training.sim.traces import TraceJob, TraceMapping, read_trace
@@ -55,7 +56,7 @@ def philly_s(trace: str, policy: str) -> tuple[float, int]:
 
 def env_steps_per_s() -> float:
     """Steps per second over several environments, random allowed actions."""
-    envs = vector_env(EnvConfig(), _ENVIRONMENTS)
+    envs = PlacementVectorEnv(EnvConfig(), _ENVIRONMENTS)
     rng = np.random.default_rng(0)
     seen, _ = envs.reset(seed=0)
     began = time.process_time()

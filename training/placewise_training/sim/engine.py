@@ -53,7 +53,9 @@ class Simulation:
         admission: AdmissionPolicy | None = None,
         options: SimOptions | None = None,
         seed: int = 0,
+        fits: dict[tuple[object, ...], bool] | None = None,
     ) -> None:
+        """`fits`: which gangs could ever fit these nodes, by earlier runs on them; this one adds what it finds."""
         self.options = options or SimOptions()
         self.speed = speed
         self.policy = policy
@@ -76,7 +78,7 @@ class Simulation:
         self._more_arrivals = True
         self._dirty: dict[str, None] = {}
         self._failed: set[tuple[object, ...]] = set()
-        self._fits: dict[tuple[object, ...], bool] = {}
+        self._fits = {} if fits is None else fits
         self._emptied: ClusterView | None = None  # what could ever fit is asked of; until nodes come or go
         self._impossible: list[str] = []
         self._tick_pushed = False
@@ -372,7 +374,7 @@ class Simulation:
         else:
             self._set_state(fault)
         self._failed.clear()
-        self._fits.clear()
+        self._fits = {}
         self._emptied = None
         self.metrics.cluster_changed(self.now_s, self.view)
 

@@ -31,6 +31,7 @@ from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload
 
 Observation = dict[str, NDArray[Any]]
+STEP_INFO = ("intervals", "interval", "is_invalid")  # what `info` always holds; more when an episode ends
 _BOUND = 1e4  # features are scaled to the order of 1; the checker wants a bound
 
 
@@ -54,14 +55,12 @@ class EnvConfig:
     invalid_penalty: float = 1.0
 
 
-def vector_env(config: EnvConfig, count: int) -> gymnasium.vector.SyncVectorEnv:
-    """`count` environments stepped together in this process; finished ones restart at the next step."""
-    return gymnasium.vector.SyncVectorEnv([lambda: PlacementEnv(config)] * count, copy=False)
-
-
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     """Observation: nodes (M, F), jobs (J, F), placement (J, M, 2), job_mask (J,), current (J,) one-hot,
     action_mask (2M,). An action the mask forbids changes nothing and costs `invalid_penalty`.
+
+    `seen` holds the present observation, `fits` which gangs could ever fit; whoever steps several environments together
+    may put arrays and a dict of its own there.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
@@ -82,9 +81,13 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             }
         )  # type: ignore[assignment]
         self.simulation: Simulation | None = None
+        self.seen: Observation = {
+            name: np.zeros(space.shape, dtype=space.dtype)
+            for name, space in self.observation_space.spaces.items()  # type: ignore[attr-defined]
+        }
         self._encoder = Encoder(most_jobs=j)
+        self.fits: dict[tuple[object, ...], bool] = {}
         self._batch: list[SimJob] = []
-        self._seen: Observation = {}
         self._next = 0  # index into the batch of the job being placed
         self._builder: GangBuilder | None = None
         self._interval = 0
@@ -96,34 +99,49 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """`options["workload_seed"]` pins the jobs; otherwise they come from the environment's own generator."""
+        info = self.reset_in_place(seed, options)
+        return self._copied(), info
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated, info = self.step_in_place(int(action))
+        return self._copied(), reward, terminated, truncated, info
+
+    def reset_in_place(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """As `reset`; the observation is in `seen`."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31))
         workload_seed = int((options or {}).get("workload_seed", drawn))
         truth = make_truth(self.config.truth, workload_seed)
         jobs = self.config.workload(truth, workload_seed)
-        self.simulation = Simulation(self._nodes, jobs, truth, None, options=SimOptions(), seed=workload_seed)
+        self.simulation = Simulation(
+            self._nodes, jobs, truth, None, options=SimOptions(), seed=workload_seed, fits=self.fits
+        )
         self._batch, self._next, self._builder = [], 0, None
         self._interval = 0
         self._progress = self._waited_s = 0.0
         _, intervals = self._advance()
-        return self._observe(), self._info(intervals)
+        self._observe()
+        return self._info(intervals)
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step_in_place(self, action: int) -> tuple[float, bool, bool, dict[str, Any]]:
+        """As `step`; the observation is in `seen`."""
         if self._builder is None:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset()")
-        if not self._seen["action_mask"][int(action)]:
-            return self._observe(), -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
-        self._builder.apply(int(action))
+        if not self.seen["action_mask"][action]:
+            return -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
+        self._builder.apply(action)
         if self._builder.is_complete:
             self._start_current()
         elif self._builder.is_stuck():
             self._skip_current()
         else:
-            return self._observe_again(), 0.0, False, False, self._info(0)
+            self._observe_again()
+            return 0.0, False, False, self._info(0)
         reward, intervals = self._advance()
         terminated = self._simulation.is_over
         truncated = not terminated and not self.has_decision
-        return self._observe(), reward, terminated, truncated, self._info(intervals)
+        self._observe()
+        return reward, terminated, truncated, self._info(intervals)
 
     # -- the decision process -----------------------------------------------------------------------------------
 
@@ -212,45 +230,37 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             return np.zeros(int(self.action_space.n), dtype=np.bool_)
         return self._builder.mask()
 
-    def _observe(self) -> Observation:
+    def _observe(self) -> None:
         """Everything anew; `_observe_again` is its equal after one more task of the same job."""
-        sim = self._simulation
+        sim, seen = self._simulation, self.seen
         jobs, current, placed = self.batch()
-        seen = self._encoder.encode(sim.view, jobs, sim.now_s, current=current, placed=placed)
-        most, count = self.config.most_jobs, len(seen.jobs)
-        padded: Observation = {
-            "nodes": seen.nodes,
-            "jobs": np.zeros((most, JOB_FEATURES), dtype=np.float32),
-            "placement": np.zeros((most, sim.view.size, 2), dtype=np.float32),
-            "job_mask": np.zeros(most, dtype=np.int8),
-            "current": np.zeros(most, dtype=np.int8),
-            "action_mask": self.action_mask().astype(np.int8),
-        }
-        padded["jobs"][:count] = seen.jobs
-        padded["placement"][:count] = seen.placement
-        padded["job_mask"][:count] = 1
-        if seen.current >= 0:
-            padded["current"][seen.current] = 1
-        self._seen = padded
-        return self._copied()
+        tokens = self._encoder.encode(sim.view, jobs, sim.now_s, current=current, placed=placed)
+        count = len(tokens.jobs)
+        seen["nodes"][:] = tokens.nodes
+        for name, values in (("jobs", tokens.jobs), ("placement", tokens.placement), ("job_mask", 1)):
+            seen[name][:count] = values
+            seen[name][count:] = 0
+        seen["current"][:] = 0
+        if tokens.current >= 0:
+            seen["current"][tokens.current] = 1
+        seen["action_mask"][:] = self.action_mask()
 
-    def _observe_again(self) -> Observation:
+    def _observe_again(self) -> None:
         """The current job is always the first token of the batch: only it, the nodes and the mask have changed."""
         assert self._builder is not None
-        view = self._simulation.view
-        self._seen["nodes"] = self._encoder.encode_nodes(view, self._simulation.now_s)
-        self._seen["action_mask"] = self.action_mask().astype(np.int8)
-        tokens = Tokens(self._seen["nodes"], self._seen["jobs"], self._seen["placement"], 0)
+        view, seen = self._simulation.view, self.seen
+        seen["nodes"][:] = self._encoder.encode_nodes(view, self._simulation.now_s)
+        seen["action_mask"][:] = self._builder.mask()
+        tokens = Tokens(seen["nodes"], seen["jobs"], seen["placement"], 0)
         self._encoder.update_new(tokens, 0, self._builder.job, self._builder.assignments, view)
-        return self._copied()
 
     def _copied(self) -> Observation:
         """What is given away is the caller's."""
-        return {name: array.copy() for name, array in self._seen.items()}
+        return {name: array.copy() for name, array in self.seen.items()}
 
     def _info(self, intervals: int, *, is_invalid: bool = False) -> dict[str, Any]:
         sim = self._simulation
-        info: dict[str, Any] = {"intervals": intervals, "interval": self._interval, "is_invalid": is_invalid}
+        info: dict[str, Any] = dict(zip(STEP_INFO, (intervals, self._interval, is_invalid), strict=True))
         if self._builder is None:
             info["avg_jct_s"] = sim.metrics.jct.mean
             info["event_hash"] = sim.hash.hexdigest()
