@@ -2,12 +2,84 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
 import pytest
-from tests.contract.adapter_conformance import AdapterConformance
+from tests.contract.adapter_conformance import AdapterConformance, Clock, World
 from tests.fakes.memory_host import MemoryHost
+from tests.fakes.oracle import Oracle, OracleServer
+
+from placewise_client.adapter.native import Stage
 
 
 class TestMemoryHost(AdapterConformance):
     @pytest.fixture
     async def host(self) -> MemoryHost:
         return MemoryHost()
+
+
+class HostWithNews(MemoryHost):
+    """Is looked at when it says so, not all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> bool:
+        await self.news.wait()
+        self.news.clear()
+        return True
+
+
+class SlowReports:
+    """The service's client, whose reports of events take until `gate` is set."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.gate = asyncio.Event()
+        self.is_asked = False
+
+    async def report_job_events(self, *args: Any, **options: Any) -> Any:
+        self.is_asked = True
+        await self.gate.wait()
+        return await self._client.report_job_events(*args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_true():  # noqa: ASYNC110 - what is waited for happens in the adapter and says nothing
+            await asyncio.sleep(0.005)
+
+
+async def test_a_report_that_takes_long_holds_up_no_decision() -> None:
+    clock = Clock()
+    server = await OracleServer(Oracle(now=clock)).start()
+    host = HostWithNews()
+    world = World(host, server, clock)
+    await host.add_nodes(4, 8)
+    slow = SlowReports(world.loop.client)
+    world.loop.reporter.client = slow  # type: ignore[assignment]  # all of a client that is used here
+    running = asyncio.create_task(world.loop.run())
+    first = await host.submit(1, 4)
+    host.news.set()
+    await until(lambda: host.jobs[first].stage is Stage.APPLIED)
+    await host.run_scheduler()
+    host.news.set()
+    await until(lambda: slow.is_asked)
+    second = await host.submit(1, 4)
+    host.news.set()
+    await until(lambda: host.jobs[second].stage is Stage.APPLIED)
+    assert world.kinds(first) == []
+    slow.gate.set()
+    await until(lambda: world.kinds(first) == ["STARTED"])
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await world.loop.client.close()
+    await server.stop()

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+import uvloop
+
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.adapter.loop import AdapterLoop
@@ -152,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"placewise-slurm: {problem}", file=sys.stderr)
         return EXIT_UNREACHABLE if problems else 0
     try:
-        asyncio.run(_run_until_signal(config))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run_until_signal(config))
     except OSError as error:  # a port is taken: most likely by another bridge
         print(f"placewise-slurm: {error}", file=sys.stderr)
         return EXIT_UNREACHABLE

@@ -64,6 +64,7 @@ class AdapterLoop:
     _nodes: Sequence[Node] = ()
     _are_nodes_due: bool = False
     _synced_at_s: float = float("-inf")
+    _reporting: asyncio.Task[bool] | None = None
 
     def __post_init__(self) -> None:
         self._breaker = Breaker(clock=self.clock)
@@ -72,10 +73,22 @@ class AdapterLoop:
         self.reporter = OutcomeReporter(*parts)
 
     async def run(self) -> None:
-        """Passes until it is cancelled."""
-        while True:
-            await self.run_pass(full=self.clock() - self._synced_at_s >= self.settings.resync_s)
-            await self.native_wait()
+        """Passes until it is cancelled. What there is to report is sent while the next news are waited for."""
+        try:
+            while True:
+                await self._look(full=self.clock() - self._synced_at_s >= self.settings.resync_s)
+                self._report_meanwhile()
+                await self.native_wait()
+        finally:
+            if self._reporting is not None:
+                self._reporting.cancel()
+
+    def _report_meanwhile(self) -> None:
+        if self._reporting is not None and self._reporting.done():
+            self._reporting.result()  # what it cannot deliver it keeps; anything else ends the loop, as it would in it
+            self._reporting = None
+        if self._reporting is None and self.reporter.backlog:
+            self._reporting = asyncio.create_task(self.reporter.flush())
 
     async def native_wait(self) -> None:
         """Sleeps until the host has news or something is due by time."""
@@ -87,6 +100,11 @@ class AdapterLoop:
 
     async def run_pass(self, full: bool) -> None:
         """One look at the host and all that follows from it."""
+        await self._look(full)
+        await self.reporter.flush()
+
+    async def _look(self, full: bool) -> None:
+        """A pass but for what is only to be reported: nobody waits for that."""
         self.metrics.passes.inc()
         try:
             state = await self.native.observe(full)
@@ -104,7 +122,6 @@ class AdapterLoop:
             self.decider.wake()
         await self._serve_waiting()
         await self._take_back_overdue()
-        await self.reporter.flush()
 
     def _idle_s(self) -> float:
         until_resync_s = max(0.0, self._synced_at_s + self.settings.resync_s - self.clock())

@@ -6,6 +6,7 @@ at the next start.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -51,6 +52,8 @@ class OutcomeReporter:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     _waiting: list[JobEvent] = field(default_factory=list)
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _under_way: int = 0  # of those that wait, the first so many are being sent
     _said: set[tuple[str, int]] = field(default_factory=set)
     _nodes: dict[str, bytes] = field(default_factory=dict)
     _told: Sequence[Node] | None = None
@@ -141,25 +144,37 @@ class OutcomeReporter:
 
     async def flush(self) -> bool:
         """Sends what waits, in order. False where something could not be delivered (it stays for the next time)."""
-        while self._waiting:
-            batch = self._waiting[:_PER_REQUEST]
-            if self.breaker.is_open():
-                return False
-            try:
-                request = ReportJobEventsRequest(cluster=self.settings.cluster, events=batch)
-                await self.client.report_job_events(request, timeout_s=_TIMEOUT_S, retry=None)
-            except InvalidRequestError as error:
-                # It would be refused for ever and hold up everything behind it.
-                log.exception("the service refused %d events: %s", len(batch), error)
-                self.metrics.events_dropped.inc(by=len(batch))
-            except PlacewiseError as error:
-                self.breaker.fail(error.reason)
-                return False
-            else:
-                self.breaker.succeed()
-                for event in batch:
-                    self.metrics.events.inc(JobEvent.Kind.Name(event.kind).lower())
-            del self._waiting[: len(batch)]
+        async with self._sending:  # one at a time, or events could overtake each other
+            while self._waiting:
+                batch = self._waiting[:_PER_REQUEST]
+                if self.breaker.is_open():
+                    return False
+                self._under_way = len(batch)
+                try:
+                    is_over = await self._send(batch)
+                finally:
+                    self._under_way = 0
+                if not is_over:
+                    return False
+                del self._waiting[: len(batch)]
+            return True
+
+    async def _send(self, batch: list[JobEvent]) -> bool:
+        """Whether the service has them, or will never take them."""
+        try:
+            request = ReportJobEventsRequest(cluster=self.settings.cluster, events=batch)
+            await self.client.report_job_events(request, timeout_s=_TIMEOUT_S, retry=None)
+        except InvalidRequestError as error:
+            # It would be refused for ever and hold up everything behind it.
+            log.exception("the service refused %d events: %s", len(batch), error)
+            self.metrics.events_dropped.inc(by=len(batch))
+        except PlacewiseError as error:
+            self.breaker.fail(error.reason)
+            return False
+        else:
+            self.breaker.succeed()
+            for event in batch:
+                self.metrics.events.inc(JobEvent.Kind.Name(event.kind).lower())
         return True
 
     def is_refresh_due(self) -> bool:
@@ -213,7 +228,7 @@ class OutcomeReporter:
             return False
         self._said.add(said)
         if len(self._waiting) >= _MOST_WAITING:
-            del self._waiting[0]
+            del self._waiting[self._under_way]
             self.metrics.events_dropped.inc()
         self._waiting.append(event)
         return True
