@@ -37,7 +37,7 @@ class RoomArrays(NodeArrays):
     def feasible_on(self, m: int, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
         """`feasible` for the one node m, usability and labels aside: cheap, for after a claim."""
         if self.is_plain(demand, group, sharing):
-            return False not in (self.plain_free[:, m] >= self._need(demand)[2][:, 0]).tolist()  # all() takes longer
+            return self.plain_feasible_on(m, demand)
         rows = demand > 0
         rows[GPUS] = False  # counted per GPU, not in the pool: a shared one may be promised more than once
         if (self.free[rows, m] < demand[rows]).any():
@@ -55,6 +55,10 @@ class RoomArrays(NodeArrays):
     def plain_feasible(self, demand: FloatArray) -> BoolArray:
         """(M,) nodes with room for one task of a plain demand, usable or not."""
         return np.asarray(np.logical_and.reduce(self.plain_free >= self._need(demand)[2], axis=0))
+
+    def plain_feasible_on(self, m: int, demand: FloatArray) -> bool:
+        """`plain_feasible` for the one node m."""
+        return False not in (self.plain_free[:, m] >= self._need(demand)[2][:, 0]).tolist()  # all() takes longer
 
     def _need(self, demand: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """The rows that a plain demand asks for, (K,), the amounts in them, (K, 1), GPUs counted whole, and the least

@@ -46,9 +46,9 @@ class Consolidate(ScoredPolicy):
     def _tasks_taken(self, task: TaskContext) -> FloatArray:
         """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""
         view = task.view
-        if len(task.job.groups) == 1 and task.is_plain:
+        if len(task.job.groups) == 1 and task.rooms is not None:
             most = min(task.remaining, task.group.max_per_node or task.remaining)
-            rooms = np.minimum(view.plain_rooms(task.demand), float(most))
+            rooms = np.minimum(task.rooms, float(most))
             rooms *= task.mask
             return rooms
         begun = {id(group) for group, _ in task.placed}

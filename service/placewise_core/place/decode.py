@@ -155,7 +155,8 @@ class _Decoder:
         if demand is None:
             return False
         is_plain = self.view.is_plain(demand, group, self.job.gpu_sharing)
-        mask = self._mask(demand, group, is_plain)
+        rooms = self.view.plain_rooms(demand) if is_plain and self._fills else None
+        mask = self._mask(demand, group, is_plain, rooms)
         if self._counts_first and is_plain and self._lacks_rooms(demand, mask, len(names)):
             return False
         task = TaskContext(
@@ -170,6 +171,7 @@ class _Decoder:
             remaining=self.remaining,
             context=self.context,
             is_plain=is_plain,
+            rooms=rooms,
         )
         self.current = task
         on_node: dict[int, int] = {}
@@ -180,29 +182,30 @@ class _Decoder:
             if m < 0:
                 return False
             count = 1
-            if left > 1 and is_plain and self._fills:
+            if left > 1 and task.rooms is not None:
                 at_most = min(left, group.max_per_node - on_node.get(m, 0)) if group.max_per_node else left
-                count = int(min(at_most, self.view.plain_rooms(demand)[m]))
+                count = int(min(at_most, task.rooms[m]))
                 if count > 1:
                     gpus = self.view.first_free_gpus(m, count * len(gpus))
             self._claim(task, m, names[-left:][:count], gpus)
             left -= count
             if left:
                 task.mask[m] = self._takes_more(task, m, on_node, count)
+                if rooms is not None:
+                    task.rooms = self.view.plain_rooms(demand)
         return True
 
-    def _mask(self, demand: FloatArray, group: TaskGroup, is_plain: bool) -> BoolArray:
+    def _mask(self, demand: FloatArray, group: TaskGroup, is_plain: bool, rooms: FloatArray | None) -> BoolArray:
         """(M,) nodes that one task of the group may go to."""
         if not is_plain:
             return self.view.feasible(demand, group, self.job.gpu_sharing, self.usable)
-        # Whoever fills nodes asks for the rooms anyhow.
-        has_room = self.view.plain_rooms(demand) >= 1.0 if self._fills else self.view.plain_feasible(demand)
+        has_room = self.view.plain_feasible(demand) if rooms is None else rooms >= 1.0
         has_room &= self.usable
         return has_room if not group.node_selector else has_room & self.view.selected(group)
 
     def _lacks_rooms(self, demand: FloatArray, mask: BoolArray, count: int) -> bool:
         """True where so many tasks of a plain demand fit in no way: nothing need be claimed to see that."""
-        if np.count_nonzero(mask) >= count:
+        if len(mask.nonzero()[0]) >= count:
             return False
         return bool(self.view.plain_rooms(demand).sum(where=mask) < count)
 
@@ -213,6 +216,8 @@ class _Decoder:
             on_node[m] = on_node.get(m, 0) + count
             if on_node[m] >= most:
                 return False
+        if task.is_plain:
+            return self.view.plain_feasible_on(m, task.demand)
         return self.view.feasible_on(m, task.demand, task.group, task.sharing)
 
     def _choose(self, task: TaskContext) -> tuple[int, tuple[int, ...]]:

@@ -47,9 +47,9 @@ def predict(
 ) -> Prediction:
     """For a placement that is on the view."""
     units = _units(assignments, view)
-    nodes = sorted({view.index[name] for name in {a.node for a in assignments} if name in view.index})
-    slowed = {t.job_id for unit in units for t in view.tenants(*unit)} - {job.id}
+    nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
     others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])
+    slowed = {t.job_id for unit in units for t in view.tenants(*unit)} if units else ()
     return Prediction(
         speed=_slowest(job, units, view, interference) * solo_speed(job, assignments),
         neighbours=tuple(

@@ -42,6 +42,7 @@ class TaskContext:
     """One task of a gang about to be given a node, after `placed` tasks of the same job were tentatively claimed.
 
     `mask` (M,) marks the nodes it may go to; `demand` is (R,). `is_plain`: as ClusterView.is_plain says of it.
+    `rooms` (M,): its plain rooms, for scorers that fill nodes; None for others, and where it is not plain.
     """
 
     job: Job
@@ -55,6 +56,7 @@ class TaskContext:
     remaining: int  # tasks of the gang still to place, this one included
     context: PlaceContext
     is_plain: bool
+    rooms: FloatArray | None = None
 
 
 @frozen
