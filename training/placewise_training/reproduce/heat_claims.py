@@ -4,8 +4,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_not_worse, number, percent, verdict_of
-from placewise_training.reproduce.heat_lab import EQUAL, PREDICTION, READINGS, SCHEME, THERMOSTAT
+from placewise_training.reproduce.claims import (
+    Claim,
+    Judgement,
+    Verdict,
+    judge_change,
+    judge_not_worse,
+    number,
+    percent,
+    verdict_of,
+)
+from placewise_training.reproduce.heat_lab import EQUAL, ONE_NODE, PREDICTION, READINGS, SCHEME, THERMOSTAT
 from placewise_training.reproduce.results import Results
 
 ALGORITHM, ALONE, ALL = "Algorithm 3", "one unit", "all units"
@@ -72,6 +81,12 @@ def _algorithm_is_best(results: Results) -> Judgement:
     return Judgement(Verdict.REPRODUCED if max(excess) <= 0.1 else Verdict.PARTLY, said, why)
 
 
+def _why_plain(results: Results, verdict: Verdict) -> str:
+    changes = (f"{r} {percent(results.change(_E, [r], 'spread', SCHEME, ONE_NODE))}" for r in READINGS)
+    completion = (f"{r} {percent(results.change(_E, [r], 'completion', SCHEME, ONE_NODE))}" for r in READINGS)
+    return f"By reading: {', '.join(changes)}. Completion: {', '.join(completion)}."
+
+
 _MISJUDGED = (
     "Equations (5) and (6) see clock and memory, not cores: they take a weak node for about half of a strong one where "
     "it is a third. Where tasks overlap, shares no longer decide which node is busy for how long: the queue does."
@@ -102,6 +117,13 @@ def claims() -> list[Claim]:
             "Computing performance is kept: completion against conventional",
             "not worse (no number)",
             judge_not_worse(_E, tuple(READINGS), "completion", SCHEME, [EQUAL], 0.0),
+        ),
+        Claim(
+            "plain",
+            "The scheme spreads heat more evenly than consolidation, one node a task",
+            "–",
+            judge_change(_E, tuple(READINGS), "spread", SCHEME, [ONE_NODE], 0.0, _why_plain),
+            is_beyond=True,
         ),
         Claim("algorithm3", "Algorithm 3 picks the number of units", "no number", _algorithm_is_best),
         Claim(

@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent, verdict_of
-from placewise_training.reproduce.ldwp_runs import BASELINES, ECT, IAWP, LDWP, WRITTEN
+from placewise_training.reproduce.claims import (
+    Claim,
+    Judgement,
+    Verdict,
+    judged_worst,
+    number,
+    percent,
+    verdict_of,
+)
+from placewise_training.reproduce.ldwp_runs import BASELINES, ECT, IAWP, LDWP, PLAIN, WRITTEN
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate, estimate
 
@@ -42,6 +50,13 @@ def claims() -> list[Claim]:
             "Over all numbers of nodes and all rates it is 26.9 % above Random, ECT and PATS",
             "–",
             _judge_anywhere,
+            is_beyond=True,
+        ),
+        Claim(
+            "plain",
+            "Over all of them it is above consolidation, and above ECT with the shortest remaining first",
+            "–",
+            _judge_plain,
             is_beyond=True,
         ),
         Claim("bound", "It is within a tenth of what any scheduler could do", "–", _judge_bound, is_beyond=True),
@@ -237,16 +252,29 @@ def _judge_pretraining(results: Results) -> Judgement:
     return Judgement(verdict, f"{number(with_it)} instead of {number(without)}", f"Seed by seed {percent(change)}.")
 
 
-def _judge_anywhere(results: Results) -> Judgement:
+def _anywhere(results: Results, ours: str, theirs: Sequence[str]) -> Estimate:
+    """Relative change of throughput over all numbers of nodes and all rates, paired by seed; a seed's mean."""
     settings = sorted({(e, s) for e, s, _ in results.runs if e in ("nodes", "rates")})
     by_seed: dict[int, list[float]] = {}
     for experiment, setting in settings:
-        own = results.values(experiment, setting, LDWP, "throughput")
-        for other in BASELINES:
+        own = results.values(experiment, setting, ours, "throughput")
+        for other in theirs:
             found = results.values(experiment, setting, other, "throughput")
             for seed in set(own) & set(found):
                 by_seed.setdefault(seed, []).append(own[seed] / found[seed] - 1.0)
-    change = estimate([float(np.mean(changes)) for _, changes in sorted(by_seed.items())])
+    return estimate([float(np.mean(changes)) for _, changes in sorted(by_seed.items())])
+
+
+def _judge_plain(results: Results) -> Judgement:
+    changes = {other: _anywhere(results, LDWP, (other,)) for other in PLAIN}
+    verdict = judged_worst(list(changes.values()), 0.0, is_lower_better=False)
+    said = ", ".join(f"{percent(change)} vs {other}" for other, change in changes.items())
+    iawp = ", ".join(f"{percent(_anywhere(results, IAWP, (other,)))} vs {other}" for other in PLAIN)
+    return Judgement(verdict, said, f"Throughput. Without learning ({IAWP}): {iawp}.")
+
+
+def _judge_anywhere(results: Results) -> Judgement:
+    change = _anywhere(results, LDWP, BASELINES)
     verdict = verdict_of(Estimate(-change.mean, change.half_width, change.count), -0.269)
     return Judgement(verdict, percent(change), "The paper does not say what its average is over.")
 

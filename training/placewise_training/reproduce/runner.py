@@ -32,7 +32,7 @@ def run(
     trials. What is `known` already is not run again.
     """
     known = known or Results(sittings=0)
-    results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings + 1)
+    results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings)
     began = time.perf_counter() - known.wall_s
     done, last = 0, next(iter(seeds), 0)
     try:
@@ -48,6 +48,7 @@ def run(
             if seed in known.runs.get(cell, ()):
                 results.add(cell, seed, known.runs[cell][seed])
             elif cell not in results.missing:
+                results.sittings = known.sittings + 1
                 try:
                     results.add(cell, seed, experiment.trial(setting, method, seed))
                 except NeedsBundleError as error:
