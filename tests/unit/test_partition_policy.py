@@ -210,6 +210,14 @@ def test_what_is_kept_from_question_to_question_follows_the_cluster() -> None:
     assert len(set(told)) == 5  # free, busy, stale, hot, draining
 
 
+def test_hundreds_are_named_one_by_one_only_when_explained() -> None:
+    view = cluster_of(tuple(replace(node(f"n{i}"), state=NodeState.DOWN) for i in range(300)))
+    for is_explaining, named in ((False, 256), (True, 300), (False, 256)):
+        asked = DivisibleTask("t", 100.0), view, PartitionContext(NOW_S, (), is_explaining)
+        plan = POLICY.partition(*asked)
+        assert (len(plan.excluded), plan.blockers[0].nodes) == (named, 300)
+
+
 # -- heat -----------------------------------------------------------------------------------------------------------
 
 
