@@ -139,6 +139,16 @@ class Watched:
         """From the answer to the creation to the sight of the binding, sorted."""
         return sorted((self.bound_s[name] - self.created_s[name]) * 1e3 for name in names)
 
+    def gang_latencies_ms(self, names: Iterable[str]) -> list[float]:
+        """Of each gang of these pods: from the creation of its last pod to the last binding."""
+        gangs: dict[str, list[str]] = {}
+        for name in names:
+            gangs.setdefault(name.rsplit("-", 1)[0], []).append(name)
+        return [
+            (max(self.bound_s[name] for name in pods) - max(self.created_s[name] for name in pods)) * 1e3
+            for pods in gangs.values()
+        ]
+
     def on_nodes(self, gang: str) -> Counter[str]:
         """Pods of a gang by node."""
         return Counter(node for name, node in self.node.items() if name.rsplit("-", 1)[0] == gang)
