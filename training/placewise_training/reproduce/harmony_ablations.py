@@ -15,7 +15,7 @@ import numpy as np
 
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper, Trial
-from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, Scenario, run
+from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.bundles import POLICY_ENCODER, Bundle
 from placewise_training.sim.statistics import Estimate, paired_change
@@ -39,7 +39,7 @@ DESIGN: Mapping[str, tuple[Sequence[int], int, int]] = {
 }
 JUDGED_SEEDS = 5  # simulations of each trained policy
 INTERVALS = (10, 20, 40, 70)  # minutes; Fig. 12 with a policy trained for each
-_YARDSTICKS = ("load-balance", CONSOLIDATE)
+_YARDSTICKS = ("load-balance", CONSOLIDATE, SHORTEST)
 _JCT = Metric("jct", "mean JCT", "intervals")
 _METRICS = (_JCT, Metric("relative", "JCT vs load-balance", "%", scale=100.0))
 
