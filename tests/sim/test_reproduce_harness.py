@@ -107,6 +107,11 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
     assert both["claims"] == once["claims"]
     asks_for("ours", "theirs", seeds=3, options=("--resume",))
     assert {seed for _, seed in asked} == {2}
+    kept = json.loads((tmp_path / "made-up.json").read_text())
+    del kept["experiments"][0]["rows"][0]["metrics"]["time"]["values"]
+    (tmp_path / "made-up.json").write_text(json.dumps(kept))
+    asks_for("ours", "theirs", options=("--resume",))
+    assert asked == [("ours", 0), ("ours", 1)], "what each seed gave is not there"
     assert CliRunner().invoke(reproduce_app, ["qos", "--resume"]).exit_code != 0
 
 

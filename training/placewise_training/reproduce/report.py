@@ -119,9 +119,9 @@ def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
 
 
 def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outcome]:
-    """By seed; none where the row lacks one of today's metrics."""
+    """By seed; none where the row lacks one of today's metrics, or what each seed gave."""
     scales = {metric.name: metric.scale for metric in experiment.metrics}
-    if row["metrics"].keys() != scales.keys():
+    if row["metrics"].keys() != scales.keys() or not all("values" in metric for metric in row["metrics"].values()):
         return {}
     values: dict[int, dict[str, float]] = {}
     for name, metric in row["metrics"].items():
