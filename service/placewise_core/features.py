@@ -111,6 +111,17 @@ class Encoder:
         placement = _placement(where, view.size, rows)
         return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
 
+    def encode_new(self, batch: Sequence[Job]) -> Float32:
+        """(len(batch), JOB_FEATURES): jobs of which nothing is placed, as `encode` has them."""
+        jobs = np.empty((len(batch), JOB_FEATURES), dtype=np.float32)
+        for row, job in zip(jobs, batch, strict=True):
+            self._tokens.write_new(row, job, NOWHERE, is_current=False)
+        return jobs
+
+    def running(self, view: ClusterView, rows: IntArray | None = None) -> list[RunningJob]:
+        """The jobs that `encode` has tokens of beside an empty batch."""
+        return self._running(view, 0, rows)
+
     def _running(self, view: ClusterView, new: int, rows: IntArray | None) -> list[RunningJob]:
         if rows is None:
             running = list(view.jobs.values())

@@ -11,6 +11,7 @@ import numpy as np
 from placewise_core.cluster import RunningJob
 from placewise_core.job import Job, Role
 
+MOST_LOG_MINUTES = 12.0  # four months
 _MOST_SPEED = 4.0  # of the linear speed: beyond it what was declared cannot be right
 
 
@@ -29,6 +30,12 @@ def linear_speed(job: Job, workers: float) -> float:
 def linear_minutes(job: Job) -> float:
     """Minutes the whole job takes at its linear speed; 0 where the job does not say."""
     return max(0.0, job.single_gpu_s) / 60.0 / workers_of(job)
+
+
+def stretched(minutes: float, stretch: float) -> float:
+    """Minutes, plus one, times e^stretch, less one: how a net says how much longer a job will run; between none and
+    four months."""
+    return math.expm1(min(MOST_LOG_MINUTES, max(0.0, math.log1p(minutes) + stretch)))
 
 
 def shortest_first(jobs: Sequence[Job], minutes: Sequence[float]) -> list[Job]:

@@ -1,4 +1,8 @@
-"""An observation as the exported encoder of the policy net takes it. Knows no runtime and decides nothing."""
+"""What the graphs of the exported policy net take and give. Knows no runtime and decides nothing.
+
+Three graphs: the encoder reads the cluster, without the jobs to place; the second reads new jobs beside what the first
+gave, so that a cluster need not be read again for each of them; the decoder scores nodes for one task.
+"""
 
 from typing import Any
 
@@ -8,24 +12,27 @@ from numpy.typing import NDArray
 from placewise_core.feature_tables import JOB_COLUMNS
 from placewise_core.features import Observation
 
-ENCODER_INPUTS = ("nodes", "jobs", "edges", "sizes", "kept")
-ENCODER_OUTPUTS = ("node_state", "job_state", "minutes")
-DECODER_INPUTS = ("node_state", "job_state", "step")
+ENCODER_INPUTS = ("nodes", "jobs", "edges")
+NODE_STATE, JOB_STATE, STRETCH, LOGITS = "node_state", "job_state", "stretch", "logits"
+DECODER_INPUTS = ("states", "step")
 
 IS_NEW = [column.name for column in JOB_COLUMNS].index("is_new")
 
 
-def encoder_inputs(seen: Observation) -> dict[str, NDArray[Any]]:
-    """M nodes, J jobs of which the first N are new, and the tokens of both in that order, P = M + J.
+def memory_names(layers: int) -> tuple[str, ...]:
+    """What the encoder gives besides the states of nodes, and new jobs attend to: keys and values of each layer."""
+    return tuple(f"{what}_{layer}" for layer in range(layers) for what in ("key", "value"))
 
-    nodes (M, NODE_FEATURES) · jobs (J, JOB_FEATURES) · edges (P, P, 2) float32, the placement between nodes and jobs,
-    both ways · sizes = (M, N) and kept = (M + N,) int64: only these tokens have a state, as nobody asks for one of a
-    job that runs.
+
+def encoder_inputs(seen: Observation) -> dict[str, NDArray[Any]]:
+    """M nodes, J jobs that run on them, and the tokens of both in that order, P = M + J.
+
+    nodes (M, NODE_FEATURES) · jobs (J, JOB_FEATURES) · edges (P, P, 2), the placement between nodes and jobs, both
+    ways. All float32.
     """
-    nodes, new = len(seen.nodes), int(np.count_nonzero(seen.jobs[:, IS_NEW]))
+    nodes = len(seen.nodes)
     tokens = nodes + len(seen.jobs)
     edges = np.zeros((tokens, tokens, 2), dtype=np.float32)
     edges[nodes:, :nodes] = seen.placement
     edges[:nodes, nodes:] = seen.placement.swapaxes(0, 1)
-    sizes, kept = np.array((nodes, new)), np.array((nodes + new,))
-    return {"nodes": seen.nodes, "jobs": seen.jobs, "edges": edges, "sizes": sizes, "kept": kept}
+    return {"nodes": seen.nodes, "jobs": seen.jobs, "edges": edges}

@@ -1,4 +1,5 @@
-"""The policy net: order does not matter to it, padding changes nothing, and both graphs answer as torch does."""
+"""The policy net: order does not matter to it, padding changes nothing, a cluster is the same whoever asks, and its
+graphs answer as torch does."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
-from placewise_training.models.policy import PolicyNet, masked_log_probabilities
+from placewise_core.pace import stretched
+from placewise_core.policy_inputs import IS_NEW
+from placewise_training.models.policy import LINEAR_MINUTES, PolicyNet, masked_log_probabilities
 from placewise_training.policy_onnx import SIZES, parity, random_inputs, write_onnx
 from placewise_training.sim.nets import OnnxPolicy
 
@@ -25,9 +28,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def net(seed: int = 0) -> PolicyNet:
+def net(seed: int = 0, layers: int = 2) -> PolicyNet:
     torch.manual_seed(seed)
-    return PolicyNet(width=32, heads=4).eval()
+    return PolicyNet(width=32, heads=4, layers=layers).eval()
 
 
 def tensors(nodes: int, jobs: int, running: int, seed: int) -> dict[str, Tensor]:
@@ -87,6 +90,22 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(got, logits(net(), x), rtol=1e-4, atol=1e-5)
 
 
+def test_nobody_looks_at_new_jobs_and_they_look_at_the_cluster() -> None:
+    """What is kept of a cluster must not rest on who asked, nor what a job is on who asked with it."""
+    x = tensors(5, 8, 5, 4)
+    nodes, jobs, _ = encoded(net(), x)
+    other = {**x, "jobs": x["jobs"].clone()}
+    other["jobs"][0, 0, 1:20] += 0.5  # the first is new
+    assert float(other["jobs"][0, 0, IS_NEW]) == 1.0
+    other_nodes, other_jobs, _ = encoded(net(), other)
+    torch.testing.assert_close(other_nodes, nodes, rtol=0.0, atol=1e-6)
+    torch.testing.assert_close(other_jobs[:, 1:], jobs[:, 1:], rtol=0.0, atol=1e-6)
+    assert float((other_jobs[:, 0] - jobs[:, 0]).abs().max()) > 1e-2
+    changed = {**x, "jobs": x["jobs"].clone()}
+    changed["jobs"][0, 7, 1:20] += 0.5  # this one runs
+    assert float((encoded(net(), changed)[1][:, 1] - jobs[:, 1]).abs().max()) > 1e-4
+
+
 def test_what_runs_on_a_node_counts() -> None:
     """Two equal jobs on a node are not the same as one: attention alone would average them away."""
     x = tensors(3, 4, 0, 2)
@@ -113,20 +132,32 @@ def test_the_guess_of_the_minutes_starts_from_what_the_job_declares() -> None:
     assert float(encoded(model, x)[2][0, 0]) == pytest.approx(37.0, rel=1e-4)
 
 
+def test_the_service_says_the_same_minutes() -> None:
+    model, x = net(), tensors(3, 4, 2, 5)
+    _, jobs, minutes = encoded(model, x)
+    scale = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
+    with torch.no_grad():
+        stretch = model.encoder.length(jobs)[0, :, 0]
+    declared = torch.expm1(x["jobs"][0, :, LINEAR_MINUTES] / scale)
+    found = [stretched(float(each), float(by)) for each, by in zip(declared, stretch, strict=True)]
+    np.testing.assert_allclose(found, minutes[0].numpy(), rtol=1e-4)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_graphs_answer_as_torch_on_edge_shapes(tmp_path: Path, seed: int) -> None:
-    model = net(seed)
-    write_onnx(model, tmp_path / "e.onnx", tmp_path / "d.onnx")
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_graphs_answer_as_torch_on_edge_shapes(tmp_path: Path, seed: int, layers: int) -> None:
+    model = net(seed, layers)
+    write_onnx(model, tmp_path)
     assert (1, 1, 0) in SIZES
-    assert parity(model, tmp_path / "e.onnx", tmp_path / "d.onnx") <= 1e-5
-    assert parity(net(seed + 1), tmp_path / "e.onnx", tmp_path / "d.onnx") > 1e-3  # a parity that can fail
+    assert parity(model, tmp_path) <= 1e-5
+    assert parity(net(seed + 1, layers), tmp_path) > 1e-3  # a parity that can fail
 
 
 def test_a_graph_of_other_features_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_onnx(net(), tmp_path / "e.onnx", tmp_path / "d.onnx")
+    write_onnx(net(), tmp_path)
     monkeypatch.setattr("placewise_training.sim.nets.feature_schema", lambda model: {"hash": "other"})
     with pytest.raises(ValueError, match="features"):
-        OnnxPolicy.load(tmp_path / "e.onnx", tmp_path / "d.onnx")
+        OnnxPolicy.load(tmp_path)
 
 
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:

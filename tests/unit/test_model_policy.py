@@ -51,19 +51,18 @@ def test_a_whole_bundle_loads_and_runs(tmp_path: Path) -> None:
     policy = load(make_bundle(tmp_path, "good")).policy
     assert policy is not None
     for nodes, jobs in ((1, 1), (30, 33), (64, 48)):
-        seen = observation(nodes, jobs)
-        state = policy.encode(seen)
+        state = policy.read(policy.look(cluster(nodes)), Encoder().encode_new([make_job(f"j{i}") for i in range(jobs)]))
         assert (len(state.nodes), len(state.jobs)) == (nodes, jobs)
         logits = policy.decode(state, jobs - 1, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
         assert logits.shape == (2 * nodes,)
         assert np.isfinite(logits).all()
-    for session in (policy.encoder, policy.decoder):
+    for session in (policy.encoder, policy.jobs, policy.decoder):
         assert session.get_session_options().intra_op_num_threads == 1
 
 
-def observation(nodes: int, jobs: int) -> Observation:
+def cluster(nodes: int) -> Observation:
     view = ClusterView(ClusterRecords("c", 0, "e", nodes=tuple(make_node(f"n{i}") for i in range(nodes))))
-    return Encoder().encode(view, [make_job(f"j{i}") for i in range(jobs)], 0.0)
+    return Encoder().encode(view, (), 0.0)
 
 
 def truncate(file: str) -> Callable[[Path], None]:
@@ -104,13 +103,15 @@ def forget(file: str) -> Callable[[Path], None]:
     ("damage", "words"),
     [
         (truncate(policy_net.ENCODER), "policy_encoder.onnx is not a model"),
+        (truncate(policy_net.JOBS), "policy_jobs.onnx is not a model"),
         (truncate(policy_net.DECODER), "policy_decoder.onnx is not a model"),
         (corrupt, r"not answer|not run|not a model"),
         (mix, "do not answer their sample"),
         (other_features, "other features"),
         (forget(policy_net.DECODER), "policy_encoder.onnx has no policy_decoder.onnx beside it"),
+        (forget(policy_net.JOBS), "policy_encoder.onnx has no policy_jobs.onnx beside it"),
         (forget(policy_net.REPORT), "policy_encoder.onnx has no policy.json beside it"),
-        (lambda directory: (directory / policy_net.REPORT).write_text("{}"), "not a placewise.policy/2"),
+        (lambda directory: (directory / policy_net.REPORT).write_text("{}"), "not a placewise.policy/3"),
     ],
 )
 def test_a_damaged_net_is_refused_even_with_right_checksums(
@@ -170,6 +171,33 @@ async def test_harmony_is_there_when_the_bundle_has_its_net(tmp_path: Path) -> N
     await engine.close()
 
 
+@pytest.mark.parametrize("policy", ["harmony", "search"])
+async def test_the_next_request_finds_the_cluster_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    make_bundle(tmp_path, "net", has_reward=True)
+    engine = await started(tmp_path, "net")
+    calls: list[str] = []
+    for name in ("look", "read"):
+        monkeypatch.setattr(PolicyRuntime, name, _noted(name, getattr(PolicyRuntime, name), calls))
+    for i, expected in enumerate((["look", "read"], ["read"], ["read"])):
+        await engine.place(command(f"a-{i}", policy=policy))
+        assert calls == expected
+        calls.clear()
+        await asyncio.sleep(0)
+        assert calls == ["look"]  # with the job that was just placed
+        calls.clear()
+    await engine.close()
+
+
+def _noted(name: str, method: Callable[..., object], calls: list[str]) -> Callable[..., object]:
+    def call(*arguments: object) -> object:
+        calls.append(name)
+        return method(*arguments)
+
+    return call
+
+
 async def test_a_request_of_many_jobs_is_placed_whole(tmp_path: Path) -> None:
     make_bundle(tmp_path, "net")
     engine = await started(tmp_path, "net", nodes=20)
@@ -212,15 +240,16 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("policy", "half", "reason"),
+    ("policy", "part", "reason"),
     [
-        ("harmony", "encode", "harmony: RuntimeError"),
+        ("harmony", "look", "harmony: RuntimeError"),
+        ("harmony", "read", "harmony: RuntimeError"),
         ("harmony", "decode", "harmony: RuntimeError"),
-        ("search", "encode", "harmony: RuntimeError"),
+        ("search", "look", "harmony: RuntimeError"),
     ],
 )
 async def test_a_net_that_breaks_while_serving_is_flagged_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, half: str, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, part: str, reason: str
 ) -> None:
     make_bundle(tmp_path, "net", has_reward=True)
     telemetry = Telemetry()
@@ -229,7 +258,7 @@ async def test_a_net_that_breaks_while_serving_is_flagged_and_counted(
     def break_(self: object, *arguments: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(PolicyRuntime, half, break_)
+    monkeypatch.setattr(PolicyRuntime, part, break_)
     decision = await engine.place(command("a", policy=policy))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert (decision.meta.is_fallback, decision.meta.fallback_reason) == (True, reason)

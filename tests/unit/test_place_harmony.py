@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
 
-from placewise_core.cluster import RunningJob
+from placewise_core.cluster import Assignment, RunningJob, Telemetry
 from placewise_core.events import ClusterRecords
 from placewise_core.features import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Float32, Observation
-from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
+from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.part_tokens import PartTokens
 from placewise_core.place.consolidate import Consolidate
-from placewise_core.place.harmony import CHUNK, Harmony, HarmonySample, PolicyState
+from placewise_core.place.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
 from placewise_core.place.load_balance import LoadBalance
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import harmony_policy, placement_policies, search_policy
@@ -31,12 +31,17 @@ class Spreads:
     """Likes nodes with few tasks of the gang, then little load; workers before servers."""
 
     sharpness: float = 10.0
-    encoded: list[Observation] = field(default_factory=list)
+    looked: list[Observation] = field(default_factory=list)
+    encoded: list[Float32] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
 
-    def encode(self, seen: Observation) -> PolicyState:
-        self.encoded.append(seen)
-        return PolicyState(seen.nodes, seen.jobs)
+    def look(self, seen: Observation) -> ClusterState:
+        self.looked.append(seen)
+        return ClusterState(seen.nodes, ())
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        self.encoded.append(jobs)
+        return PolicyState(cluster.nodes, jobs)
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         self.decoded.append(job)
@@ -50,10 +55,15 @@ class Spreads:
 class Broken:
     answer: object
 
-    def encode(self, seen: Observation) -> PolicyState:
-        if self.answer == "encode":
+    def look(self, seen: Observation) -> ClusterState:
+        if self.answer == "look":
             raise MemoryError
-        return PolicyState(seen.nodes, seen.jobs)
+        return ClusterState(seen.nodes, ())
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        if self.answer == "read":
+            raise MemoryError
+        return PolicyState(cluster.nodes, jobs)
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         if isinstance(self.answer, Exception):
@@ -113,7 +123,7 @@ def test_a_claimed_proposal_is_on_the_view_as_if_it_had_been_added() -> None:
     np.testing.assert_array_equal(view.free, a_view().free)
 
 
-@pytest.mark.parametrize("answer", [RuntimeError("torn"), "encode", "nan"])
+@pytest.mark.parametrize("answer", [RuntimeError("torn"), "look", "read", "nan"])
 def test_where_the_net_fails_nothing_stays_claimed(answer: object) -> None:
     view = a_view()
     proposal = Harmony(Broken(answer), Consolidate()).claim(with_servers("a"), view, context())
@@ -157,6 +167,80 @@ def test_a_new_request_is_encoded_anew() -> None:
     assert len(net.encoded) == 2
 
 
+def _ask(harmony: Harmony, view: ClusterView, now_s: float = 0.0) -> None:
+    proposal = harmony.propose(make_job("new"), view, PlaceContext(now_s, 0))
+    assert proposal is not None
+    assert not proposal.is_fallback
+
+
+def _placed(name: str, speed: float = 0.0) -> RunningJob:
+    job = make_job(name)
+    task = Assignment("worker-0", Role.WORKER, NodeId("n1"), (0,), job.groups[0].demand)
+    return RunningJob(job, (task,), speed=speed)
+
+
+def test_a_cluster_is_looked_at_again_only_where_something_changed() -> None:
+    view, net = a_view(), Spreads()
+    harmony = Harmony(net, Consolidate())
+    _ask(harmony, view)
+    _ask(harmony, view)
+    assert len(net.looked) == 1
+    view.add_job(_placed("a"))
+    _ask(harmony, view)
+    assert len(net.looked) == 2
+    view.add_job(dataclasses.replace(view.jobs[JobId("a")], speed=0.5))  # nothing moves, but its host reported
+    _ask(harmony, view)
+    _ask(harmony, view)
+    assert len(net.looked) == 3
+
+
+def test_who_claims_and_gives_back_changed_nothing() -> None:
+    view, net = a_view(), Spreads()
+    harmony = Harmony(net, Consolidate())
+    _ask(harmony, view)
+    for job in (make_job("a", workers=3), make_job("b", workers=2)):
+        assert Consolidate().propose(job, view, context()) is not None
+    view.add_job(_placed("c"))
+    view.remove_job(JobId("c"))
+    _ask(harmony, view)
+    assert len(net.looked) == 1
+
+
+def test_a_node_whose_reports_are_late_is_looked_at_again() -> None:
+    nodes = (make_node("n0"), dataclasses.replace(make_node("n1"), telemetry=Telemetry(observe_time_s=1.0)))
+    view, net = ClusterView(ClusterRecords("c", 0, "e", nodes=nodes)), Spreads()
+    harmony = Harmony(net, Consolidate())
+    for now_s, looks in ((2.0, 1), (3.0, 1), (2.0 + view.stale_after_s, 2)):
+        _ask(harmony, view, now_s)
+        assert len(net.looked) == looks
+
+
+def test_who_prepared_need_not_look_when_asked() -> None:
+    view, net = a_view(), Spreads()
+    harmony = Harmony(net, Consolidate())
+    harmony.prepare(view, 0.0)
+    assert not net.looked  # nobody asked about that cluster yet
+    _ask(harmony, view)
+    view.add_job(_placed("a"))
+    harmony.prepare(view, 0.0)
+    assert [len(seen.jobs) for seen in net.looked] == [0, 1]
+    _ask(harmony, view)
+    assert len(net.looked) == 2
+    view.remove_job(JobId("a"))
+    _ask(harmony, view)
+    assert len(net.looked) == 3
+
+
+def test_preparing_never_raises() -> None:
+    view = a_view()
+    broken = Broken("read")
+    harmony = Harmony(broken, Consolidate())
+    harmony.propose(make_job("new"), view, context())
+    broken.answer = "look"
+    view.add_job(_placed("a"))
+    harmony.prepare(view, 0.0)
+
+
 def test_a_job_that_gets_its_shape_late_is_encoded_with_it() -> None:
     view, net, asked = a_view(), Spreads(), context()
     harmony = Harmony(net, Consolidate())
@@ -167,14 +251,15 @@ def test_a_job_that_gets_its_shape_late_is_encoded_with_it() -> None:
     assert len(nodes_of(proposal)) == 3
     assert len(net.encoded) == 2
     workers = [column.name for column in JOB_COLUMNS].index("workers")
-    assert net.encoded[-1].jobs[0, workers] == 3 * JOB_COLUMNS[workers].scale
+    assert net.encoded[-1][0, workers] == 3 * JOB_COLUMNS[workers].scale
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (RuntimeError("torn"), "RuntimeError"),
-        ("encode", "MemoryError"),
+        ("look", "MemoryError"),
+        ("read", "MemoryError"),
         ("nan", "PolicyNetError"),
         ("inf", "PolicyNetError"),
         ("shape", "PolicyNetError"),
@@ -255,7 +340,7 @@ def test_the_net_sees_a_shortlist_of_many_nodes() -> None:
     view, net = busy(300), Spreads()
     proposal = Harmony(net, Consolidate()).propose(make_job("a", workers=4), view, context())
     assert nodes_of(proposal)
-    (seen,) = net.encoded
+    (seen,) = net.looked
     assert seen.nodes.shape[0] == seen.placement.shape[1] == MOST_NODES
 
 

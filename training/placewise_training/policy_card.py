@@ -21,7 +21,7 @@ _LIMITS = """
 ## Limits
 
 * Trained on clusters of 2 to 12 nodes with 2 to 8 GPUs each and gangs of at most 8 workers, on the `train` truths with
-  fabrics and input costs drawn per simulation. Larger clusters are looked at through a shortlist of 64 nodes.
+  fabrics and input costs drawn per simulation. Larger clusters are looked at through a shortlist of 32 nodes.
 * How fast the network is can only be seen in speeds that hosts report of running jobs; without reports the net places
   as on a middling one.
 * The order rests on `single_gpu_seconds`. Jobs that do not declare it count as of middling length.
@@ -45,7 +45,7 @@ def card(report: Mapping[str, Any]) -> str:
     args, dims = report["args"], report["dims"]
     facts = {
         "net": f"Transformer encoder over node and job tokens with placement edges, pointer decoder; "
-        f"{report['parameters']:,} parameters; {dims['layers']} layers × {dims['width']}, {dims['heads']} heads",
+        f"{report['parameters']:,} parameters; {dims['layers']} × {dims['width']} neurons, {dims['heads']} heads",
         "method": f"{args['method']}, {report['tasks']:,} tasks placed in training simulations",
         "seed": report["seed"],
         "training data": f"simulations {report['data']['seeds'][0]:,} to {report['data']['seeds'][1]:,} "

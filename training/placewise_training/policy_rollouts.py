@@ -16,7 +16,7 @@ from placewise_core.features import Float32, Observation
 from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.part_tokens import PartEncoder
-from placewise_core.place.harmony import Harmony, PolicyNet, PolicyState
+from placewise_core.place.harmony import ClusterState, Harmony, PolicyNet, PolicyState
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
@@ -88,11 +88,17 @@ class RecordingNet:
         self.chunks: list[Chunk] = []
         self.pending: tuple[Chunk, int, Float32] | None = None
 
-    def encode(self, seen: Observation) -> PolicyState:
-        state = self._net.encode(seen)
-        chunk = Chunk(seen)
+    def look(self, seen: Observation) -> ClusterState:
+        state = self._net.look(seen)
+        return RecordedCluster(state.nodes, state.memory, seen)
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        assert isinstance(cluster, RecordedCluster)
+        assert cluster.seen is not None
+        state = self._net.read(cluster, jobs)
+        chunk = Chunk(_with_new(cluster.seen, jobs))
         self.chunks.append(chunk)
-        return RecordedState(state.nodes, state.jobs, state.minutes, chunk)
+        return RecordedState(state.nodes, state.jobs, state.stretch, chunk)
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         assert isinstance(state, RecordedState)
@@ -100,6 +106,19 @@ class RecordingNet:
         kept = step.copy()
         self.pending = (state.chunk, job, kept)
         return self._net.decode(state, job, kept)
+
+
+def _with_new(seen: Observation, jobs: Float32) -> Observation:
+    """The observation with new jobs, of which nothing is placed, before those that run."""
+    nowhere: Float32 = np.zeros((len(jobs), *seen.placement.shape[1:]), dtype=np.float32)
+    return replace(seen, jobs=np.concatenate([jobs, seen.jobs]), placement=np.concatenate([nowhere, seen.placement]))
+
+
+@frozen
+class RecordedCluster(ClusterState):
+    """A state that knows what was looked at."""
+
+    seen: Observation | None = None
 
 
 @frozen

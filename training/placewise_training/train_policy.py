@@ -38,7 +38,7 @@ from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.nets import OnnxPolicy, OnnxScorer
 
-SCHEMA = "placewise.policy/2"
+SCHEMA = "placewise.policy/3"
 REPORT = "policy.json"
 FIRST_VALIDATION_SEED = 900_000  # beyond those of training, below those of nothing else
 _ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model")  # not of the model: left out of its report
@@ -161,9 +161,10 @@ def _episodes(
 
 def exported(net: PolicyNet, folder: Path) -> OnnxPolicy:
     """The net as it is served: what acts in training is what ships, and it is several times as fast as torch."""
-    encoder, decoder = folder / "acting_encoder.onnx", folder / "acting_decoder.onnx"
-    write_onnx(net, encoder, decoder)
-    return OnnxPolicy.load(encoder, decoder)
+    acting = folder / "acting"
+    acting.mkdir(exist_ok=True)
+    write_onnx(net, acting)
+    return OnnxPolicy.load(acting)
 
 
 def _yardstick(args: Args, i: int) -> float:

@@ -4,6 +4,8 @@ Actions are those of placewise_core.actions, over the candidate nodes only. The 
 its first `apply` to `give_back`.
 """
 
+import math
+
 import numpy as np
 
 from placewise_core.actions import decode_action
@@ -12,7 +14,7 @@ from placewise_core.job import Job, NodeId, Role, TaskGroup
 from placewise_core.place.decode import task_names
 from placewise_core.place.gpus import pick_gpus
 from placewise_core.place.policy import PlaceContext
-from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, IntArray
 
 _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 
@@ -40,21 +42,19 @@ class GangBuilder:
         self.at: slice | IntArray = slice(None) if len(self.rows) == view.size else self.rows
         self.assignments: list[Assignment] = []
         self.placed: list[tuple[TaskGroup, int]] = []
+        self.remaining = 0  # tasks still to place
         self._left: dict[Role, list[tuple[TaskGroup, str]]] = {role: [] for role in _ROLES}
         for group, name in task_names(job):
             self._left[group.role].append((group, name))
+            self.remaining += 1
         self._usable: BoolArray = view.usable(context.now_s)[self.at]
         self._demands: dict[int, FloatArray | None] = {id(g): view.demand_vector(g.demand) for g in job.groups}
-        self._masks: dict[int, BoolArray] = {}
+        self._plain: dict[int, bool] = {id(group): self._wants_plain(group) for group in job.groups}
+        self._masks: dict[int, BoolArray] = {}  # by group, of those whose turn it is or was
         self._none: BoolArray = np.zeros(len(self.rows), dtype=np.bool_)
-        self._everywhere: BoolArray = np.ones(view.size, dtype=np.bool_)
+        self._by_role = [self._next_mask(role) for role in _ROLES]
         self._claims_last = claims_last
         self._claimed = 0
-
-    @property
-    def remaining(self) -> int:
-        """Tasks still to place."""
-        return sum(len(left) for left in self._left.values())
 
     def remaining_of(self, role: Role) -> int:
         return len(self._left[role])
@@ -83,20 +83,29 @@ class GangBuilder:
         """(C,) candidates that are usable and carry the labels the group asks for."""
         return self._usable & self.view.selected(group)[self.at] if group.node_selector else self._usable
 
+    def _wants_plain(self, group: TaskGroup) -> bool:
+        demand = self._demands[id(group)]
+        return demand is not None and self.view.is_plain(demand, group, self.job.gpu_sharing)
+
+    def is_plain(self, group: TaskGroup) -> bool:
+        """True where ClusterView.plain_rooms says all about the room for a task of the group on a node."""
+        return self._plain[id(group)]
+
     @property
     def is_complete(self) -> bool:
         return self.remaining == 0
 
     def mask(self) -> BoolArray:
         """(2C,) actions that are possible now. All False while tasks remain means the gang does not fit this way."""
-        workers, servers = (self._role_mask(role) for role in _ROLES)
-        return np.concatenate((workers, servers))
+        return np.concatenate(self._by_role)
 
     def is_stuck(self) -> bool:
         """True if no action is possible."""
-        return not (self._role_mask(Role.WORKER).any() or self._role_mask(Role.PARAMETER_SERVER).any())
+        workers, servers = self._by_role
+        return not (workers.any() or servers.any())
 
-    def _role_mask(self, role: Role) -> BoolArray:
+    def _next_mask(self, role: Role) -> BoolArray:
+        """(C,) where the next task of the role could go. Kept up by `_refresh`."""
         if not self._left[role]:
             return self._none
         group = self._left[role][0][0]
@@ -109,7 +118,11 @@ class GangBuilder:
         demand = self._demands[id(group)]
         if demand is None:
             return self._none
-        mask = self.view.feasible(demand, group, self.job.gpu_sharing, self._everywhere)[self.at] & self._usable
+        if self.is_plain(group):
+            mask = (self.view.plain_rooms(demand)[self.at] >= 1.0) & self.is_open(group)
+        else:
+            everywhere: BoolArray = np.ones(self.view.size, dtype=np.bool_)
+            mask = self.view.feasible(demand, group, self.job.gpu_sharing, everywhere)[self.at] & self._usable
         if group.max_per_node:
             for c in np.flatnonzero(mask).tolist():
                 mask[c] = self.count(group, int(self.rows[c])) < group.max_per_node
@@ -119,24 +132,32 @@ class GangBuilder:
         """Claims what the action says. False, and the action is masked from then on, where the GPUs of the node turn
         out too slow to share. Raises ValueError for an action the mask does not allow."""
         role, c = decode_action(action, len(self.rows))
-        if not self._role_mask(role)[c]:
+        mask, left = self._by_role[role is not Role.WORKER], self._left[role]
+        if not mask[c]:
             raise ValueError(f"action {action} is masked")
-        group, name = self._left[role][0]
+        group, name = left[0]
         demand = self._demands[id(group)]
         assert demand is not None
         m = int(self.rows[c])
-        gpus = pick_gpus(self.view, m, self.job, group, demand, self.context.interference)
+        if self._plain[id(group)]:  # then its GPUs were counted
+            gpus: tuple[int, ...] | None = self.view.first_free_gpus(m, math.ceil(demand[GPUS]))
+        else:
+            gpus = pick_gpus(self.view, m, self.job, group, demand, self.context.interference)
         if gpus is None:
-            self._masks[id(group)][c] = False
+            mask[c] = False
             return False
         assignment = Assignment(name, role, NodeId(self.view.node_id(m)), gpus, group.demand)
         self.assignments.append(assignment)
         self.placed.append((group, m))
-        self._left[role].pop(0)
-        if not self.is_complete or self._claims_last:
+        del left[0]
+        self.remaining -= 1
+        if self.remaining or self._claims_last:
             self.view.claim(self.job, assignment)
             self._claimed += 1
+        if self.remaining:
             self._refresh(c, m)
+            if not left or left[0][0] is not group:
+                self._by_role[role is not Role.WORKER] = self._next_mask(role)
         return True
 
     def _refresh(self, c: int, m: int) -> None:
@@ -145,7 +166,10 @@ class GangBuilder:
             mask = self._masks.get(id(group))
             demand = self._demands[id(group)]
             if mask is not None and demand is not None and mask[c]:
-                fits = self.view.feasible_on(m, demand, group, self.job.gpu_sharing)
+                if self._plain[id(group)]:
+                    fits = self.view.plain_rooms(demand)[m] >= 1.0
+                else:
+                    fits = self.view.feasible_on(m, demand, group, self.job.gpu_sharing)
                 mask[c] = fits and not (group.max_per_node and self.count(group, m) >= group.max_per_node)
 
     def placement(self) -> tuple[Assignment, ...]:

@@ -1,53 +1,70 @@
 """Harmony's policy net as a placement policy: encode once, then place task by task (Harmony, section V).
 
-A net reads nodes and jobs as tokens (features.py), once for up to `CHUNK` jobs of a request, and then scores, for each
-task, a worker or a parameter server on every candidate node (actions.py) from what is refreshed in between
-(step_tokens.py). The net is injected: this module knows no runtime and trains nothing. Whatever goes wrong, the
+A net looks at the cluster as tokens of its nodes and running jobs (features.py), reads up to `CHUNK` jobs of a request
+beside what it saw, and then scores, for each task, a worker or a parameter server on every candidate node (actions.py)
+from what is refreshed in between (step_tokens.py). What it saw serves until the cluster changes; `prepare` looks again
+before anybody asks. The net is injected: this module knows no runtime and trains nothing. Whatever goes wrong, the
 heuristic answers, flagged.
 """
 
+import contextlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from placewise_core.actions import decode_action
+from placewise_core.cluster import RunningJob
 from placewise_core.decision import Candidate
 from placewise_core.features import Encoder, Float32, Observation
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
-from placewise_core.pace import linear_minutes, shortest_first
+from placewise_core.pace import linear_minutes, shortest_first, stretched
 from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
-from placewise_core.step_tokens import StepTokens
-from placewise_core.view import BoolArray, ClusterView, IntArray
+from placewise_core.step_tokens import StepTokens, encode_free
+from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and what comes later sees the earlier
-MOST_JOBS = 48  # job tokens, running ones included
+MOST_JOBS = 48  # tokens of running jobs
 _LEAST_LEFT_S = 0.002
 _EXPLAINED_CANDIDATES = 8
 _LOWEST = np.array(-np.inf, dtype=np.float32)  # as an array: a float would be converted at every task
 
 
 @frozen
+class ClusterState:
+    """What a net keeps of a cluster. nodes (C, D) · memory: what new jobs are read beside, in arrays of its own."""
+
+    nodes: Float32
+    memory: Sequence[Float32]
+
+
+@frozen
 class PolicyState:
-    """What the encoder gives. nodes (C, D) · jobs (J, D) · minutes (J,) each job is guessed to run; float32."""
+    """What the decoder reads. nodes (C, D) · jobs (J, D) · stretch (J, 1): how much longer than it declares each job is
+    guessed to run (pace.stretched); float32."""
 
     nodes: Float32
     jobs: Float32
-    minutes: Float32 | None = None
+    stretch: Float32 | None = None
 
 
 class PolicyNet(Protocol):
-    """Harmony's net in two halves. Any exception makes the heuristic answer."""
+    """Harmony's net in three parts. Any exception makes the heuristic answer."""
 
-    def encode(self, seen: Observation) -> PolicyState:
-        """States of all nodes and jobs of an observation."""
+    def look(self, seen: Observation) -> ClusterState:
+        """At a cluster: all jobs of the observation run."""
+        ...
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        """States of new jobs (J, JOB_FEATURES), of which nothing is placed, and of the cluster's nodes."""
         ...
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
@@ -61,6 +78,38 @@ class PolicyNetError(Exception):
 
 # Chooses an action: (logits, mask, task number) → (action, probability of that choice).
 Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
+
+
+class _Looked:
+    """A cluster as the net saw it, over the nodes `rows` (C,), and what tells whether it still is as it was."""
+
+    def __init__(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> None:
+        self.rows = rows
+        self.state: ClusterState
+        self.free: Float32 = encode_free(view, rows)
+        self._running = running
+        self._usable = view.usable(now_s)
+        self._inventory = (view.layout_stamp, view.telemetry_stamp)
+        self._usage_stamp = view.usage_stamp
+        self._usage = [array.copy() for array in _usage_of(view)]
+
+    def is_layout(self, view: ClusterView) -> bool:
+        """True while the view's nodes are the same."""
+        return self._inventory[0] == view.layout_stamp
+
+    def is_still(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> bool:
+        """True while nothing has changed; who claimed and gave back has changed nothing."""
+        return (
+            self._inventory == (view.layout_stamp, view.telemetry_stamp)
+            and (self._usage_stamp == view.usage_stamp or all(map(np.array_equal, self._usage, _usage_of(view))))
+            and self._running == running
+            and np.array_equal(self._usable, view.usable(now_s))
+            and np.array_equal(self.rows, rows)
+        )
+
+
+def _usage_of(view: ClusterView) -> tuple[FloatArray, IntArray, IntArray]:
+    return view.free, view.free_gpus(), view.task_count
 
 
 @frozen
@@ -111,6 +160,14 @@ class Harmony:
         self._encoder = Encoder(MOST_JOBS)
         self._batch: _Batch | None = None
         self._encoded: _Encoded | None = None
+        self._looked: WeakKeyDictionary[ClusterView, _Looked] = WeakKeyDictionary()
+
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        """Looks at a view that was asked about before, so that the next request finds that done. Never raises."""
+        looked = self._looked.get(view)
+        if looked is not None and looked.is_layout(view):
+            with contextlib.suppress(Exception):  # a broken net: whoever asks will be told
+                self._look(looked.rows, view, now_s)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         """Shortest first, by the net's guess of how long each runs and by how many GPUs it keeps from the others."""
@@ -130,9 +187,13 @@ class Harmony:
         for first in range(0, len(jobs), CHUNK):
             batch = [job for job in jobs[first : first + CHUNK] if job.groups]
             rows = shortlist(batch, view, context, self._most_nodes)
-            minutes = self._encode(batch, rows, view, context).state.minutes if len(rows) and batch else None
-            if minutes is not None:
-                found |= {job.id: float(minutes[i]) for i, job in enumerate(batch)}
+            if not batch or not len(rows):
+                continue
+            looked = self._look(rows, view, context.now_s)
+            stretch = self._encode(batch, looked, view, context).state.stretch
+            if stretch is not None:
+                by = stretch[:, 0].tolist()
+                found |= {job.id: stretched(linear_minutes(job), by[i]) for i, job in enumerate(batch)}
         return [found[job.id] if job.id in found else linear_minutes(job) for job in jobs]
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
@@ -160,7 +221,9 @@ class Harmony:
         encoded = self._encoded
         if encoded is not None and encoded.serves(job, view, context):
             builder = GangBuilder(job, view, context, encoded.rows, claims_last=keeps_claims)
-            proposal = _Decoding(self._net, encoded, builder, choose).run(keeps_claims)
+            proposal = None
+            if not builder.is_stuck():
+                proposal = _Decoding(self._net, encoded, builder, choose).run(StepTokens(builder), keeps_claims)
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = self._chunk(job, context)
@@ -168,13 +231,26 @@ class Harmony:
         builder = GangBuilder(job, view, context, rows, claims_last=keeps_claims)
         if builder.is_stuck():
             return None
-        return _Decoding(self._net, self._encode(batch, rows, view, context), builder, choose).run(keeps_claims)
+        looked = self._look(rows, view, context.now_s)
+        encoded = self._encode(batch, looked, view, context)
+        steps = StepTokens(builder, looked.free)
+        return _Decoding(self._net, encoded, builder, choose).run(steps, keeps_claims)
 
-    def _encode(self, batch: Sequence[Job], rows: IntArray, view: ClusterView, context: PlaceContext) -> _Encoded:
-        everywhere = len(rows) == view.size
-        seen = self._encoder.encode(view, batch, context.now_s, rows=None if everywhere else rows)
-        self._encoded = _Encoded(context, view, context.now_s, rows, batch, self._net.encode(seen))
+    def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
+        state = self._net.read(looked.state, self._encoder.encode_new(batch))
+        self._encoded = _Encoded(context, view, context.now_s, looked.rows, batch, state)
         return self._encoded
+
+    def _look(self, rows: IntArray, view: ClusterView, now_s: float) -> _Looked:
+        """At the nodes `rows` and what runs there: the last look where nothing has changed since."""
+        chosen = None if len(rows) == view.size else rows
+        running = self._encoder.running(view, chosen)
+        looked = self._looked.get(view)
+        if looked is None or not looked.is_still(view, rows, now_s, running):
+            looked = _Looked(view, rows, now_s, running)
+            looked.state = self._net.look(self._encoder.encode(view, (), now_s, rows=chosen))
+            self._looked[view] = looked
+        return looked
 
     def _chunk(self, job: Job, context: PlaceContext) -> Sequence[Job]:
         """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
@@ -226,7 +302,8 @@ class HarmonySample:
 
 
 def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
-    return int(np.where(mask, logits, _LOWEST).argmax()), 1.0
+    action = int(logits.argmax())  # allowed, as a rule
+    return (action if mask[action] else int(np.where(mask, logits, _LOWEST).argmax())), 1.0
 
 
 class _Decoding:
@@ -237,15 +314,13 @@ class _Decoding:
         self._candidates: list[Candidate] = []
         self._propensity = 1.0
 
-    def run(self, keeps_claims: bool) -> Proposal | None:
+    def run(self, steps: StepTokens, keeps_claims: bool) -> Proposal | None:
         builder, state = self._builder, self._encoded.state
-        if builder.is_stuck():
-            return None
-        token, steps = self._encoded.token_of(builder.job), StepTokens(builder)
+        token = self._encoded.token_of(builder.job)
         proposal = None
         try:
             while (c := self._place(self._net.decode(state, token, steps.features))) >= 0:
-                if builder.is_complete:
+                if not builder.remaining:
                     candidates = tuple(self._candidates)
                     proposal = Proposal(builder.placement(), self._propensity, candidates, is_claimed=keeps_claims)
                     return proposal

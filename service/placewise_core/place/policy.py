@@ -99,6 +99,14 @@ class ClaimingPolicy(PlacementPolicy, Protocol):
         ...
 
 
+class PreparingPolicy(PlacementPolicy, Protocol):
+    """A policy that can do a part of its work on a view before anybody asks: what a net makes of a cluster, say."""
+
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        """To be called after the view has changed, when nobody waits. Decides nothing and raises nothing."""
+        ...
+
+
 class NodeScorer(Protocol):
     """The usual way to write a policy: score every node for one task; decode.py does the rest."""
 

@@ -87,6 +87,13 @@ class BestOfK:
         self._monotonic_s = monotonic_s
         self._encoder = PartEncoder(_MOST_PARTS, most_witnesses=WITNESSES)
 
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        """What its proposers can do about a view before anybody asks. Never raises."""
+        for policy in self._proposers:
+            prepare = getattr(policy, "prepare", None)
+            if prepare is not None:
+                prepare(view, now_s)
+
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs if self._arranger is None else self._arranger.order(jobs, view, context)
 

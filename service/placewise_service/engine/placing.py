@@ -82,6 +82,7 @@ class Placing:
                 live.settle(draft.holds, is_held)
             if isinstance(result, Reserved):
                 self.common.apply(live, [result.event])
+                asyncio.get_running_loop().call_soon(self._prepare, asked.policy, live)  # the answer is then on its way
                 decision = held_until(decision, _reservations(draft), result.expire_time_s)
             if isinstance(result, Repeated):
                 return repeated(result, PlaceDecision, command.request_id)
@@ -148,6 +149,13 @@ class Placing:
         decision = PlaceDecision(tuple(decisions), meta)
         self._note(command, decision, seed=0)
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+
+    def _prepare(self, policy: PlacementPolicy, live: LiveView) -> None:
+        """Shows the cluster, as the next request will find it, to a policy that can work ahead (PreparingPolicy); not
+        while decisions are under way, which will change it again."""
+        prepare: Callable[[ClusterView, float], None] | None = getattr(policy, "prepare", None)
+        if prepare is not None and not live.is_deciding:
+            prepare(live.view, self.common.clock.now_s())
 
     def _note(self, command: PlaceCommand, decision: PlaceDecision, seed: int, choices: Sequence[Choice] = ()) -> None:
         self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), seed, tuple(choices))

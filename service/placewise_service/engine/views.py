@@ -59,6 +59,11 @@ class LiveView:
         """True where the view may miss what others did: decisions on it hold nothing and say so."""
         return self.is_lost or self._clock.monotonic_s() - self._heard_s > _STALE_AFTER_S
 
+    @property
+    def is_deciding(self) -> bool:
+        """True while the store has not answered for every gang that was decided on here."""
+        return bool(self._assumed)
+
     async def load(self) -> bool:
         """Builds the view anew; False if the cluster does not exist. Raises StateUnavailableError."""
         loaded = await self._store.load(self.cluster)

@@ -11,7 +11,7 @@ import msgspec
 from placewise_core.features import feature_schema
 from placewise_core.frozen import frozen
 from placewise_service.model.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
-from placewise_service.model.policy import POLICY_DECODER, POLICY_ENCODER, POLICY_REPORT, PolicyRuntime
+from placewise_service.model.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
 from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_service.model.session import ModelError
 from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
@@ -20,7 +20,7 @@ Net = TypeVar("Net")
 
 MANIFEST = "manifest.json"
 # Which model's tables each net reads (feature_tables.MODEL_TABLES).
-_READERS = {REWARD_MODEL: "reward", POLICY_ENCODER: "policy", POLICY_DECODER: "policy"}
+_READERS = {REWARD_MODEL: "reward"} | dict.fromkeys(POLICY_GRAPHS, "policy")
 
 
 class BundleError(ValueError):
@@ -81,7 +81,7 @@ def load(directory: Path) -> Bundle:
         directory,
         documents,
         reward=nets.load(RewardRuntime.load, REWARD_REPORT, REWARD_MODEL),
-        policy=nets.load(PolicyRuntime.load, POLICY_REPORT, POLICY_ENCODER, POLICY_DECODER),
+        policy=nets.load(PolicyRuntime.load, POLICY_REPORT, *POLICY_GRAPHS),
         stdm=nets.load(StdmRuntime.load, STDM_REPORT, STDM_MODEL),
         ldwp=nets.load(LdwpRuntime.load, LDWP_REPORT, LDWP_MODEL),
     )

@@ -1,9 +1,9 @@
-"""Harmony's policy net on ONNX Runtime, in two graphs: an encoder, once for many tasks, and a decoder, once per task.
+"""Harmony's policy net on ONNX Runtime, in three graphs: one for the cluster, one for new jobs, one for each task.
 
-Trains nothing. Both prove at loading that they answer as when they were exported.
+Trains nothing. All prove at loading that they answer as when they were exported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,81 +11,91 @@ import onnxruntime
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Float32, Observation
 from placewise_core.frozen import frozen
-from placewise_core.place.harmony import PolicyState
-from placewise_core.policy_inputs import ENCODER_OUTPUTS, IS_NEW, encoder_inputs
+from placewise_core.place.harmony import ClusterState, PolicyState
+from placewise_core.policy_inputs import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
 from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
 
-POLICY_ENCODER, POLICY_DECODER, POLICY_REPORT = "policy_encoder.onnx", "policy_decoder.onnx", "policy.json"
-_BOTH = f"{POLICY_ENCODER} and {POLICY_DECODER}"
-_SCHEMA = "placewise.policy/2"
-*_STATES, _MINUTES = ENCODER_OUTPUTS  # minutes: of encoders that guess how long jobs run
+POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER = "policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx"
+POLICY_GRAPHS, POLICY_REPORT = (POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER), "policy.json"
+_ALL = ", ".join(POLICY_GRAPHS)
+_SCHEMA = "placewise.policy/3"
 _WARM_UP = (
     (1, 1, 0),
-    (30, 33, 32),
-    (64, 48, 32),
-)  # (nodes, jobs, running ones): the smallest, a usual one, the largest
+    (30, 1, 32),
+    (64, 16, 48),
+)  # (nodes, new jobs, running ones): the smallest, a usual one, the largest
 
 
 @frozen
 class PolicyRuntime:
-    """The policy net, ready. Implements place.harmony.PolicyNet; may be called from any thread."""
+    """The policy net, ready. Implements place.harmony.PolicyNet; may be called from any thread.
+
+    `memory`: what the second graph takes of the first; `outputs`: what it gives, with `stretch` if it guesses how long
+    jobs run.
+    """
 
     encoder: onnxruntime.InferenceSession
+    jobs: onnxruntime.InferenceSession
     decoder: onnxruntime.InferenceSession
-    outputs: tuple[str, ...] = ENCODER_OUTPUTS
+    memory: Sequence[str]
+    outputs: Sequence[str]
 
     @classmethod
-    def load(cls, encoder: bytes, decoder: bytes, report: Mapping[str, Any]) -> Self:
-        """From the bytes of both graphs and their report. Raises ModelError for one that is torn, of other features,
+    def load(cls, encoder: bytes, jobs: bytes, decoder: bytes, report: Mapping[str, Any]) -> Self:
+        """From the bytes of the graphs and their report. Raises ModelError for one that is torn, of other features,
         or that does not answer its parity sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{POLICY_REPORT} is not a {_SCHEMA} document")
-        session = open_session(encoder, POLICY_ENCODER)
-        guesses = _MINUTES in {output.name for output in session.get_outputs()}
-        outputs = ENCODER_OUTPUTS if guesses else tuple(_STATES)
-        runtime = cls(session, open_session(decoder, POLICY_DECODER), outputs)
-        check_features(runtime.encoder, POLICY_ENCODER, "policy")
-        check_features(runtime.decoder, POLICY_DECODER, "policy")
+        contents = dict(zip(POLICY_GRAPHS, (encoder, jobs, decoder), strict=True))
+        sessions = [open_session(content, file) for file, content in contents.items()]
+        for session, file in zip(sessions, POLICY_GRAPHS, strict=True):
+            check_features(session, file, "policy")
+        memory = tuple(found.name for found in sessions[0].get_outputs() if found.name != NODE_STATE)
+        guesses = STRETCH in {found.name for found in sessions[1].get_outputs()}
+        outputs = (JOB_STATE, STRETCH) if guesses else (JOB_STATE,)
+        runtime = cls(sessions[0], sessions[1], sessions[2], memory, outputs)
         runtime._check_sample(report)
-        for nodes, jobs, running in _WARM_UP:
-            state = runtime.encode(_blank(nodes, jobs, running))
+        for nodes, new, running in _WARM_UP:
+            state = runtime.read(runtime.look(_blank(nodes, running)), _blank(nodes, new).jobs)
             runtime.decode(state, 0, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
         return runtime
 
-    def encode(self, seen: Observation) -> PolicyState:
-        """States of all nodes and of the new jobs of one observation."""
-        return PolicyState(*self.encoder.run(self.outputs, encoder_inputs(seen)))
+    def look(self, seen: Observation) -> ClusterState:
+        """States of all nodes, and what new jobs are to be read beside."""
+        nodes, *memory = self.encoder.run((NODE_STATE, *self.memory), encoder_inputs(seen))
+        return ClusterState(nodes, memory)
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        """States of new jobs."""
+        feeds = dict(zip(self.memory, cluster.memory, strict=True))
+        feeds["jobs"] = jobs
+        return PolicyState(cluster.nodes, *self.jobs.run(self.outputs, feeds))
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         """(2C,) logits of the next task of job `job`: a worker on each node, then a parameter server on each."""
-        feeds = {"node_state": state.nodes, "job_state": state.jobs[job : job + 1], "step": step}
-        logits: Float32 = self.decoder.run(("logits",), feeds)[0]
-        return logits
+        logits: Float32 = self.decoder.run((LOGITS,), {"states": state.nodes + state.jobs[job], "step": step})[0]
+        return logits.reshape(-1)
 
     def _check_sample(self, report: Mapping[str, Any]) -> None:
         try:
             sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
             job = int(sample["job"])
-            state = self.encode(Observation(sample["nodes"], sample["jobs"], sample["placement"], -1))
-            given = {"node_state": state.nodes, "job_state": state.jobs}
-            given["logits"] = self.decode(state, job, sample["step"])
-            if state.minutes is not None:
-                given[_MINUTES] = state.minutes
+            cluster = self.look(Observation(sample["nodes"], sample["jobs"], sample["placement"], -1))
+            state = self.read(cluster, sample["new_jobs"])
+            given = {NODE_STATE: state.nodes, JOB_STATE: state.jobs, LOGITS: self.decode(state, job, sample["step"])}
+            if state.stretch is not None:
+                given[STRETCH] = state.stretch
             is_alike = all(answers_alike(values, sample[name]) for name, values in given.items())
         except Exception as error:
-            raise ModelError(
-                f"{POLICY_ENCODER} and {POLICY_DECODER} do not run on their own sample: {error}"
-            ) from error
+            raise ModelError(f"{_ALL} do not run on their own sample: {error}") from error
         if not is_alike:
-            raise ModelError(f"{_BOTH} do not answer their sample as when exported")
+            raise ModelError(f"{_ALL} do not answer their sample as when exported")
 
 
-def _blank(nodes: int, jobs: int, running: int) -> Observation:
-    tokens = np.zeros((jobs, JOB_FEATURES), dtype=np.float32)
-    tokens[: jobs - running, IS_NEW] = 1.0
+def _blank(nodes: int, jobs: int) -> Observation:
     return Observation(
         nodes=np.zeros((nodes, NODE_FEATURES), dtype=np.float32),
-        jobs=tokens,
+        jobs=np.zeros((jobs, JOB_FEATURES), dtype=np.float32),
         placement=np.zeros((jobs, nodes, 2), dtype=np.float32),
         current=-1,
     )

@@ -2,21 +2,24 @@
 
 The paper feeds one fixed-size row per job, as long as the cluster has servers. Here nodes and jobs are tokens of their
 own, and where a job has tasks on a node the pair has an edge: a Transformer encoder attends over all tokens with a
-learned bias along the edges, and a pointer scores every candidate node for the next task of the gang. One net serves
-any number of nodes and jobs; permuting either permutes the answer. Encoded once per batch of jobs, decoded per task
-(placewise_core.place.harmony). Trains nothing itself.
+learned bias along the edges, and a pointer scores every candidate node for the next task of the gang. Jobs that are to
+be placed look at the cluster, but nobody looks at them: what the net makes of a cluster is the same whoever asks, and
+serves until the cluster changes; what it makes of a job is the same whoever asks with it. One net serves any number of
+nodes and jobs; permuting either permutes the answer. Decoded per task (placewise_core.place.harmony). Trains nothing
+itself.
 """
 
 import torch
 from torch import Tensor, nn
 
 from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PACE_COLUMNS, STEP_FEATURES
+from placewise_core.pace import MOST_LOG_MINUTES
+from placewise_core.policy_inputs import IS_NEW
 
 _MASKED = -1e9
 _ROLES = 2  # worker, parameter server: the last axis of a placement and the halves of the actions
 LINEAR_MINUTES = len(JOB_COLUMNS) + [column.name for column in PACE_COLUMNS].index("linear_minutes_left")
 MINUTES_SCALE = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
-MOST_LOG_MINUTES = 12.0  # four months
 
 
 class PolicyEncoder(nn.Module):
@@ -49,9 +52,9 @@ class PolicyEncoder(nn.Module):
         visited = [where @ f(of_node) for f, where in zip(self.node_to_job, by_role, strict=True)]
         x = torch.cat([of_job + visited[0] + visited[1], of_node + gathered[0] + gathered[1]], dim=1)  # (B, J + M, D)
         edges = _edges(placement)  # (B, J + M, J + M, 2)
-        blocked = (1.0 - torch.cat([job_mask, node_mask], dim=1)) * _MASKED
+        blocked = _blocked(jobs[..., IS_NEW], job_mask, node_mask)
         for layer in self.layers:
-            x = layer(x, edges, blocked.unsqueeze(1).unsqueeze(1))
+            x = layer(x, edges, blocked.unsqueeze(1))
         x = self.norm(x)
         job_state = x[:, :count]
         return x[:, count:], job_state, self.minutes(jobs, job_state)
@@ -60,6 +63,12 @@ class PolicyEncoder(nn.Module):
         """(…, J) minutes each job will run, from its token (…, J, JOB_FEATURES) and its state (…, J, D)."""
         log_minutes = jobs[..., LINEAR_MINUTES] / MINUTES_SCALE + self.length(job_state).squeeze(-1)
         return torch.exp(log_minutes.clamp(0.0, MOST_LOG_MINUTES)) - 1.0
+
+
+def _blocked(is_new: Tensor, job_mask: Tensor, node_mask: Tensor) -> Tensor:
+    """(B, 1, J + M): what no token may look at: padding and new jobs."""
+    is_there = torch.cat([job_mask * (1.0 - is_new), node_mask], dim=1)
+    return ((1.0 - is_there) * _MASKED).unsqueeze(1)
 
 
 def _edges(placement: Tensor) -> Tensor:

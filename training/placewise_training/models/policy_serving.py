@@ -1,32 +1,37 @@
 """Harmony's policy as it is served: the function of models.policy for one request, as ONNX graphs written by hand.
 
-A decision runs a net this small in a quarter of a millisecond, of which half would go into starting operators. So the
-graphs have few of them: no batch axis and no mask, so that every linear layer is one fused product (Gemm); shapes come
-in as inputs; attention is one operator (opset 23). The last layer gives states of nodes and new jobs alone, which is
-what the decoder reads. What the decoder would compute of the states alone, anew for each task, the encoder computes
+A decision runs nets this small in a fraction of a millisecond, of which half would go into starting operators. So the
+graphs have few of them: no batch axis and no mask, so that every linear layer is one fused product (Gemm); attention is
+one operator (opset 23). No token looks at a new job, so that what the cluster's tokens are, layer by layer, is one
+graph, and what new jobs make of it another. Of the cluster only the keys and values of each layer and the
+nodes' last states are given on. What the decoder would compute of the states alone, anew for each task, is computed
 once. Weights are shared with the trained form; the parity of both is checked at every export.
 """
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from torch import nn
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
-from placewise_core.policy_inputs import DECODER_INPUTS, ENCODER_INPUTS, ENCODER_OUTPUTS
-from placewise_training.models.onnx_graph import Graph, Shape, linears
-from placewise_training.models.policy import (
-    LINEAR_MINUTES,
-    MINUTES_SCALE,
-    MOST_LOG_MINUTES,
-    EdgeLayer,
-    PolicyDecoder,
-    PolicyNet,
+from placewise_core.policy_inputs import (
+    DECODER_INPUTS,
+    ENCODER_INPUTS,
+    JOB_STATE,
+    LOGITS,
+    NODE_STATE,
+    STRETCH,
+    memory_names,
 )
+from placewise_training.models.onnx_graph import Graph, Shape, linears
+from placewise_training.models.policy import EdgeLayer, PolicyDecoder, PolicyNet
+
+# Of each layer the names of its keys and values, and the layer.
+_Memories = list[tuple[str, str, EdgeLayer]]
 
 
 def serving_encoder(net: PolicyNet) -> onnx.ModelProto:
-    """ENCODER_INPUTS as policy_inputs.encoder_inputs makes them → node_state (M, D), job_state (N, D), minutes (N,)."""
+    """ENCODER_INPUTS as policy_inputs.encoder_inputs makes them → node_state (M, D), and a key and a value (1, P, D) of
+    every layer."""
     encoder, decoder, graph = net.encoder, net.decoder, Graph()
     width = decoder.dense.in_features
     of_node = graph.mlp("nodes", encoder.of_node)  # (M, D)
@@ -36,36 +41,62 @@ def serving_encoder(net: PolicyNet) -> onnx.ModelProto:
     sent = graph.op("Reshape", sent, graph.of(np.array([-1, width])))  # (2P, D)
     own = graph.op("Concat", of_node, of_job, axis=0)
     x = graph.op("Gemm", graph.op("Flatten", "edges", axis=1), sent, own)  # (P, D)
-    layers = [layer for layer in encoder.layers if isinstance(layer, EdgeLayer)]
-    for layer in layers:
-        x = _layer(graph, layer, x, is_last=layer is layers[-1])
-    nodes, jobs = graph.split(graph.norm(x, encoder.norm), "sizes")
-    graph.linear(nodes, decoder.of_node, name="node_state")
-    graph.linear(jobs, decoder.of_job, name="job_state")
-    _minutes(graph, encoder.length, jobs)
-    shapes: tuple[Shape, ...] = (("M", NODE_FEATURES), ("J", JOB_FEATURES), ("P", "P", 2), (2,), (1,))
-    inputs = dict(zip(ENCODER_INPUTS, shapes, strict=True))
-    outputs = dict(zip(ENCODER_OUTPUTS, (("M", width), ("N", width), ("N",)), strict=True))
-    return graph.model(inputs, outputs, integers=("sizes", "kept"))
+    memories = _memories(encoder.layers)
+    for key, value, layer in memories:
+        every = graph.norm(x, layer.before_attention)
+        # A bias of the keys would add the same to every score of a row; that of the values comes out of the mean as it
+        # is (_layer).
+        _, of_key, of_value = layer.qkv.weight.chunk(3)
+        tokens = graph.op("Unsqueeze", every, graph.first)
+        graph.op("MatMul", tokens, graph.of(of_key.t()), name=key)
+        graph.op("MatMul", tokens, graph.of(of_value.t()), name=value)
+        asking, edges = every, "edges"
+        if layer is memories[-1][2]:  # of what nobody looks at any more only the nodes' states are asked for
+            count = graph.op("Shape", "nodes", start=0, end=1)
+            x, asking, edges = (graph.op("Slice", each, graph.first, count) for each in (x, every, edges))
+        x = _layer(graph, layer, x, asking, key, value, _bias(graph, layer, edges))
+    graph.linear(graph.norm(x, encoder.norm), decoder.of_node, name=NODE_STATE)
+    shapes: tuple[Shape, ...] = (("M", NODE_FEATURES), ("J", JOB_FEATURES), ("P", "P", 2))
+    outputs: dict[str, Shape] = {NODE_STATE: ("M", width)} | _shapes(memories, width)
+    return graph.model(dict(zip(ENCODER_INPUTS, shapes, strict=True)), outputs)
 
 
-def _layer(graph: Graph, layer: EdgeLayer, x: str, *, is_last: bool) -> str:
-    """EdgeLayer on (P, D); the last one on all tokens for those of `kept` alone."""
-    every = graph.norm(x, layer.before_attention)
-    asking, edges = every, "edges"
-    if is_last:
-        x, asking, edges = (graph.op("Slice", each, graph.first, "kept") for each in (x, every, edges))
-    query, key, value = layer.qkv.weight.chunk(3)
+def serving_jobs(net: PolicyNet) -> onnx.ModelProto:
+    """jobs (N, JOB_FEATURES), all of them new, and the encoder's keys and values → job_state (N, D), stretch (N, 1)."""
+    encoder, decoder, graph = net.encoder, net.decoder, Graph()
+    width = decoder.dense.in_features
+    x = graph.mlp("jobs", encoder.of_job)  # (N, D)
+    memories = _memories(encoder.layers)
+    for key, value, layer in memories:
+        x = _layer(graph, layer, x, graph.norm(x, layer.before_attention), key, value)
+    x = graph.norm(x, encoder.norm)
+    graph.linear(x, decoder.of_job, name=JOB_STATE)
+    graph.linear(x, encoder.length, name=STRETCH)
+    inputs: dict[str, Shape] = {"jobs": ("N", JOB_FEATURES)} | _shapes(memories, width)
+    return graph.model(inputs, {JOB_STATE: ("N", width), STRETCH: ("N", 1)})
+
+
+def _memories(layers: nn.ModuleList) -> _Memories:
+    found = [layer for layer in layers if isinstance(layer, EdgeLayer)]
+    names = memory_names(len(found))
+    return list(zip(names[::2], names[1::2], found, strict=True))
+
+
+def _shapes(memories: _Memories, width: int) -> dict[str, Shape]:
+    return {name: (1, "P", width) for key, value, _ in memories for name in (key, value)}
+
+
+def _layer(graph: Graph, layer: EdgeLayer, x: str, asking: str, keys: str, values: str, *bias: str) -> str:
+    """EdgeLayer of the tokens x (Q, D), which ask as `asking`, their norms."""
+    query, _, _ = layer.qkv.weight.chunk(3)
     query_bias, _, value_bias = layer.qkv.bias.chunk(3)
-    # A bias of the keys adds the same to every score of a row; one of the values comes out of the mean as it is.
-    tokens = graph.op("Unsqueeze", every, graph.first)
     asked = graph.op("Gemm", asking, graph.of(query.t()), graph.of(query_bias))
     mixed = graph.op(
         "Attention",
         graph.op("Unsqueeze", asked, graph.first),
-        graph.op("MatMul", tokens, graph.of(key.t())),
-        graph.op("MatMul", tokens, graph.of(value.t())),
-        _bias(graph, layer, edges),
+        keys,
+        values,
+        *bias,
         q_num_heads=layer.heads,
         kv_num_heads=layer.heads,
     )
@@ -84,30 +115,16 @@ def _bias(graph: Graph, layer: EdgeLayer, edges: str) -> str:
     return graph.op("Reshape", by_head, shape)
 
 
-def _minutes(graph: Graph, length: nn.Linear, job_state: str) -> None:
-    """PolicyEncoder.minutes of the new jobs."""
-    declared: NDArray[np.float32] = np.zeros((JOB_FEATURES, 1), dtype=np.float32)
-    declared[LINEAR_MINUTES] = 1.0 / MINUTES_SCALE
-    new = graph.op("Slice", "sizes", graph.of(np.array([1])), graph.of(np.array([2])))
-    jobs = graph.op("Slice", "jobs", graph.first, new)
-    linear = graph.op("Gemm", jobs, graph.of(declared), graph.of(length.bias))
-    found = graph.op("Gemm", job_state, graph.of(length.weight.t()), linear)
-    found = graph.op("Clip", found, graph.of(np.float32(0.0)), graph.of(np.float32(MOST_LOG_MINUTES)))
-    found = graph.op("Sub", graph.op("Exp", found), graph.of(np.float32(1.0)))
-    graph.op("Squeeze", found, graph.of(np.array([1])), name="minutes")
-
-
 def serving_decoder(net: PolicyDecoder) -> onnx.ModelProto:
-    """node_state (M, D) and job_state (1, D) of the encoder, step (M, STEP_FEATURES) → (2M,) logits."""
+    """states (M, D), those of the nodes and of the job added up, step (M, STEP_FEATURES) → logits (2, M)."""
     graph, width = Graph(), net.dense.in_features
     first, second = linears(net.of_step)
     now = graph.op("Relu", graph.linear("step", first))
-    states = graph.op("Add", "node_state", "job_state")
-    x = graph.op("Relu", graph.op("Gemm", now, graph.of(second.weight.t()), states))  # (M, D)
+    x = graph.op("Relu", graph.op("Gemm", now, graph.of(second.weight.t()), "states"))  # (M, D)
     best = graph.op("ReduceMax", x, graph.first, keepdims=1)
     best = graph.op("Gemm", best, graph.of(net.of_best.weight.t()), graph.of(net.dense.bias))
     x = graph.op("Relu", graph.op("Gemm", x, graph.of(net.dense.weight.t()), best))
-    by_role = graph.op("Gemm", graph.of(net.logits.weight), x, graph.of(net.logits.bias.unsqueeze(1)), transB=1)
-    graph.op("Reshape", by_role, graph.of(np.array([-1])), name="logits")
-    shapes: tuple[Shape, ...] = (("M", width), (1, width), ("M", STEP_FEATURES))
-    return graph.model(dict(zip(DECODER_INPUTS, shapes, strict=True)), {"logits": ("A",)})
+    bias = graph.of(net.logits.bias.unsqueeze(1))
+    graph.op("Gemm", graph.of(net.logits.weight), x, bias, transB=1, name=LOGITS)
+    shapes: tuple[Shape, ...] = (("M", width), ("M", STEP_FEATURES))
+    return graph.model(dict(zip(DECODER_INPUTS, shapes, strict=True)), {LOGITS: (2, "M")})

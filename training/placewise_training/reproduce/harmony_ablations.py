@@ -17,7 +17,7 @@ from placewise_training.reproduce.claims import Claim, Judgement, Verdict, numbe
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper, Trial
 from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.bundles import POLICY_ENCODER, Bundle
+from placewise_training.sim.bundles import POLICY_GRAPHS, Bundle
 from placewise_training.sim.statistics import Estimate, paired_change
 
 VARIANTS = Path("build/ablations")
@@ -91,7 +91,7 @@ def _outcome(scenario: Scenario, variant: str | None, method: str, seed: int, va
     trained = None
     if variant is not None:
         directory = variants / variant / str(seed)
-        if not (directory / POLICY_ENCODER).is_file():
+        if not (directory / POLICY_GRAPHS[0]).is_file():
             raise NeedsBundleError(f"needs a bundle: {variant} is not trained yet")
         trained = Bundle(directory)
     found, relative = [], []
@@ -159,7 +159,7 @@ def _others(variants: Path) -> list[str]:
     named = {directory for directory, _ in TECHNIQUES.values()}
     named |= {directory_of(what, value) for what, (values, _, _) in DESIGN.items() for value in values}
     named |= {directory_of("interval", value) for value in INTERVALS}
-    found = {path.parent.parent.name for path in variants.glob(f"*/*/{POLICY_ENCODER}")}
+    found = {path.parent.parent.name for path in variants.glob(f"*/*/{POLICY_GRAPHS[0]}")}
     return sorted(found - named)
 
 

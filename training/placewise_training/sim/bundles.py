@@ -18,7 +18,7 @@ from placewise_core.place.search import BestOfK, SpeedScorer
 from placewise_core.speed.throughput import ThroughputModel
 
 REWARD = "reward.onnx"
-POLICY_ENCODER, POLICY_DECODER, POLICY_REPORT = "policy_encoder.onnx", "policy_decoder.onnx", "policy.json"
+POLICY_GRAPHS = ("policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx")
 LEARNED = (BestOfK.name, Harmony.name)
 _FALLBACK = "consolidate"  # answers where a net cannot
 
@@ -45,7 +45,7 @@ class Bundle:
 
     def harmony(self) -> Harmony | None:
         """Harmony's policy; None where there is none. Raises ValueError for one of other features."""
-        if not all((self.directory / name).is_file() for name in (POLICY_ENCODER, POLICY_DECODER)):
+        if not all((self.directory / name).is_file() for name in POLICY_GRAPHS):
             return None
         return Harmony(_policy_net(self.directory), placement_policies()[_FALLBACK])
 
@@ -105,4 +105,4 @@ def _scorer(path: Path) -> SpeedScorer:
 def _policy_net(directory: Path) -> Any:
     from placewise_training.sim.nets import OnnxPolicy  # noqa: PLC0415
 
-    return OnnxPolicy.load(directory / POLICY_ENCODER, directory / POLICY_DECODER)
+    return OnnxPolicy.load(directory)

@@ -5,6 +5,7 @@ net reads what this code writes.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,9 +15,10 @@ import onnxruntime
 
 from placewise_core.features import Float32, Observation, feature_schema
 from placewise_core.part_tokens import PartTokens
-from placewise_core.place.harmony import PolicyState
+from placewise_core.place.harmony import ClusterState, PolicyState
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_core.policy_inputs import ENCODER_INPUTS, ENCODER_OUTPUTS, encoder_inputs
+from placewise_core.policy_inputs import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
+from placewise_training.sim.bundles import POLICY_GRAPHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +49,31 @@ class OnnxScorer:
 
 @dataclass(frozen=True, slots=True)
 class OnnxPolicy:
-    """Harmony's two graphs as a place.harmony.PolicyNet."""
+    """Harmony's graphs as a place.harmony.PolicyNet. `memory`: what the second takes of the first."""
 
     encoder: onnxruntime.InferenceSession
+    jobs: onnxruntime.InferenceSession
     decoder: onnxruntime.InferenceSession
+    memory: Sequence[str]
 
     @classmethod
-    def load(cls, encoder: Path, decoder: Path) -> Self:
-        """Raises ValueError for a net of other features, and for one that was exported in an earlier form."""
-        net = cls(_session(encoder, "policy"), _session(decoder, "policy"))
-        if {given.name for given in net.encoder.get_inputs()} != set(ENCODER_INPUTS):
-            raise ValueError(f"{encoder}: takes other inputs than this version gives: export it again")
-        return net
+    def load(cls, folder: Path) -> Self:
+        """From the graphs in a folder. Raises ValueError for a net of other features."""
+        encoder, jobs, decoder = (_session(folder / file, "policy") for file in POLICY_GRAPHS)
+        memory = [found.name for found in encoder.get_outputs() if found.name != NODE_STATE]
+        return cls(encoder, jobs, decoder, memory)
 
-    def encode(self, seen: Observation) -> PolicyState:
-        return PolicyState(*self.encoder.run(ENCODER_OUTPUTS, encoder_inputs(seen)))
+    def look(self, seen: Observation) -> ClusterState:
+        nodes, *memory = self.encoder.run([NODE_STATE, *self.memory], encoder_inputs(seen))
+        return ClusterState(nodes, memory)
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        feeds = dict(zip(self.memory, cluster.memory, strict=True)) | {"jobs": jobs}
+        return PolicyState(cluster.nodes, *self.jobs.run([JOB_STATE, STRETCH], feeds))
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
-        feeds = {"node_state": state.nodes, "job_state": state.jobs[job : job + 1], "step": step}
-        return np.asarray(self.decoder.run(("logits",), feeds)[0], dtype=np.float32)
+        logits: Float32 = self.decoder.run([LOGITS], {"states": state.nodes + state.jobs[job], "step": step})[0]
+        return logits.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
