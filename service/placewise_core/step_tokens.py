@@ -38,7 +38,7 @@ def encode_free(view: ClusterView, rows: IntArray) -> Float32:
     at: slice | IntArray = slice(None) if len(rows) == view.size else rows
     features: Float32 = np.zeros((len(rows), STEP_FEATURES), dtype=np.float32)
     out, free_gpus = features[:, _USAGE], view.free_gpus()[at]
-    out[:, :3] = (view.free[_SHARES] * view.inverse_capacity[_SHARES])[:, at].T
+    out[:, :3] = (view.free[:, at][_SHARES] * view.inverse_capacity[:, at][_SHARES]).T
     out[:, 3] = free_gpus * _GPU_SCALE
     out[:, 4] = free_gpus / np.maximum(view.gpu_exists[at].sum(axis=1), 1.0)
     out[:, 5] = view.load()[at] * _LOAD_SCALE

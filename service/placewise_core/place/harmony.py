@@ -91,7 +91,7 @@ class _Looked:
         self._usable = view.usable(now_s)
         self._inventory = (view.layout_stamp, view.telemetry_stamp)
         self._usage_stamp = view.usage_stamp
-        self._usage = [array.copy() for array in _usage_of(view)]
+        self._usage = [array.copy() for array in _usage_of(view, rows)]
 
     def is_layout(self, view: ClusterView) -> bool:
         """True while the view's nodes are the same."""
@@ -101,15 +101,16 @@ class _Looked:
         """True while nothing has changed; who claimed and gave back has changed nothing."""
         return (
             self._inventory == (view.layout_stamp, view.telemetry_stamp)
-            and (self._usage_stamp == view.usage_stamp or all(map(np.array_equal, self._usage, _usage_of(view))))
+            and np.array_equal(self.rows, rows)
+            and (self._usage_stamp == view.usage_stamp or all(map(np.array_equal, self._usage, _usage_of(view, rows))))
             and self._running == running
             and np.array_equal(self._usable, view.usable(now_s))
-            and np.array_equal(self.rows, rows)
         )
 
 
-def _usage_of(view: ClusterView) -> tuple[FloatArray, IntArray, IntArray]:
-    return view.free, view.free_gpus(), view.task_count
+def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
+    at: slice | IntArray = slice(None) if len(rows) == view.size else rows
+    return view.free[:, at], view.free_gpus()[at], view.task_count[at]
 
 
 @frozen
