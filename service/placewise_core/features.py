@@ -138,15 +138,15 @@ class Encoder:
         """(M, NODE_FEATURES), or (C, NODE_FEATURES) for the nodes `rows`; cost follows C, not M."""
         at: slice | IntArray = slice(None) if rows is None else rows
         out = self._inventory_of(view)[at].copy()
-        free, inverse = view.free[:, at], view.inverse_capacity[:, at]
-        free_gpus = view.free_gpus()[at]
+        free, free_gpus = view.free[:, at], view.free_gpus()[at]
+        shares = free * view.inverse_capacity[:, at]
         out[:, 4] = free[CPU]
         out[:, 5] = free_gpus
-        out[:, 6] = free[CPU] * inverse[CPU]
-        out[:, 7] = free[MEMORY] * inverse[MEMORY]
-        out[:, 8] = free[NETWORK] * inverse[NETWORK]
+        out[:, 6] = shares[CPU]
+        out[:, 7] = shares[MEMORY]
+        out[:, 8] = shares[NETWORK]
         out[:, 9] = free_gpus / np.maximum(out[:, 3], 1)
-        out[:, 10] = free[GPU_MEMORY] * inverse[GPU_MEMORY]
+        out[:, 10] = shares[GPU_MEMORY]
         out[:, 11] = view.load()[at]
         out[:, 12] = view.task_count[at]
         out[:, 14] = view.usable(now_s)[at]
@@ -170,7 +170,9 @@ class Encoder:
         """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
         held = Held.of(done, view.index)
         self._tokens.write_new(seen.jobs[i], job, held, is_current=i == seen.current)
-        seen.placement[i : i + 1] = _placement([held], view.size, None)
+        node, role, count = held.cells
+        seen.placement[i] = 0.0
+        seen.placement[i, node, role] = count * PLACEMENT_COLUMNS[0].scale
 
 
 _NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)

@@ -186,18 +186,19 @@ class MetricsCollector:
 
 def _node_use(view: ClusterView, m: int) -> _NodeUse:
     """Load_i of (7): mean of CPU, host memory, GPU and GPU-memory use. A GPU serves any number of jobs."""
-    capacity, free = view.capacity[:, m], view.free[:, m]
-    gpus = int(view.gpu_exists[m].sum())
+    capacity: list[float] = view.capacity[:, m].tolist()
+    free: list[float] = view.free[:, m].tolist()
+    gpus = len(view.nodes[m].gpus)
     free_gpus = int(view.free_gpus()[m])
-    shares = [(float(capacity[r]) - float(free[r])) / float(capacity[r]) for r in (CPU, MEMORY) if capacity[r] > 0]
+    shares = [(capacity[r] - free[r]) / capacity[r] for r in (CPU, MEMORY) if capacity[r] > 0]
     if capacity[GPUS] > 0:
         shares.append((gpus - free_gpus) / gpus if gpus else 0.0)
-        memory = float(capacity[GPU_MEMORY])
-        shares.append((memory - float(free[GPU_MEMORY])) / memory if memory > 0 else 0.0)
+        memory = capacity[GPU_MEMORY]
+        shares.append((memory - free[GPU_MEMORY]) / memory if memory > 0 else 0.0)
     return _NodeUse(
         load=sum(shares) / len(shares) if shares else 0.0,
         used_gpus=gpus - free_gpus,
-        used_cores=float(capacity[CPU]) - float(free[CPU]),
+        used_cores=capacity[CPU] - free[CPU],
         stranded_gpus=free_gpus if 0 < free_gpus < gpus else 0,
         free_gpus=free_gpus,
     )

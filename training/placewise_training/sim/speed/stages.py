@@ -6,6 +6,7 @@ on one node (each of P servers holds 1/P of the parameters). Within a node gradi
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
@@ -29,26 +30,31 @@ def local_batch(job: SimJob, profile: ModelProfile, workers: int) -> float:
     return float(profile.local_batch)
 
 
-def nic_bytes(profile: ModelProfile, spots: Sequence[Spot], spot: Spot) -> float:
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The whole job: how many nodes it is on, its workers and servers there, and samples per worker and iteration."""
+
+    nodes: int
+    workers: int
+    servers: int
+    batch: float
+
+
+def _nic_bytes(profile: ModelProfile, whole: _Whole, spot: Spot) -> float:
     """Bytes per iteration through the NIC of one of the job's nodes, the busier direction."""
-    servers = sum(s.servers for s in spots)
-    gradients = profile.gradient_bytes
+    workers, servers, gradients = whole.workers, whole.servers, profile.gradient_bytes
     if servers == 0:
-        workers = sum(s.workers for s in spots)
-        return 0.0 if len(spots) < 2 else 2.0 * (workers - 1) / workers * gradients
-    workers = sum(s.workers for s in spots)
+        return 0.0 if whole.nodes < 2 else 2.0 * (workers - 1) / workers * gradients
     to_far_servers = spot.workers * gradients * (servers - spot.servers) / servers
     from_far_workers = (workers - spot.workers) * gradients * spot.servers / servers
     return to_far_servers + from_far_workers
 
 
-def _server_s(profile: ModelProfile, spots: Sequence[Spot], spot: Spot) -> float:
+def _server_s(profile: ModelProfile, whole: _Whole, spot: Spot) -> float:
     """Seconds the servers on this node need to add up the gradients of all workers, one core each."""
     if spot.servers == 0:
         return 0.0
-    workers = sum(s.workers for s in spots)
-    servers = sum(s.servers for s in spots)
-    return workers * profile.gradient_bytes / servers / SERVER_GBPS_PER_CORE
+    return whole.workers * profile.gradient_bytes / whole.servers / SERVER_GBPS_PER_CORE
 
 
 def _requested_cores(job: SimJob, spot: Spot) -> float:
@@ -59,13 +65,13 @@ def _requested_cores(job: SimJob, spot: Spot) -> float:
     return total
 
 
-def _part(job: SimJob, profile: ModelProfile, spots: Sequence[Spot], spot: Spot, spec: NodeSpec, batch: float) -> Part:
+def _part(job: SimJob, profile: ModelProfile, whole: _Whole, spot: Spot, spec: NodeSpec) -> Part:
     """Stage seconds on one node; its rates follow once the job's pace is known."""
-    samples = spot.workers * batch
-    bytes_out = nic_bytes(profile, spots, spot)
+    samples = spot.workers * whole.batch
+    bytes_out, server_s = _nic_bytes(profile, whole, spot), _server_s(profile, whole, spot)
     in_node = 2.0 * profile.gradient_bytes * (spot.workers - 1) if spot.workers > 1 else 0.0
     pcie = samples * profile.pcie_bytes + in_node
-    gpu_s = profile.gpu_s(spec.gpu_model, batch) if spot.workers else 0.0
+    gpu_s = profile.gpu_s(spec.gpu_model, whole.batch) if spot.workers else 0.0
     core_s = samples * profile.core_s_per_sample / spec.cpu_speed
     cores = max(1.0, spec.node.capacity.cpu_cores)
     return Part(
@@ -79,8 +85,8 @@ def _part(job: SimJob, profile: ModelProfile, spots: Sequence[Spot], spot: Spot,
         input_disk_s=samples * profile.disk_bytes * _missed(job, spec) / spec.disk_bps,
         input_pcie_s=pcie / spec.pcie_bps,
         gpu_s=gpu_s,
-        net_s=bytes_out / (spec.nic_bps * profile.net_efficiency) + _server_s(profile, spots, spot),
-        cpu_wanted=core_s + spot.servers * _server_s(profile, spots, spot),
+        net_s=bytes_out / (spec.nic_bps * profile.net_efficiency) + server_s,
+        cpu_wanted=core_s + spot.servers * server_s,
         disk_rate=samples * profile.disk_bytes * _missed(job, spec),
         pcie_rate=pcie,
         nic_rate=bytes_out / profile.net_efficiency,
@@ -120,9 +126,10 @@ def _parts(
     job: SimJob, profile: ModelProfile, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]
 ) -> tuple[tuple[Part, ...], float]:
     """Per node, with rates per iteration still; and the samples of an iteration."""
-    workers = max(1, sum(s.workers for s in spots))
-    batch = local_batch(job, profile, workers)
-    return tuple(_part(job, profile, spots, s, nodes[s.node].spec, batch) for s in spots), workers * batch
+    workers = sum(s.workers for s in spots)
+    batch = local_batch(job, profile, max(1, workers))
+    whole = _Whole(len(spots), workers, sum(s.servers for s in spots), batch)
+    return tuple(_part(job, profile, whole, s, nodes[s.node].spec) for s in spots), max(1, workers) * batch
 
 
 def _slowest(parts: Sequence[Part]) -> tuple[float, float]:
