@@ -115,7 +115,7 @@ def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
             row = rows.get((experiment.key, setting, method), {"metrics": {}})
             for seed, outcome in _outcomes(experiment, row).items():
                 results.add((experiment.key, setting, method), seed, outcome)
-    return results
+    return results if results.runs else Results(sittings=0)
 
 
 def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outcome]:
