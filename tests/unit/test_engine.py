@@ -31,6 +31,11 @@ def place(*jobs: Job, **changes: object) -> PlaceCommand:
     return dataclasses.replace(PlaceCommand(CLUSTER, jobs), **changes)  # type: ignore[arg-type]
 
 
+async def answer_is_on_its_way() -> None:
+    """Then the view hears that the store has agreed. A host's next word comes later still; a test's would not."""
+    await asyncio.sleep(0)
+
+
 async def free_gpus(engine: Engine) -> int:
     return int((await engine.get_cluster(CLUSTER)).view.free_gpus().sum())
 
@@ -44,6 +49,7 @@ async def test_a_gang_is_held_until_it_ends() -> None:
         assert job.reservation_id
         assert job.expire_time_s == pytest.approx(1_000_060.0)
         assert await free_gpus(engine) == 13
+        await answer_is_on_its_way()
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED)])
         assert await free_gpus(engine) == 13
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.FINISHED)])
@@ -105,6 +111,7 @@ async def test_asking_again_for_a_job_that_holds_gives_the_same_placement() -> N
 async def test_a_repeated_request_id_gets_the_first_answer() -> None:
     async with running_engine() as engine:
         first = await engine.place(place(make_job("a"), request_id="r1"))
+        await answer_is_on_its_way()
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.CANCELLED)])
         again = await engine.place(place(make_job("a"), request_id="r1"))
         assert again.meta.is_repeated
@@ -183,6 +190,7 @@ async def test_a_reservation_that_is_not_confirmed_expires() -> None:
 async def test_what_the_host_really_did_stands() -> None:
     async with running_engine() as engine:
         await engine.place(place(make_job("a")))
+        await answer_is_on_its_way()
         real = Assignment("worker-0", Role.WORKER, NodeId("n3"), (2,), Resources(cpu_cores=2.0, gpus=1.0))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=(real,))])
         view = (await engine.get_cluster(CLUSTER)).view
@@ -319,6 +327,7 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
     async with running_engine(nodes=3, gpus=2) as engine:
         await engine.place(place(make_job("before", gpus=2.0)))
         plain = await engine.place(place(make_job("unexplored")))
+        await answer_is_on_its_way()
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
         view = (await engine.get_cluster(CLUSTER)).view
         expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)

@@ -67,7 +67,7 @@ class Common:
         policy: str,
         live: LiveView,
         version: int,
-        started_s: float,
+        decide_ms: float,
         decision_id: str = "",
         propensity: float = 1.0,
         is_explored: bool = False,
@@ -82,7 +82,7 @@ class Common:
             propensity=propensity,
             is_fallback=bool(fallback_reason),
             fallback_reason=fallback_reason,
-            decide_ms=self.elapsed_ms(started_s),
+            decide_ms=decide_ms,
             is_stale=live.is_stale,
             is_explored=is_explored,
         )

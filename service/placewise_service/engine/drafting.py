@@ -13,7 +13,7 @@ import structlog
 
 from placewise_core.cluster import RunningJob, RunState
 from placewise_core.commands import PlaceCommand
-from placewise_core.decision import JobDecision, Outcome
+from placewise_core.decision import JobDecision, Outcome, PlaceDecision
 from placewise_core.errors import DeadlineExceededError
 from placewise_core.features import Encoder
 from placewise_core.frozen import frozen
@@ -36,10 +36,16 @@ NONE_RUNNING: Mapping[JobId, RunningJob] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Draft:
-    """A decision before the store has agreed: the answers, and what they want to hold."""
+    """A decision before the store has agreed: the answers, and what they want to hold.
+
+    `unpredicted` is the job decided last, if it was placed: what its placement means for speeds is worked out on the
+    view as that job left it, and not before somebody wants the answer (Placer.answers).
+    """
 
     decision_id: str
-    decisions: list[JobDecision] = field(default_factory=list)
+    version: int = 0
+    answers: dict[JobId, JobDecision] = field(default_factory=dict)
+    unpredicted: tuple[RunningJob, Proposal] | None = None
     holds: list[RunningJob] = field(default_factory=list)
     expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
     propensity: float = 1.0
@@ -47,7 +53,9 @@ class Draft:
     is_explored: bool = False
     is_observed: bool = False
     fallback_reason: str = ""
+    decide_ms: float = 0.0
     choices: list[Choice] = field(default_factory=list)
+    answer: PlaceDecision | None = None
 
 
 @frozen
@@ -72,18 +80,19 @@ class Placer:
         decision_id: str,
         running: Mapping[JobId, RunningJob] = NONE_RUNNING,
     ) -> Draft:
-        """Decides every job of the command. Answers come in the order of the request. `running` are jobs that the
-        store knows to run and the view does not yet.
+        """Decides every job of the command. `running` are jobs that the store knows to run and the view does not yet.
 
         What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, where the time is up before the last job's turn.
         """
-        draft = Draft(decision_id)
+        draft = Draft(decision_id, view.version)
         # A dry run asks "where would it go": as though it held nothing yet.
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
         try:
             self._decide_all(command, view, policy, context, draft, running)
+            if command.is_dry_run:
+                self._predict(draft, view)
             is_done = True
         finally:
             if command.is_dry_run or not is_done:
@@ -104,13 +113,21 @@ class Placer:
     ) -> None:
         rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
         draft.is_observed = rate > 0 or (not command.is_dry_run and random() < self.observe_share)
-        answers: dict[JobId, JobDecision] = {}
+        answers = draft.answers
         for job in policy.order(command.jobs, view, context):
+            self._predict(draft, view)
             if answers and self.monotonic_s() >= context.deadline_s:  # nobody waits for the rest: others do
                 raise DeadlineExceededError(f"the deadline passed after {len(answers)} of {len(command.jobs)} jobs")
             known = view.jobs.get(job.id) or running.get(job.id)
-            answers[job.id] = held(known) if known else self._decide(job, view, policy, context, rate, draft)
-        draft.decisions = [answers[job.id] for job in command.jobs]
+            if known:
+                answers[job.id] = held(known)
+            else:
+                self._decide(job, view, policy, context, rate, draft)
+
+    def answers(self, draft: Draft, command: PlaceCommand, view: ClusterView) -> tuple[JobDecision, ...]:
+        """What was decided, in the order of the request. `view` is as the draft left it."""
+        self._predict(draft, view)
+        return tuple([draft.answers[job.id] for job in command.jobs])
 
     def _decide(
         self,
@@ -120,12 +137,13 @@ class Placer:
         context: PlaceContext,
         rate: float,
         draft: Draft,
-    ) -> JobDecision:
+    ) -> None:
         job = with_groups(job, view)
         proposal, is_explored = self._propose(job, view, policy, context, rate, draft.decision_id)
         if proposal is None:
             outcome, blockers = why.explain(job, view, context)
-            return JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
+            draft.answers[job.id] = JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
+            return
         if draft.is_observed:
             self._observe(job, proposal, view, context, draft)
         draft.propensity *= proposal.propensity
@@ -145,9 +163,15 @@ class Placer:
         draft.holds.append(running)
         if view.shared_gpus:
             draft.expected_tenants.update(_shared_tenants(running, view))
-        prediction = neighbours.predict(job, proposal.assignments, view, self.interference, self.solo_speed)
-        return JobDecision(
-            job_id=job.id,
+        draft.unpredicted = (running, proposal)
+
+    def _predict(self, draft: Draft, view: ClusterView) -> None:
+        if draft.unpredicted is None:
+            return
+        (running, proposal), draft.unpredicted = draft.unpredicted, None
+        prediction = neighbours.predict(running.job, proposal.assignments, view, self.interference, self.solo_speed)
+        draft.answers[running.job.id] = JobDecision(
+            job_id=running.job.id,
             outcome=Outcome.PLACED,
             assignments=proposal.assignments,
             predicted_speed=prediction.speed,

@@ -130,7 +130,8 @@ class Engine:
             plan = policy.reschedule(command.task, command.progress, live.view, context)
         else:
             plan = policy.partition(command.task, live.view, context)
-        decision = PartitionDecision(plan, common.meta(policy.name, live, live.view.version, started_s))
+        meta = common.meta(policy.name, live, live.view.version, common.elapsed_ms(started_s))
+        decision = PartitionDecision(plan, meta)
         common.afterwards(self._log_partition, command, decision, context.now_s, common.elapsed_ms(started_s))
         return await common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
 

@@ -9,6 +9,7 @@ from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand, Scope
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision
 from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_core.job import JobId
 from placewise_core.place.iawp import SubtaskScheduler
@@ -53,9 +54,10 @@ class Placing:
             return await self._on_node(command, live, started_s)
         if not command.is_dry_run:
             return await self._hold(asked)
-        decision, draft = self._draft(asked)
+        draft = self._draft(asked)
+        decision = self._answer(asked, draft)
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
-        self._note(command, decision, draft.seed, draft.choices)
+        self._note(asked, draft, decision)
         return decision
 
     def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
@@ -67,27 +69,28 @@ class Placing:
         command, live = asked.command, asked.live
         running: dict[JobId, RunningJob] = {}
         for _ in range(ATTEMPTS):
-            decision, draft = self._draft(asked, running)
+            draft = self._draft(asked, running)
             live.assume(draft.holds)
-            is_held = False
             try:
-                result = await self._reserve(asked, decision, draft)
-                is_held = isinstance(result, Reserved)
-            except (asyncio.CancelledError, StateUnavailableError):
+                result = await self._reserve(asked, draft)
+            except BaseException as error:
+                live.settle(draft.holds, is_held=False)
                 # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
-                if command.request_id:
-                    self._note(command, decision, draft.seed, draft.choices)
+                if command.request_id and isinstance(error, asyncio.CancelledError | StateUnavailableError):
+                    self._note(asked, draft, self._answer(asked, draft))
                 raise
-            finally:
-                live.settle(draft.holds, is_held)
             if isinstance(result, Reserved):
-                self.common.apply(live, [result.event])
-                asyncio.get_running_loop().call_soon(self._prepare, asked.policy, live)  # the answer is then on its way
-                decision = held_until(decision, _reservations(draft), result.expire_time_s)
+                # The view has the gang already; that the store agrees it hears when the answer is on its way.
+                asyncio.get_running_loop().call_soon(self._show, asked, draft, result.event)
+                decision = held_until(self._answer(asked, draft), _reservations(draft), result.expire_time_s)
+                self._note(asked, draft, decision)
+                return decision
+            live.settle(draft.holds, is_held=False)
             if isinstance(result, Repeated):
                 return repeated(result, PlaceDecision, command.request_id)
             if not isinstance(result, Conflict):
-                self._note(command, decision, draft.seed, draft.choices)
+                decision = self._answer(asked, draft)
+                self._note(asked, draft, decision)
                 return decision
             self.common.telemetry.conflict(command.cluster)
             running.update((job.id, job) for job in result.running)
@@ -95,15 +98,13 @@ class Placing:
                 await self.common.catch_up(live, asked.deadline_s)
         raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
 
-    async def _reserve(
-        self, asked: _Asked, decision: PlaceDecision, draft: Draft
-    ) -> Reserved | Conflict | Repeated | None:
+    async def _reserve(self, asked: _Asked, draft: Draft) -> Reserved | Conflict | Repeated | None:
         """One round trip to the store; none where there is nothing to hold and nothing to remember."""
         command, store = asked.command, self.common.store
-        answer = encode_answer(decision, _reservations(draft)) if command.request_id else b""
+        answer = encode_answer(self._answer(asked, draft), _reservations(draft)) if command.request_id else b""
         if draft.holds:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
-            on_sent = partial(asked.on_draft, decision) if asked.on_draft is not None else None
+            on_sent = partial(self._write, asked, draft)
             request = ReserveRequest(
                 tuple(draft.holds), ttl_s, command.request_id, answer, draft.expected_tenants, on_sent
             )
@@ -113,7 +114,18 @@ class Placing:
             return first if first.answer != answer else None
         return None
 
-    def _draft(self, asked: _Asked, running: Mapping[JobId, RunningJob] = NONE_RUNNING) -> tuple[PlaceDecision, Draft]:
+    def _write(self, asked: _Asked, draft: Draft) -> None:
+        """What can be done while the store works."""
+        decision = self._answer(asked, draft)
+        if asked.on_draft is not None:
+            asked.on_draft(decision)
+
+    def _show(self, asked: _Asked, draft: Draft, event: Event) -> None:
+        asked.live.settle(draft.holds, is_held=True)
+        self.common.apply(asked.live, [event])
+        self._prepare(asked.policy, asked.live)
+
+    def _draft(self, asked: _Asked, running: Mapping[JobId, RunningJob] = NONE_RUNNING) -> Draft:
         command, live, policy = asked.command, asked.live, asked.policy
         seed = seed_of(command.seed)
         context = PlaceContext(
@@ -123,20 +135,27 @@ class Placing:
             is_explaining=command.is_explaining,
             interference=self.placer.interference,
         )
-        version, decision_id = live.view.version, uuid7()
-        draft = self.placer.draft(command, live.view, policy, context, decision_id, running)
+        draft = self.placer.draft(command, live.view, policy, context, uuid7(), running)
         draft.seed = seed
-        meta = self.common.meta(
-            policy.name,
-            live,
-            version,
-            asked.started_s,
-            decision_id,
-            propensity=draft.propensity,
-            is_explored=draft.is_explored,
-            fallback_reason=draft.fallback_reason,
-        )
-        return PlaceDecision(tuple(draft.decisions), meta), draft
+        draft.decide_ms = self.common.elapsed_ms(asked.started_s)
+        return draft
+
+    def _answer(self, asked: _Asked, draft: Draft) -> PlaceDecision:
+        """The decision of a draft, made when it is first wanted: after the reservation is sent, if nobody needs it
+        before."""
+        if draft.answer is None:
+            meta = self.common.meta(
+                asked.policy.name,
+                asked.live,
+                draft.version,
+                draft.decide_ms,
+                draft.decision_id,
+                propensity=draft.propensity,
+                is_explored=draft.is_explored,
+                fallback_reason=draft.fallback_reason,
+            )
+            draft.answer = PlaceDecision(self.placer.answers(draft, asked.command, asked.live.view), meta)
+        return draft.answer
 
     async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
         """Ready subtasks on the computing units of one node. Advice: nothing is held."""
@@ -145,9 +164,9 @@ class Placing:
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )
         decisions = self.subtasks.assign(command.jobs, command.node_id, live.view, self.common.clock.now_s())
-        meta = self.common.meta(self.subtasks.name, live, live.view.version, started_s)
+        meta = self.common.meta(self.subtasks.name, live, live.view.version, self.common.elapsed_ms(started_s))
         decision = PlaceDecision(tuple(decisions), meta)
-        self._note(command, decision, seed=0)
+        self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), 0, ())
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
 
     def _prepare(self, policy: PlacementPolicy, live: LiveView) -> None:
@@ -157,8 +176,9 @@ class Placing:
         if prepare is not None and not live.is_deciding:
             prepare(live.view, self.common.clock.now_s())
 
-    def _note(self, command: PlaceCommand, decision: PlaceDecision, seed: int, choices: Sequence[Choice] = ()) -> None:
-        self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), seed, tuple(choices))
+    def _note(self, asked: _Asked, draft: Draft, decision: PlaceDecision) -> None:
+        time_s = self.common.clock.now_s()
+        self.common.afterwards(self._log, asked.command, decision, time_s, draft.seed, tuple(draft.choices))
 
     def _log(
         self, command: PlaceCommand, decision: PlaceDecision, time_s: float, seed: int, choices: tuple[Choice, ...]
