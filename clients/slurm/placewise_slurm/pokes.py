@@ -8,6 +8,7 @@ A datagram is only a hint where to look; it may be lost, repeated or forged, and
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,10 +49,18 @@ class PokeListener(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Listens; returns the port (0 picks a free one)."""
+        """Listens; returns the port (0 picks a free one). Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(host, port))
-        return int(self._transport.get_extra_info("sockname")[1])
+        family, kind, _, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[0]
+        listening = socket.socket(family, kind)
+        try:
+            listening.setblocking(False)
+            listening.bind(address)  # here, not in the loop: uvloop's own does not say why it could not
+            self._transport, _ = await loop.create_datagram_endpoint(lambda: self, sock=listening)
+        except BaseException:
+            listening.close()
+            raise
+        return int(listening.getsockname()[1])
 
     def close(self) -> None:
         if self._transport is not None:
