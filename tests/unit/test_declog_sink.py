@@ -129,3 +129,38 @@ async def test_a_question_waits_for_one_record_at_most(monkeypatch: pytest.Monke
     await sink.flush()
     other.cancel()
     assert len(set(turn_of)) == 10
+
+
+async def test_large_entries_are_appended_a_few_at_a_time() -> None:
+    """A reservation may have to wait behind an append: one large in bytes would hold it up."""
+    ring = FakeRing()
+    sink = sink_on(ring, batch=16)
+    for i in range(6):
+        sink.offer(entry(f"{i}" * 30_000))
+    for i in range(6):
+        sink.offer(entry(f"j{i}"))
+    assert await sink.flush()
+    assert [job[:2] for job in ring.appended["c"]] == [
+        "00",
+        "11",
+        "22",
+        "33",
+        "44",
+        "55",
+        "j0",
+        "j1",
+        "j2",
+        "j3",
+        "j4",
+        "j5",
+    ]
+    assert ring.calls == 3
+
+
+async def test_an_entry_larger_than_any_portion_is_appended_alone() -> None:
+    ring = FakeRing()
+    sink = sink_on(ring)
+    for job in ("x" * 100_000, "y", "z"):
+        sink.offer(entry(job))
+    assert await sink.flush()
+    assert (ring.calls, len(ring.appended["c"])) == (2, 3)

@@ -7,11 +7,13 @@ A process that is killed loses what is still queued here: at most one flush inte
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from placewise_service.background import ended
 from placewise_service.declog.record import Entry, encode
+
+_PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind it, here and in the store
 
 
 class LogRing(Protocol):
@@ -112,9 +114,9 @@ class DecisionSink:
         try:
             for cluster in list(by_cluster):
                 encoded = await self._encoded(by_cluster[cluster])
-                fell_off = await self._ring.append_decisions(cluster, encoded)
+                for portion in _portions(encoded):
+                    self._count_drops(await self._ring.append_decisions(cluster, portion))
                 del by_cluster[cluster]
-                self._count_drops(fell_off)
         except Exception:  # whatever went wrong with the log must not reach a decision, nor end this task
             return False
         finally:
@@ -138,3 +140,17 @@ class DecisionSink:
         if count > 0:
             self.dropped += count
             self._on_drop(count)
+
+
+def _portions(records: list[bytes]) -> Iterator[list[bytes]]:
+    """The records in order, as many at a time as are of `_PORTION_BYTES` together, but one at least."""
+    portion: list[bytes] = []
+    size = 0
+    for record in records:
+        if portion and size + len(record) > _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(record)
+        size += len(record)
+    if portion:
+        yield portion
