@@ -1,6 +1,7 @@
 """Bundles with a policy net: what is refused, what serves, a swap under load; failures are flagged and counted."""
 
 import asyncio
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -216,26 +217,36 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> N
         make_bundle(tmp_path, name, seed, has_reward=True)
     truncate(policy_net.DECODER)(make_bundle(tmp_path, "torn"))
     engine = await started(tmp_path, "one", nodes=6)
-    bundles: set[str] = set()
+    deciding: list[str] = []
+    is_done = asyncio.Event()
 
     async def ask(worker: int) -> None:
-        for i in range(15):
+        for i in itertools.count():
+            if is_done.is_set():
+                return
             names = [f"{worker}-{i}-{part}" for part in range(1 + i % 2)]
             decision = await engine.place(command(*names, policy=policy))
             assert {d.outcome for d in decision.decisions} == {Outcome.PLACED}
             assert not decision.meta.is_fallback, decision.meta.fallback_reason
-            bundles.add(decision.meta.bundle)
+            deciding.append(decision.meta.bundle)
             await engine.report_job_events("c", [JobEvent(JobId(name), JobEventKind.FINISHED) for name in names])
             await asyncio.sleep(0)
 
     async def swap() -> None:
-        for i in range(6):
-            await engine.bundles.activate(("two", "one")[i % 2])
+        for name in ("two", "one") * 3:
+            await engine.bundles.activate(name)
             with pytest.raises(InvalidRequestError):
                 await engine.bundles.activate("torn")
+            deciding.clear()
+            while deciding.count(name) < 5:  # under load, before it is swapped again
+                await asyncio.sleep(0.001)
+            assert set(deciding[3:]) == {name}  # of each of three workers, one may have begun before the swap
+        is_done.set()
 
-    await asyncio.gather(*(ask(worker) for worker in range(3)), swap())
-    assert bundles == {"one", "two"}
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+        for worker in range(3):
+            group.create_task(ask(worker))
+        group.create_task(swap())
     await engine.close()
 
 
