@@ -14,6 +14,7 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Role, TaskGroup
 from placewise_core.place.capacity import gpu_slots, per_task
 from placewise_core.place.gang_builder import GangBuilder
+from placewise_core.place.plain_gang import PlainGang, load_of
 from placewise_core.view import CPU, GPUS, MEMORY, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
 
 _AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
@@ -31,6 +32,81 @@ _GPU_SCALE, _LOAD_SCALE, _COUNT_SCALE = _SCALE["free_gpus"], _SCALE["load"], _SC
 def encode_step(builder: GangBuilder) -> Float32:
     """(C, STEP_FEATURES) for the C candidate nodes of the builder, before its next task."""
     return StepTokens(builder).features
+
+
+class PlainSteps:
+    """`features` (C, STEP_FEATURES) as StepTokens has them and `mask` (2C,) as GangBuilder.mask, while a PlainGang is
+    placed on the candidates `rows`: nothing is claimed, as what is left can be counted.
+
+    `nodes`: where its tasks went, as indices into the view; `left`: tasks still to place.
+    """
+
+    def __init__(self, gang: PlainGang, rows: IntArray) -> None:
+        view, size = gang.view, len(rows)
+        self._at: slice | IntArray = slice(None) if size == view.size else rows
+        self.gang = gang
+        self.nodes: list[int] = []
+        self.left = gang.group.count
+        self.features: Float32
+        self.mask: BoolArray = np.zeros(2 * size, dtype=np.bool_)
+        self._rows, self._role = rows, gang.group.role
+        self._open = self.mask[:size] if self._role is Role.WORKER else self.mask[size:]
+        self._rooms: FloatArray = gang.rooms[self._at].copy()
+        self._rack: IntArray | None = view.rack[self._at] if view.has_racks() else None
+        np.greater_equal(self._rooms, 1.0, out=self._open)
+
+    def begin(self, free: Float32 | None = None) -> None:
+        """Writes `features` for the first task. `free` as for StepTokens."""
+        self.features = encode_free(self.gang.view, self._rows) if free is None else free.copy()
+        self._write_room()
+
+    def is_stuck(self) -> bool:
+        """True if the candidates do not take the gang."""
+        return bool(self._rooms.sum() < self.left)
+
+    def take(self, c: int) -> None:
+        """Places a task on candidate c, which has room for it."""
+        m = int(self._rows[c])
+        self.nodes.append(m)
+        self.left -= 1
+        if not self.left:
+            return
+        self._rooms[c] -= 1.0
+        self._open[c] = self._rooms[c] >= 1.0
+        self._write_usage(c, m)
+        self._write_room()
+
+    def _write_usage(self, c: int, m: int) -> None:
+        """What the gang has on node m, and leaves there."""
+        out, view, here = self.features, self.gang.view, self.nodes.count(m)
+        out[c, _HERE[self._role]] = here * _TASKS_SCALE
+        out[c, _IS_USED] = 1.0
+        if self._rack is not None and self._rack[c] >= 0:
+            out[self._rack == self._rack[c], _IN_RACK] = 1.0
+        inverse: list[float] = view.inverse_capacity[:, m].tolist()
+        free: list[float] = (view.free[:, m] - here * self.gang.demand).tolist()
+        free_gpus = float(view.free_gpus()[m]) - here * self.gang.gpus
+        out[c, _USAGE] = (
+            free[CPU] * inverse[CPU],
+            free[MEMORY] * inverse[MEMORY],
+            free[NETWORK] * inverse[NETWORK],
+            free_gpus * _GPU_SCALE,
+            free_gpus / max(1, int(np.count_nonzero(view.gpu_exists[m]))),
+            load_of(view.capacity[:, m].tolist(), free, inverse) * _LOAD_SCALE,
+            (view.tasks_on(m) + here) * _COUNT_SCALE,
+        )
+
+    def _write_room(self) -> None:
+        """What is left of the gang, and how much of it each node could still take."""
+        out, left = self.features, self.left
+        is_worker = self._role is Role.WORKER
+        out[:, _GANG] = (
+            _FEW_SCALE * len(set(self.nodes)),
+            _FEW_SCALE * left if is_worker else 0.0,
+            0.0 if is_worker else _FEW_SCALE * left,
+        )
+        out[:, _FIT[self._role]] = np.minimum(self._rooms, left) * _FEW_SCALE
+        out[:, _FITS_ALL] = self._rooms >= left
 
 
 def encode_free(view: ClusterView, rows: IntArray) -> Float32:

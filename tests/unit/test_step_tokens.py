@@ -9,13 +9,14 @@ from tests.fakes.cluster import make_job, make_node
 from placewise_core.actions import action_of
 from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
-from placewise_core.features import STEP_COLUMNS
+from placewise_core.features import STEP_COLUMNS, Float32
 from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.gang_builder import GangBuilder
+from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext
-from placewise_core.step_tokens import StepTokens, encode_step
-from placewise_core.view import ClusterView
+from placewise_core.step_tokens import PlainSteps, StepTokens, encode_step
+from placewise_core.view import BoolArray, ClusterView
 
 AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
 CONTEXT = PlaceContext(1.0, 0)
@@ -99,3 +100,54 @@ def test_what_the_columns_say() -> None:
     assert seen["tasks"] == [0, 0.125, 0]
     assert seen["is_in_rack_of_gang"] == [0, 1, 0]
     builder.give_back()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    workers=st.integers(1, 5),
+    role=st.sampled_from([Role.WORKER, Role.PARAMETER_SERVER]),
+    demand=st.sampled_from([Resources(cpu_cores=2, gpus=2), Resources(memory_gib=8, gpus=1), Resources(cpu_cores=0.3)]),
+    most_per_node=st.integers(0, 2),
+    nodes=st.integers(1, 6),
+    running=st.integers(0, 4),
+    is_shortlist=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+def test_a_plain_gang_that_claims_nothing_is_seen_as_one_that_claims(
+    workers: int,
+    role: Role,
+    demand: Resources,
+    most_per_node: int,
+    nodes: int,
+    running: int,
+    is_shortlist: bool,
+    seed: int,
+) -> None:
+    view, rng = busy_view(nodes, running), np.random.default_rng(seed)
+    job = Job(JobId("gang"), groups=(TaskGroup(role, workers, demand, max_per_node=most_per_node),))
+    gang = PlainGang.of(job, view, CONTEXT)
+    assert gang is not None
+    rows = np.arange(1 if is_shortlist else 0, nodes)
+    stamp = view.usage_stamp
+    counted = PlainSteps(gang, rows)
+    is_stuck = counted.is_stuck()
+    counted.begin()
+    seen: list[tuple[Float32, BoolArray, int]] = []
+    while counted.left and counted.mask.any():
+        action = int(rng.choice(np.flatnonzero(counted.mask)))
+        seen.append((counted.features.copy(), counted.mask.copy(), action))
+        counted.take(action % len(rows))
+    assert (counted.left > 0) is is_stuck
+    assert view.usage_stamp == stamp  # nothing was claimed
+    builder = GangBuilder(job, view, CONTEXT, rows)
+    claimed = StepTokens(builder)
+    for i, (features, mask, action) in enumerate(seen):
+        assert np.array_equal(features, claimed.features)
+        assert np.array_equal(mask, builder.mask())
+        assert builder.apply(action)
+        if i + 1 < len(seen):
+            claimed.update(action % len(rows))
+    placement = tuple(builder.assignments)
+    builder.give_back()
+    if not counted.left:
+        assert gang.assignments(counted.nodes) == placement

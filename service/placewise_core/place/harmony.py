@@ -26,9 +26,10 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.pace import linear_minutes, shortest_first, stretched
 from placewise_core.place.gang_builder import GangBuilder
+from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
-from placewise_core.step_tokens import StepTokens, encode_free
+from placewise_core.step_tokens import PlainSteps, StepTokens, encode_free
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and what comes later sees the earlier
@@ -219,23 +220,26 @@ class Harmony:
         """The gang placed action by action; None where that leads into a dead end. Raises what the net raises.
 
         `keeps_claims` leaves a proposal, and nothing else, claimed on the view."""
+        gang = None if context.is_explaining else PlainGang.of(job, view, context)
+
+        def begun(rows: IntArray) -> "PlainSteps | GangBuilder":
+            if gang is not None:
+                return PlainSteps(gang, rows)
+            return GangBuilder(job, view, context, rows, claims_last=keeps_claims)
+
         encoded = self._encoded
         if encoded is not None and encoded.serves(job, view, context):
-            builder = GangBuilder(job, view, context, encoded.rows, claims_last=keeps_claims)
-            proposal = None
-            if not builder.is_stuck():
-                proposal = _Decoding(self._net, encoded, builder, choose).run(StepTokens(builder), keeps_claims)
+            proposal = _proposal(self._net, encoded, begun(encoded.rows), choose, None, keeps_claims)
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = self._chunk(job, context)
         rows = shortlist(batch, view, context, self._most_nodes)
-        builder = GangBuilder(job, view, context, rows, claims_last=keeps_claims)
-        if builder.is_stuck():
+        placing = begun(rows)
+        if placing.is_stuck():
             return None
         looked = self._look(rows, view, context.now_s)
         encoded = self._encode(batch, looked, view, context)
-        steps = StepTokens(builder, looked.free)
-        return _Decoding(self._net, encoded, builder, choose).run(steps, keeps_claims)
+        return _proposal(self._net, encoded, placing, choose, looked.free, keeps_claims)
 
     def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
         state = self._net.read(looked.state, self._encoder.encode_new(batch))
@@ -307,6 +311,44 @@ def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, floa
     return (action if mask[action] else int(np.where(mask, logits, _LOWEST).argmax())), 1.0
 
 
+def _chosen(logits: Float32, mask: BoolArray, placed: int, choose: Choose) -> tuple[int, float]:
+    """An action for the next task, and its probability. Raises PolicyNetError for what is not a logit per action."""
+    if logits.shape != mask.shape:
+        raise PolicyNetError(f"logits of shape {logits.shape} for {len(mask)} actions")
+    action, probability = choose(logits, mask, placed)
+    if not math.isfinite(logits[action]):  # argmax takes a NaN before any number
+        raise PolicyNetError(f"{logits[action]} is not a logit")
+    return action, probability
+
+
+def _proposal(
+    net: PolicyNet,
+    encoded: _Encoded,
+    placing: PlainSteps | GangBuilder,
+    choose: Choose,
+    free: Float32 | None,
+    keeps_claims: bool,
+) -> Proposal | None:
+    """The gang placed on one encoding; None where that leads into a dead end. `free`: what encode_free gives for its
+    nodes, where that is known."""
+    if placing.is_stuck():
+        return None
+    if isinstance(placing, GangBuilder):
+        return _Decoding(net, encoded, placing, choose).run(StepTokens(placing, free), keeps_claims)
+    gang = placing.gang
+    placing.begin(free)
+    token, size, propensity = encoded.token_of(gang.job), len(encoded.rows), 1.0
+    while placing.left:
+        logits = net.decode(encoded.state, token, placing.features)
+        action, probability = _chosen(logits, placing.mask, len(placing.nodes), choose)
+        propensity *= probability
+        placing.take(action % size)
+    assignments = gang.assignments(placing.nodes)
+    if keeps_claims:
+        gang.view.claim_all(gang.job, assignments)
+    return Proposal(assignments, propensity, is_claimed=keeps_claims)
+
+
 class _Decoding:
     """One gang on one encoding. For one use; the view is as before when `run` returns, unless claims are kept."""
 
@@ -336,12 +378,8 @@ class _Decoding:
         too slow to share is masked, and the choice is made again."""
         builder, is_explaining = self._builder, self._encoded.context.is_explaining
         size = len(builder.rows)
-        if logits.shape != (2 * size,):
-            raise PolicyNetError(f"logits of shape {logits.shape} for {size} nodes")
         while (mask := builder.mask()).any():
-            action, probability = self._choose(logits, mask, len(builder.placed))
-            if not math.isfinite(logits[action]):  # argmax takes a NaN before any number
-                raise PolicyNetError(f"{logits[action]} is not a logit")
+            action, probability = _chosen(logits, mask, len(builder.placed), self._choose)
             explained = self._explained(logits, mask, action) if is_explaining else []
             if builder.apply(action):
                 self._propensity *= probability
