@@ -11,7 +11,14 @@ from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, Throughpu
 from placewise_core.speed.throughput import FORMS, ThroughputModel
 from placewise_training import train_throughput
 from placewise_training.data.fit_throughput import FITS
-from placewise_training.data.throughput_error import held_out_errors, interval, noise, repeats
+from placewise_training.data.throughput_error import (
+    held_out_logs,
+    interval,
+    noise,
+    once_told_the_level,
+    relative,
+    repeats,
+)
 from placewise_training.data.throughput_rows import Group, Rows, measured_groups, rows_of
 from placewise_training.throughput_card import card
 
@@ -39,7 +46,7 @@ def rows_under(form: str, sigma: float, copies: int = 1) -> Rows:
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_the_fit_recovers_the_form_it_is_given(form: str) -> None:
     rows = rows_under(form, 0.01)
-    assert held_out_errors(rows, FITS[form].fit, FITS[form].predict).mean() < 0.03
+    assert relative(held_out_logs(rows, FITS[form].fit, FITS[form].predict)).mean() < 0.03
 
 
 def test_a_row_is_judged_by_a_fit_that_never_saw_its_placement() -> None:
@@ -55,8 +62,14 @@ def test_a_row_is_judged_by_a_fit_that_never_saw_its_placement() -> None:
         return asked.throughput * 1.5
 
     for split in (0, 1):
-        np.testing.assert_allclose(held_out_errors(rows, fit, predict, split), 0.5)
+        np.testing.assert_allclose(relative(held_out_logs(rows, fit, predict, split)), 0.5)
     assert seen[0] != seen[5]  # other splits hold other placements back
+
+
+def test_the_level_of_a_placement_is_told_by_its_other_rows() -> None:
+    logs = np.array([0.3, 0.3, 0.3, -0.2, -0.1, 0.5])
+    left = once_told_the_level(logs, np.array(["2", "2", "2", "13", "13", "4"]))
+    assert left == pytest.approx([0.0, 0.0, 0.0, -0.1, 0.1, 0.5])
 
 
 def test_noise_is_what_a_perfect_model_errs_by() -> None:

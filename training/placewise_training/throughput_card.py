@@ -45,7 +45,7 @@ def card(report: Mapping[str, Any]) -> str:
         "judged on": provenance["split"],
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _errors(report) + _noise(report) + _profiles(report) + _LIMITS
+    return _HEADER + rows + _errors(report) + _noise(report) + _level(report) + _profiles(report) + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:
@@ -78,6 +78,19 @@ def _noise(report: Mapping[str, Any]) -> str:
 answers with the mean of a configuration's *other* repeats errs by {_percent(found["table_of_repeats_mean_error"])},
 and a perfect model would err by {_percent(found["perfect_model_mean_error"])}. On the same rows, with their placements
 held back: {held_out}.
+"""
+
+
+def _level(report: Mapping[str, Any]) -> str:
+    told = ", ".join(
+        f"`{form}` {_percent(row['held_out_mean_error'])}" for form, row in report["held_out_level_told"].items()
+    )
+    return f"""
+## Where the error is
+
+Told by how much a placement's other rows are faster or slower than predicted, and nothing else, the forms err by
+{told}. The difference to the first table is one factor per placement: the session and the
+network that it met, as much as the form.
 """
 
 

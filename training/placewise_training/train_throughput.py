@@ -16,7 +16,15 @@ import numpy as np
 
 from placewise_training.data import throughput_error
 from placewise_training.data.fit_throughput import FITS
-from placewise_training.data.throughput_error import clusters_of, held_out_errors, is_repeated, joined, summary
+from placewise_training.data.throughput_error import (
+    clusters_of,
+    held_out_logs,
+    is_repeated,
+    joined,
+    once_told_the_level,
+    relative,
+    summary,
+)
 from placewise_training.data.throughput_rows import TABLE, Array, Group, fingerprint, measured_groups
 
 SCHEMA = "placewise.throughput/1"
@@ -39,20 +47,22 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     """Fits and judges; the document that is also written to `out`."""
     groups = measured_groups()
     errors: dict[str, list[Array]] = {form: [] for form in FITS}
+    told: dict[str, list[Array]] = {form: [] for form in FITS}
     profiles = []
     for done, group in enumerate(groups):
         show(f"{group.model} on {group.gpu_model}", done, len(groups))
         profile = _profile(group)
         for form, fitted in FITS.items():
-            found = {s: held_out_errors(group.rows, fitted.fit, fitted.predict, s) for s in range(args.splits)}
-            errors[form].append(joined(found))
+            logs = [held_out_logs(group.rows, fitted.fit, fitted.predict, s) for s in range(args.splits)]
+            errors[form].append(joined([relative(each) for each in logs]))
+            told[form].append(joined([relative(once_told_the_level(each, group.rows.placement)) for each in logs]))
             profile[form] = {
                 **fitted.fit(group.rows).as_dict(),
                 **summary(errors[form][-1], group.rows.placement),
             }
         profiles.append(profile)
     show("done", len(groups), len(groups))
-    report = _document(args, groups, {form: np.concatenate(parts) for form, parts in errors.items()}, profiles)
+    report = _document(args, groups, _joined(errors), _joined(told), profiles)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", "utf-8")
     return report
@@ -75,8 +85,16 @@ def _profile(group: Group) -> dict[str, Any]:
     }
 
 
+def _joined(by_group: dict[str, list[Array]]) -> dict[str, Array]:
+    return {form: np.concatenate(parts) for form, parts in by_group.items()}
+
+
 def _document(
-    args: Args, groups: Sequence[Group], errors: dict[str, Array], profiles: list[dict[str, Any]]
+    args: Args,
+    groups: Sequence[Group],
+    errors: dict[str, Array],
+    told: dict[str, Array],
+    profiles: list[dict[str, Any]],
 ) -> dict[str, Any]:
     clusters, repeated = clusters_of(groups), is_repeated(groups)
     source = np.concatenate([np.full(len(group.rows.gpus), group.source) for group in groups])
@@ -95,6 +113,8 @@ def _document(
             form: summary(found[repeated], clusters[repeated]) for form, found in errors.items() if repeated.any()
         },
         "noise": _noise(groups),
+        # How much of the error is one factor per placement, which nothing but a measurement there can tell.
+        "held_out_level_told": {form: summary(found, clusters) for form, found in told.items()},
         "provenance": {
             "fitted_by": "placewise_training.train_throughput",
             "data": TABLE,

@@ -4,7 +4,7 @@ Repeats of one configuration differ. A table of what was measured errs as much a
 the others; a perfect model errs by √((r − 1)/r) of that with r repeats, for the mean of r − 1 rows has noise as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,16 +18,33 @@ FOLDS = 5
 _RESAMPLES = 2000
 
 
-def held_out_errors(rows: Rows, fit: Callable[[Rows], F], predict: Callable[[F, Rows], Array], split: int = 0) -> Array:
-    """(N,) relative error of every row when its placement was not in the fit: 5 folds over placements, by seed."""
+def held_out_logs(rows: Rows, fit: Callable[[Rows], F], predict: Callable[[F, Rows], Array], split: int = 0) -> Array:
+    """(N,) log of predicted over measured for every row when its placement was not in the fit: 5 folds over placements,
+    by seed."""
     shuffled = np.random.default_rng(split).permutation(np.unique(rows.placement))
-    errors = np.zeros(len(rows.gpus))
+    logs = np.zeros(len(rows.gpus))
     folds = min(FOLDS, len(shuffled))
     for k in range(folds):
         test = np.isin(rows.placement, shuffled[k::folds])
         held_back = rows.take(test)
-        errors[test] = np.abs(predict(fit(rows.take(~test)), held_back) / held_back.throughput - 1.0)
-    return errors
+        logs[test] = np.log(predict(fit(rows.take(~test)), held_back) / held_back.throughput)
+    return logs
+
+
+def relative(logs: Array) -> Array:
+    """Relative errors from logs of predicted over measured."""
+    return np.abs(np.expm1(logs))
+
+
+def once_told_the_level(logs: Array, placement: NDArray[np.str_]) -> Array:
+    """(N,) logs less the median of the placement's other rows: what would be left if somebody who measured the
+    placement told how much faster or slower all of it was than predicted. Rows alone in theirs stay as they are."""
+    left = logs.copy()
+    for name in np.unique(placement):
+        rows = np.flatnonzero(placement == name)
+        for row in rows if len(rows) > 1 else ():
+            left[row] -= np.median(logs[rows[rows != row]])
+    return left
 
 
 def repeats(rows: Rows) -> tuple[Array, Array]:
@@ -88,6 +105,6 @@ def clusters_of(groups: Sequence[Group]) -> NDArray[np.str_]:
     return np.concatenate([np.char.add(f"{group.model}@{group.gpu_model} ", group.rows.placement) for group in groups])
 
 
-def joined(parts: Mapping[int, Array]) -> Array:
+def joined(parts: Sequence[Array]) -> Array:
     """(N,) errors of each row, mean over the splits."""
-    return np.asarray(np.mean(np.stack(list(parts.values())), axis=0))
+    return np.asarray(np.mean(np.stack(parts), axis=0))
