@@ -50,9 +50,9 @@ class Authority:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
-    def write(self, folder: Path, name: str) -> tuple[Path, Path]:
+    def write(self, folder: Path, name: str, end: datetime.datetime = LATER) -> tuple[Path, Path]:
         """Files of a new certificate and its key."""
-        cert, key = self.issue(name)
+        cert, key = self.issue(name, end)
         paths = folder / "server.pem", folder / "server.key"
         for path, content in zip(paths, (cert, key), strict=True):
             path.write_bytes(content)

@@ -1,5 +1,6 @@
 """doctor, token and the options of serve: what they find, write and set."""
 
+import datetime
 import json
 import socket
 import stat
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fakes.tls import EXPIRED, LATER, Authority
 
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise_service import cli
@@ -72,6 +74,33 @@ def test_a_taken_port_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: 
         monkeypatch.setenv("PLACEWISE_SERVER__GRPC_PORT", str(taken.getsockname()[1]))
         assert invoke(["doctor", "--json"]) == 5
     assert findings(capsys)["gRPC port"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "verdict", "said"),
+    [
+        (LATER, 0, "ok", "more days"),
+        (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3.5), 0, "warning", "expires in 3 days"),
+        (EXPIRED, 5, "failed", "certificate has expired"),
+    ],
+)
+def test_a_certificate_about_to_expire_is_found(
+    end: datetime.datetime,
+    code: int,
+    verdict: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cert, key = Authority("site").write(tmp_path, "placewise", end)
+    key.chmod(0o600)
+    monkeypatch.setenv("PLACEWISE_TLS__CERT_FILE", str(cert))
+    monkeypatch.setenv("PLACEWISE_TLS__KEY_FILE", str(key))
+    assert invoke(["doctor", "--json"]) == code
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}["TLS"]
+    assert found["verdict"] == verdict
+    assert said in found["detail"]
 
 
 def test_a_service_that_does_not_answer_is_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,31 @@ def grpc_credentials(certificates: Certificates, demands_client: bool) -> grpc.S
     return grpc.dynamic_ssl_server_credentials(certificates.grpc_configuration(), fetch, demands_client)
 
 
+def end_time_s(settings: TlsSettings) -> float:
+    """When the server's certificate ends, in seconds since the epoch: found as a client finds it, in a handshake.
+
+    Raises CertificateError where a client refuses it now (expired, not valid yet), OSError for files that do not load.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(str(settings.cert_file), str(settings.key_file))
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate is trust enough: only time is asked
+    client.load_verify_locations(str(settings.cert_file))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server)
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (asking, answering, asking):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateError(f"{settings.cert_file}: {error.verify_message}") from None
+    found = asking.getpeercert()
+    assert found is not None
+    return ssl.cert_time_to_seconds(str(found["notAfter"]))
+
+
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         status = path.stat()

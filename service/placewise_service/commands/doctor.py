@@ -23,6 +23,7 @@ from placewise_client.errors import PlacewiseError
 from placewise_core.clock import SystemClock
 from placewise_core.frozen import frozen
 from placewise_service.api.auth import TokenFile, TokensFileError
+from placewise_service.api.tls import end_time_s
 from placewise_service.commands.connection import CaOption, JsonOption, TokenOption, connect
 from placewise_service.commands.console import print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
@@ -36,6 +37,7 @@ from placewise_service.state.embedded import embedded_url, server_binary
 app = typer.Typer(help="Check configuration and reachability.")
 
 OLDEST_REDIS = (6, 2)
+CERTIFICATE_WARNING_DAYS = 14
 
 
 class Verdict(enum.StrEnum):
@@ -240,7 +242,10 @@ def _tls(settings: Settings) -> str:
         context.load_verify_locations(str(tls.client_ca_file))
     if tls.key_file is not None and tls.key_file.stat().st_mode & stat.S_IRWXO:
         raise ConcernError(f"{tls.key_file} can be read by everybody: chmod 600")
-    return "certificate and key belong together"
+    left_days = (end_time_s(tls) - SystemClock().now_s()) / 86400.0
+    if left_days < CERTIFICATE_WARNING_DAYS:
+        raise ConcernError(f"{tls.cert_file} expires in {left_days:.0f} days")
+    return f"certificate and key belong together, for {left_days:.0f} more days"
 
 
 def _running_service(target: str, token: str, tls_ca: Path | None) -> Finding:
