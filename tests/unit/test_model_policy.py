@@ -217,7 +217,7 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> N
         make_bundle(tmp_path, name, seed, has_reward=True)
     truncate(policy_net.DECODER)(make_bundle(tmp_path, "torn"))
     engine = await started(tmp_path, "one", nodes=6)
-    deciding: list[str] = []
+    deciding: asyncio.Queue[str] = asyncio.Queue()
     is_done = asyncio.Event()
 
     async def ask(worker: int) -> None:
@@ -228,7 +228,7 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> N
             decision = await engine.place(command(*names, policy=policy))
             assert {d.outcome for d in decision.decisions} == {Outcome.PLACED}
             assert not decision.meta.is_fallback, decision.meta.fallback_reason
-            deciding.append(decision.meta.bundle)
+            deciding.put_nowait(decision.meta.bundle)
             await engine.report_job_events("c", [JobEvent(JobId(name), JobEventKind.FINISHED) for name in names])
             await asyncio.sleep(0)
 
@@ -237,10 +237,10 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> N
             await engine.bundles.activate(name)
             with pytest.raises(InvalidRequestError):
                 await engine.bundles.activate("torn")
-            deciding.clear()
-            while deciding.count(name) < 5:  # under load, before it is swapped again
-                await asyncio.sleep(0.001)
-            assert set(deciding[3:]) == {name}  # of each of three workers, one may have begun before the swap
+            while not deciding.empty():
+                deciding.get_nowait()
+            bundles = [await deciding.get() for _ in range(8)]
+            assert set(bundles[3:]) == {name}  # of each of three workers, one may have begun before the swap
         is_done.set()
 
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
