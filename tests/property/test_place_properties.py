@@ -12,6 +12,8 @@ from tests.fakes.place_cases import arrays, context, view_of
 from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.place.gpus import gpu_model_of, pick_gpus, takers
+from placewise_core.place.outlook import Outlook
+from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import ClaimingPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
@@ -182,6 +184,31 @@ def test_nobody_is_slowed_beyond_their_limit(situation: tuple[list[Node], list[J
             others = [t.model for t in tenants if t.job_id != tenant.job_id]
             speed = INTERFERENCE.relative_speed(tenant.model, others, gpu_model_of(view, m, g))
             assert speed >= 1.0 / view.jobs[tenant.job_id].job.gpu_sharing.max_slowdown - 1e-6
+
+
+@given(situations())
+@settings(max_examples=200, deadline=None)
+def test_a_plain_gang_is_counted_out_as_it_would_be_claimed(situation: tuple[list[Node], list[Job], str]) -> None:
+    made, asked, policy = situation
+    view = view_of(made)
+    place_all(view, asked[:-1], policy)
+    job = dataclasses.replace(asked[-1], groups=asked[-1].groups[:1])
+    gang = PlainGang.of(job, view, context())
+    outlook = None if gang is None else Outlook.of(gang)
+    assume(outlook is not None)
+    assert gang is not None
+    assert outlook is not None
+    counting = {name: known.counted for name, known in POLICIES.items() if hasattr(known, "counted")}
+    assert set(counting) == set(POLICIES) - {"tiresias", "random"}
+    before = arrays(view)
+    for name, counted in counting.items():
+        nodes = counted(outlook)
+        proposal = POLICIES[name].propose(job, view, context(interference=INTERFERENCE))
+        assert proposal is not None
+        assert (nodes is None) == (name == "consolidate" and view.has_racks())
+        if nodes is not None:
+            assert gang.assignments(nodes) == proposal.assignments
+    _assert_same(before, arrays(view))
 
 
 @given(situations())

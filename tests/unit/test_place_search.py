@@ -15,10 +15,11 @@ from placewise_core.job import Job, JobId, NodeId, Role
 from placewise_core.part_tokens import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal, TaskContext
 from placewise_core.place.registry import placement_policies, search_policy
+from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.search import BestOfK, progress
-from placewise_core.view import ClusterView
+from placewise_core.view import ClusterView, FloatArray
 
 
 def a_view(nodes: int = 4, gpus: int = 4) -> ClusterView:
@@ -110,7 +111,19 @@ def test_a_scorer_out_of_its_depth_leaves_the_first_heuristic(limit: float, reas
     assert (proposal.is_fallback, proposal.fallback_reason) == (bool(reason), reason)
 
 
-class Failed(LoadBalance):
+class Claiming(ScoredPolicy):
+    """Load balance that has to be asked for its proposals: it cannot count them out."""
+
+    name = "claiming"
+
+    def scores(self, task: TaskContext) -> FloatArray:
+        return LoadBalance().scores(task)
+
+    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+        return LoadBalance().terms(task, m)
+
+
+class Failed(Claiming):
     """A learned proposer whose net broke: another heuristic answered for it."""
 
     name = "failed"
@@ -127,7 +140,7 @@ def test_a_proposer_that_failed_is_no_proposal_and_is_reported() -> None:
     assert proposal.fallback_reason == "failed: MemoryError"
 
 
-class Drawn(LoadBalance):
+class Drawn(Claiming):
     name = "drawn"
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
@@ -172,7 +185,7 @@ def test_k_shrinks_with_the_deadline() -> None:
     assert sum(policy.calls for policy in asked) < len(asked)
 
 
-class _Renamed(LoadBalance):
+class _Renamed(Claiming):
     def __init__(self, policy: LoadBalance, name: str) -> None:
         super().__init__()
         self.name = name

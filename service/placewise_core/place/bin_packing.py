@@ -1,10 +1,13 @@
 """Bin packing: the node that is left with the least when the task is there."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import GPUS, FloatArray
+from placewise_core.view import GPUS, FloatArray, IntArray
 
 
 class BinPacking(ScoredPolicy):
@@ -14,15 +17,26 @@ class BinPacking(ScoredPolicy):
     name = "bin-packing"
 
     def scores(self, task: TaskContext) -> FloatArray:
-        view, demand = task.view, task.demand[:, None]
-        free = view.free.copy()
-        free[GPUS] = view.free_gpus()
-        free -= demand
-        free *= view.inverse_capacity
-        free *= demand > 0
-        free *= free
-        scores: FloatArray = free.sum(axis=0)
-        return np.negative(scores, out=scores)
+        view = task.view
+        return _left_over(view.free, view.free_gpus(), task.demand[:, None], view.inverse_capacity)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (("left_over", float(-self.scores(task)[m])),)
+
+    def counted(self, outlook: Outlook) -> Sequence[int]:
+        demand, inverse = outlook.gang.demand[:, None, None], outlook.gang.view.inverse_capacity[:, None]
+        return outlook.greedy(_left_over(outlook.free, outlook.free_gpus, demand, inverse))
+
+
+def _left_over(
+    free: FloatArray, free_gpus: FloatArray | IntArray, demand: FloatArray, inverse: FloatArray
+) -> FloatArray:
+    """The scores, of nodes with so much free (R, …) and so many free GPUs (…)."""
+    left = free.copy()
+    left[GPUS] = free_gpus
+    left -= demand
+    left *= inverse
+    left *= demand > 0
+    left *= left
+    scores: FloatArray = left.sum(axis=0)
+    return np.negative(scores, out=scores)

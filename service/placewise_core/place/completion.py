@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.tables import GpuSpeeds
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, TELEMETRY_COLUMNS, ClusterView, FloatArray, IntArray
@@ -26,7 +27,7 @@ class NodeSpeeds:
         self._gpu_speeds = gpu_speeds
         self._kept: WeakKeyDictionary[ClusterView, tuple[int, dict[str, FloatArray]]] = WeakKeyDictionary()
 
-    def of(self, task: TaskContext) -> FloatArray:
+    def of(self, task: TaskContext | PlainGang) -> FloatArray:
         """(M,) > 0. A task on GPUs: the node's GPU model that is fastest for the job's model, over the reference GPU
         (measured, Gavel). A CPU task: the CPU clock over the cluster's mean; unknown clocks count as the mean."""
         view = task.view
@@ -75,13 +76,21 @@ class NodeLoads:
 
     def of(self, view: ClusterView) -> FloatArray:
         """(M,) in [0, 1]. Do not write."""
-        kept = self._kept.get(view)
-        if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
-            kept = self._kept[view] = _begun(view)
+        kept = self._of(view)
         for m in (kept.stamps != view.node_stamp).nonzero()[0].tolist():
             kept.load[m] = _load_on(view, kept, m)
             kept.stamps[m] = view.node_stamp[m]
         return kept.load
+
+    def after(self, view: ClusterView, free: FloatArray) -> FloatArray:
+        """(J, M) what it would be with so much free (R, J, M)."""
+        return _load(free, self._of(view).terms[:, :, None])
+
+    def _of(self, view: ClusterView) -> _Kept:
+        kept = self._kept.get(view)
+        if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
+            kept = self._kept[view] = _begun(view)
+        return kept
 
 
 def _begun(view: ClusterView) -> _Kept:
@@ -94,14 +103,14 @@ def _begun(view: ClusterView) -> _Kept:
         stamps=view.node_stamp.copy(),
         telemetry_stamp=view.telemetry_stamp,
     )
-    kept.load[:] = _load(view, kept)
+    kept.load[:] = _load(view.free, kept.terms)
     return kept
 
 
-def _load(view: ClusterView, kept: _Kept) -> FloatArray:
-    """(M,) load of all nodes. A resource the node lacks counts in neither sum nor mean."""
-    inverse, measured, weights = kept.terms
-    used = 1.0 - view.free[_ROWS] * inverse
+def _load(free: FloatArray, terms: FloatArray) -> FloatArray:
+    """(…, M) load of nodes with so much free (R, …, M). A resource the node lacks counts in neither sum nor mean."""
+    inverse, measured, weights = terms
+    used = 1.0 - free[_ROWS] * inverse
     np.maximum(used, measured, out=used)
     np.minimum(used, 1.0, out=used)
     used *= weights

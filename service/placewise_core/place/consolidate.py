@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.place.capacity import per_task, task_capacity
+from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.view import FloatArray
@@ -42,6 +43,20 @@ class Consolidate(ScoredPolicy):
             ("same_rack", float(self._same_rack(task)[m])),
             ("fit", float(task.view.tightness()[m])),
         )
+
+    def counted(self, outlook: Outlook) -> Sequence[int] | None:
+        gang, nodes = outlook.gang, list[int]()
+        if gang.view.has_racks():  # then a node's score depends on where the gang is already
+            return None
+        open_, fit = gang.rooms.copy(), gang.view.tightness()
+        while (left := gang.group.count - len(nodes)) > 0:
+            scores = np.minimum(open_, left)
+            scores *= _TASKS
+            scores += fit
+            m = int(np.where(open_ > 0, scores, -np.inf).argmax())
+            nodes += [m] * min(left, int(open_[m]))
+            open_[m] = 0.0
+        return nodes
 
     def _tasks_taken(self, task: TaskContext) -> FloatArray:
         """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""

@@ -1,8 +1,12 @@
 """ECT (LDWP's baseline): the node where the task is expected to be complete first."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from placewise_core.job import Job, TaskGroup
 from placewise_core.place.completion import NodeLoads, NodeSpeeds
+from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
@@ -33,8 +37,17 @@ class ExpectedCompletionTime(ScoredPolicy):
             ("load", float(self._loads.of(task.view)[m])),
         )
 
+    def counted(self, outlook: Outlook) -> Sequence[int]:
+        gang = outlook.gang
+        seconds = _seconds(gang.job, gang.group, self._speeds.of(gang), self._loads.after(gang.view, outlook.free))
+        return outlook.greedy(np.negative(seconds, out=seconds))
+
     def _completion_s(self, task: TaskContext) -> FloatArray:
-        work = task.job.single_gpu_s / max(1, task.group.count) if task.job.single_gpu_s > 0 else 1.0
-        seconds: FloatArray = work / self._speeds.of(task)
-        seconds *= 1.0 + self._loads.of(task.view)
-        return seconds
+        return _seconds(task.job, task.group, self._speeds.of(task), self._loads.of(task.view))
+
+
+def _seconds(job: Job, group: TaskGroup, speeds: FloatArray, loads: FloatArray) -> FloatArray:
+    """Expected completion by the nodes' speeds (M,) and loads (…, M)."""
+    work = job.single_gpu_s / max(1, group.count) if job.single_gpu_s > 0 else 1.0
+    seconds: FloatArray = work / speeds * (1.0 + loads)
+    return seconds

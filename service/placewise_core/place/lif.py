@@ -4,12 +4,16 @@ The model of slowdown is fitted to measurements (place/data/lif.json, made by pl
 slowdown − 1 = a₁U + a₂B + a₃U² + a₄B², with U and B the shares of the node's CPU and bandwidth that *other* tasks hold.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise_core.job import Job, Resources
+from placewise_core.place.outlook import Outlook
+from placewise_core.place.plain_gang import Amount
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import LifCoefficients
@@ -19,13 +23,15 @@ _KEPT_MODELS = 4096  # model names come from users, in any number
 
 
 # Rows of a view's table: U, B, U², B² · what the tasks there now lose · the first derivative of that and half its
-# second, by the cores a task asks for and by its bandwidth. Columns are nodes.
+# second, by the cores a task asks for and by its bandwidth · what all that is worked out from: the constant and the
+# coefficients of U, B, U² and B², summed over the tasks. Columns are nodes.
 _U, _B, _UU, _BB, _PRESENT, _BY_CPU, _BY_CPU_SQUARED, _BY_NETWORK, _BY_NETWORK_SQUARED = range(9)
+_SCORED, _SUMMED = slice(0, 9), slice(9, 14)
 
 
 @dataclass(slots=True)
 class _Sums:
-    """`table` (9, M) as of `stamps`: the score of a node is one weighted sum of its column."""
+    """`table` (14, M) as of `stamps`: the score of a node is one weighted sum of the first rows of its column."""
 
     table: FloatArray
     stamps: IntArray
@@ -67,22 +73,50 @@ class LeastInterference(ScoredPolicy):
 
     def _interference(self, task: TaskContext) -> FloatArray:
         """(M,) Σ (slowdown − 1) on each node with the task there."""
-        cpu, network = float(task.demand[CPU]), float(task.demand[NETWORK])
-        weights = np.array([*self._of(task.job.model), 1.0, cpu, cpu * cpu, network, network * network])
+        weights = self._weights(task.job, task.demand)
         # Not a matrix product: that may round equal nodes differently, and ties go to the first.
-        return np.asarray((weights[:, None] * self._renewed(task.view)).sum(axis=0))
+        return np.asarray((weights[:, None] * self._renewed(task.view)[_SCORED]).sum(axis=0))
+
+    def _weights(self, job: Job, demand: FloatArray) -> FloatArray:
+        cpu, network = float(demand[CPU]), float(demand[NETWORK])
+        return np.array([*self._of(job.model), 1.0, cpu, cpu * cpu, network, network * network])
+
+    def counted(self, outlook: Outlook) -> Sequence[int]:
+        gang, view = outlook.gang, outlook.gang.view
+        cpu_scale, network_scale = view.inverse_capacity[CPU], view.inverse_capacity[NETWORK]
+        own = self._own(gang.job.model, gang.group.demand, cpu_scale, network_scale)
+        sums: FloatArray = np.empty((*own.shape[:1], *outlook.free_gpus.shape))  # (5, J, M)
+        sums[:, 0] = self._renewed(view)[_SUMMED]
+        for count in range(1, sums.shape[1]):
+            np.add(sums[:, count - 1], own, out=sums[:, count])
+        cpu = (view.capacity[CPU] - outlook.free[CPU]) * cpu_scale
+        network = (view.capacity[NETWORK] - outlook.free[NETWORK]) * network_scale
+        constant, u, b, uu, bb = sums
+        table = np.array(_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale))  # (9, J, M)
+        table *= self._weights(gang.job, gang.demand)[:, None, None]
+        return outlook.greedy(-table.sum(axis=0))
+
+    def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
+        """(5, M) what one task adds to the sums of _column."""
+        a1, a2, a3, a4 = self._of(model)
+        p, q = demand.cpu_cores * cpu_scale, demand.network_gbps * network_scale
+        own: FloatArray = np.empty((5, len(p)))
+        own[0] = -a1 * p - a2 * q + a3 * p * p + a4 * q * q
+        own[1], own[2] = a1 - 2.0 * a3 * p, a2 - 2.0 * a4 * q
+        own[3:] = ((a3,), (a4,))
+        return own
 
     def _renewed(self, view: ClusterView) -> FloatArray:
         sums = self._sums.get(view)
         if sums is None or len(sums.stamps) != view.size:
-            sums = self._sums[view] = _Sums(np.zeros((9, view.size)), np.zeros(view.size, dtype=np.int64))
+            sums = self._sums[view] = _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64))
         for m in (sums.stamps != view.node_stamp).nonzero()[0].tolist():
             sums.table[:, m] = self._column(view, m)
             sums.stamps[m] = view.node_stamp[m]
         return sums.table
 
     def _column(self, view: ClusterView, m: int) -> tuple[float, ...]:
-        constant = u = b = uu = bb = 0.0  # of the polynomial in U and B
+        constant = u = b = uu = bb = 0.0  # of the polynomial in U and B; a task's part of it is also in _own
         cpu_scale, network_scale = float(view.inverse_capacity[CPU, m]), float(view.inverse_capacity[NETWORK, m])
         for model, demand in view.tasks_at(m):
             a1, a2, a3, a4 = self._of(model)
@@ -94,14 +128,30 @@ class LeastInterference(ScoredPolicy):
             bb += a4
         cpu = float(view.capacity[CPU, m] - view.free[CPU, m]) * cpu_scale
         network = float(view.capacity[NETWORK, m] - view.free[NETWORK, m]) * network_scale
-        return (
-            cpu,
-            network,
-            cpu * cpu,
-            network * network,
-            constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network,
-            (u + 2.0 * uu * cpu) * cpu_scale,
-            uu * cpu_scale * cpu_scale,
-            (b + 2.0 * bb * network) * network_scale,
-            bb * network_scale * network_scale,
-        )
+        scored = _scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale)
+        return (*scored, constant, u, b, uu, bb)
+
+
+def _scored(
+    constant: Amount,
+    u: Amount,
+    b: Amount,
+    uu: Amount,
+    bb: Amount,
+    cpu: Amount,
+    network: Amount,
+    cpu_scale: Amount,
+    network_scale: Amount,
+) -> tuple[Amount, ...]:
+    """The rows of the table that are scored, from its sums and from the shares of CPU and bandwidth in use."""
+    return (
+        cpu,
+        network,
+        cpu * cpu,
+        network * network,
+        constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network,
+        (u + 2.0 * uu * cpu) * cpu_scale,
+        uu * cpu_scale * cpu_scale,
+        (b + 2.0 * bb * network) * network_scale,
+        bb * network_scale * network_scale,
+    )

@@ -6,10 +6,11 @@ import numpy as np
 
 from placewise_core.job import Job
 from placewise_core.place.completion import NodeSpeeds
+from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import PlaceContext, TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import GPUS, ClusterView, FloatArray
+from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray
 
 
 class RelativePerformance(ScoredPolicy):
@@ -31,12 +32,12 @@ class RelativePerformance(ScoredPolicy):
         return sorted(jobs, key=lambda job: -self._spread(job, names))
 
     def scores(self, task: TaskContext) -> FloatArray:
-        return self._speedup(task) * self._idle(task)
+        return _speedup(self._speeds.of(task), task.mask) * _idle(task.view, task.demand, task.view.free)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (
-            ("speedup", float(self._speedup(task)[m])),
-            ("idle", float(self._idle(task)[m])),
+            ("speedup", float(_speedup(self._speeds.of(task), task.mask)[m])),
+            ("idle", float(_idle(task.view, task.demand, task.view.free)[m])),
         )
 
     def _spread(self, job: Job, gpu_models: Sequence[str]) -> float:
@@ -44,15 +45,21 @@ class RelativePerformance(ScoredPolicy):
         speeds = [self._gpu_speeds.of(job.model, name) for name in gpu_models]
         return max(speeds) / min(speeds) if speeds and job.gpus > 0 else 1.0
 
-    def _speedup(self, task: TaskContext) -> FloatArray:
-        speeds = self._speeds.of(task)
-        return np.asarray(speeds / np.where(task.mask, speeds, np.inf).min(initial=np.inf))
+    def counted(self, outlook: Outlook) -> Sequence[int]:
+        gang = outlook.gang
+        speedup = _speedup(self._speeds.of(gang), gang.rooms >= 1.0)
+        return outlook.greedy(speedup * _idle(gang.view, gang.demand, outlook.free))
 
-    @staticmethod
-    def _idle(task: TaskContext) -> FloatArray:
-        row = GPUS if task.demand[GPUS] > 0 else 0
-        view = task.view
-        idle: FloatArray = view.free[row] * view.inverse_capacity[row]
-        np.minimum(np.maximum(idle, 0.0, out=idle), 1.0, out=idle)  # not clip: it takes longer than both
-        idle += 1e-3
-        return idle
+
+def _speedup(speeds: FloatArray, mask: BoolArray) -> FloatArray:
+    """(M,) over the slowest node of the mask."""
+    return np.asarray(speeds / np.where(mask, speeds, np.inf).min(initial=np.inf))
+
+
+def _idle(view: ClusterView, demand: FloatArray, free: FloatArray) -> FloatArray:
+    """(…, M) idle share of the units, with so much free (R, …, M)."""
+    row = GPUS if demand[GPUS] > 0 else 0
+    idle: FloatArray = free[row] * view.inverse_capacity[row]
+    np.minimum(np.maximum(idle, 0.0, out=idle), 1.0, out=idle)  # not clip: it takes longer than both
+    idle += 1e-3
+    return idle

@@ -8,7 +8,7 @@ seed does not fix, so that the propensity of the choice is 1.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +18,8 @@ from placewise_core.features import Float32
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, Role
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
+from placewise_core.place.outlook import Outlook
+from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.view import ClusterView, FloatArray
 
@@ -26,6 +28,10 @@ _RESERVED_SHARE = 0.5
 _LEAST_LEFT_S = 0.002
 # Tokens of neighbours: what scoring costs grows with their number, and with its square beyond some fifty.
 _MOST_PARTS = 40
+
+# CountingPolicy.counted.
+Counted = Callable[[Outlook], Sequence[int] | None]
+_Key = tuple[tuple[int, str], ...]
 
 
 class SpeedScorer(Protocol):
@@ -79,6 +85,7 @@ class BestOfK:
         if not proposers:
             raise ValueError("a search needs a policy that proposes")
         self._proposers = tuple(proposers)
+        self._counted: list[Counted | None] = [getattr(policy, "counted", None) for policy in proposers]
         self._scorer = scorer
         self._uncertain = scorer if isinstance(scorer, UncertainScorer) and math.isfinite(scorer.spread_limit) else None
         self._spread_limit = math.inf if self._uncertain is None else self._uncertain.spread_limit
@@ -120,19 +127,25 @@ class BestOfK:
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
+        gang = None if context.is_explaining else PlainGang.of(job, view, context)
+        outlook = None if gang is None else Outlook.of(gang)
         began_s = self._monotonic_s()
         stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
         found = _Found()
-        for policy in self._proposers:
+        for policy, counted in zip(self._proposers, self._counted, strict=True):
             if found.by_placement and (len(found.by_placement) == self._most or self._monotonic_s() >= stop_s):
                 break
+            if outlook is not None and counted is not None and (nodes := counted(outlook)) is not None:
+                found.count_in(policy.name, nodes, outlook.gang)
+                continue
             proposal = policy.propose(job, view, context)
             if proposal is None:
                 continue
             if proposal.is_fallback and found.by_placement:
                 found.failure = found.failure or proposal.fallback_reason
                 continue
-            found.by_placement.setdefault(_key(proposal), (policy.name, proposal))
+            key = _key((view.index[a.node], a.role) for a in proposal.assignments)
+            found.by_placement.setdefault(key, (policy.name, proposal))
         found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
         return found
 
@@ -158,9 +171,16 @@ class BestOfK:
 class _Found:
     """What the proposers gave. `failure`: what kept one of them from proposing, "" if nothing did."""
 
-    by_placement: dict[tuple[tuple[str, str], ...], tuple[str, Proposal]] = field(default_factory=dict)
+    by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
     failure: str = ""
     is_late: bool = False
+
+    def count_in(self, name: str, nodes: Sequence[int], gang: PlainGang) -> None:
+        """A placement of a plain gang, by the node of each task."""
+        role = gang.group.role
+        key = _key((m, role) for m in nodes)
+        if key not in self.by_placement:
+            self.by_placement[key] = (name, Proposal(gang.assignments(nodes)))
 
     def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer: its proposers' draws are fixed, so it is certain to be this one."""
@@ -187,9 +207,9 @@ def _workers(job: Job) -> int:
     return max(1, sum(group.count for group in job.groups if group.role is Role.WORKER))
 
 
-def _key(proposal: Proposal) -> tuple[tuple[str, str], ...]:
-    """Equal for placements that put the same tasks on the same nodes."""
-    return tuple(sorted((a.node, a.role.value) for a in proposal.assignments))
+def _key(tasks: Iterable[tuple[int, Role]]) -> _Key:
+    """From the node and role of each task; equal for placements that put the same tasks on the same nodes."""
+    return tuple(sorted([(m, role.value) for m, role in tasks]))
 
 
 def _fallback(proposal: Proposal, reason: str) -> Proposal:

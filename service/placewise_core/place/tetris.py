@@ -1,8 +1,11 @@
 """Tetris (Harmony's baseline): the node whose free resources align best with what the task asks for."""
 
+from collections.abc import Sequence
+
+from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import GPUS, FloatArray
+from placewise_core.view import GPUS, ClusterView, FloatArray
 
 # Each more than any alignment (at most one per resource kind): they rank nodes before alignment does.
 _BEING_FILLED, _IN_USE = 2e3, 1e3
@@ -20,25 +23,32 @@ class Tetris(ScoredPolicy):
     name = "tetris"
 
     def scores(self, task: TaskContext) -> FloatArray:
-        scores = self._alignment(task)
-        scores += _IN_USE * (task.view.task_count > 0)
+        scores = self._scores(task.view, task.demand)
         if task.placed:
             scores[task.placed[-1][1]] += _BEING_FILLED
         return scores
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (
-            ("alignment", float(self._alignment(task)[m])),
+            ("alignment", float(self._alignment(task.view, task.demand)[m])),
             ("in_use", float(task.view.task_count[m] > 0)),
             ("being_filled", float(bool(task.placed) and task.placed[-1][1] == m)),
         )
 
+    def counted(self, outlook: Outlook) -> Sequence[int]:
+        return outlook.filling(self._scores(outlook.gang.view, outlook.gang.demand))
+
+    def _scores(self, view: ClusterView, demand: FloatArray) -> FloatArray:
+        """(M,) with no node being filled."""
+        scores = self._alignment(view, demand)
+        scores += _IN_USE * (view.task_count > 0)
+        return scores
+
     @staticmethod
-    def _alignment(task: TaskContext) -> FloatArray:
-        view = task.view
-        weights = task.demand[:, None] * view.inverse_capacity
+    def _alignment(view: ClusterView, demand: FloatArray) -> FloatArray:
+        weights = demand[:, None] * view.inverse_capacity
         weights *= view.inverse_capacity
         total: FloatArray = (weights * view.free).sum(axis=0)
-        if task.demand[GPUS] > 0:  # counted as those that serve nobody: a shared one may be promised more than once
+        if demand[GPUS] > 0:  # counted as those that serve nobody: a shared one may be promised more than once
             total += weights[GPUS] * (view.free_gpus() - view.free[GPUS])
         return total
