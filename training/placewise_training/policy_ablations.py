@@ -1,6 +1,6 @@
 """Trains the variants of Harmony's policy that its paper compares, each a bundle of its own under build/ablations.
 
-    python -m placewise_training.policy_ablations --tasks 10000 --seeds 3 [--only heads-1 layers-4]
+    python -m placewise_training.policy_ablations --tasks 10000 --seeds 3 [--only heads-4 layers-2]
 
 Table II leaves out one technique at a time, figures 12 and 15 vary the interval, neurons, layers and heads; "ppo" and
 "imitate" are other methods with the same budget. Each is trained once per seed, under VARIANT/SEED, one seed of all
@@ -23,12 +23,12 @@ from placewise_training.train_policy import train
 FOLDER = Path("build/ablations")
 # What the paper describes, in a budget that it does not have: a faster Adam, two steps per interval instead of one,
 # rounds of four simulations, and a tenth of its entropy weight, under which so short a training would stay near chance.
-# The width is that of the net that ships.
+# Width and layers are those of the net that ships.
 PAPERS = Args(
     method="actor-critic",
     width=64,
     heads=8,
-    layers=2,
+    layers=1,
     rate=5e-4,
     updates=2,
     entropy=0.05,
@@ -44,7 +44,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "without-replay": {"replay": 0},
     "neurons-32": {"width": 32},
     "neurons-128": {"width": 128},
-    "layers-1": {"layers": 1},
+    "layers-2": {"layers": 2},
     "layers-4": {"layers": 4},
     "heads-4": {"heads": 4},
     "heads-32": {"heads": 32},
