@@ -10,6 +10,7 @@ from placewise_training.train_stdm import REPORT
 _SETS = {
     "subtasks_unseen_kinds": "subtasks (drawn): kinds held back",
     "subtasks_judge": "subtasks (drawn): known kinds, the judging truth's values",
+    "sharing_unseen_pairs": "GPU sharing (**measured**, K80): pairs held back, of networks known at other batches",
     "sharing_unseen_networks": "GPU sharing (**measured**, K80): networks held back",
     "sharing_unseen_gpu": "GPU sharing (**measured**): learnt on K80, judged on V100",
 }

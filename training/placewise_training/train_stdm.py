@@ -115,22 +115,24 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
 def folds(args: Args) -> dict[str, list[Fold]]:
     """The folds of each setting; kinds, networks and GPU types of the judged rows are in no history they are judged
-    from, but for `subtasks_judge`, whose kinds are known and whose values are the judging truth's."""
+    from, but for `subtasks_judge`, whose kinds are known and whose values are the judging truth's, and
+    `sharing_unseen_pairs`, whose pairs nobody has seen of networks that are known at other batches."""
     rng = np.random.default_rng((args.seed, 51))
     drawn, fresh = subtask_matrix(args.draws), subtask_matrix(24, _FIRST_JUDGED_DRAW)
     kinds = list(dict.fromkeys(drawn.groups))
     judged = np.repeat(truth_matrix("judge").values, 10, axis=0)
     measured, elsewhere = sharing_matrix("gavel_simulation", "K80"), sharing_matrix("gavel_oracle_v1", "V100")
+    jobs = sharing_matrix("gavel_simulation", "K80", by_job=True)
     return {
         "subtasks_unseen_kinds": [_fold(drawn, fresh, set(kinds[i::3]), args, rng) for i in range(3)],
         "subtasks_judge": [Fold(drawn, profile_rows(judged, args.known, rng), judged)],
         "sharing_unseen_networks": [
-            _fold(_without(measured, network), _without(measured, network), {network}, args, rng)
-            for network in sorted(set(measured.groups))
+            _unseen(measured, {network}, args, rng) for network in sorted(set(measured.groups))
         ],
         "sharing_unseen_gpu": [
             Fold(measured, profile_rows(elsewhere.values, args.known, rng), elsewhere.values),
         ],
+        "sharing_unseen_pairs": [_unseen(jobs, held_back, args, rng) for held_back in _batches(jobs)],
     }
 
 
@@ -139,11 +141,21 @@ def _fold(history: Table, judged: Table, held_back: set[str], args: Args, rng: n
     return Fold(history.of(held_back, inside=False), profile_rows(true, args.known, rng), true)
 
 
-def _without(table: Table, network: str) -> Table:
-    """Nobody has run beside a network that is new: its columns go."""
-    kept = np.array([not column.startswith(network + ":") for column in table.columns])
-    columns = tuple(column for column, is_kept in zip(table.columns, kept, strict=True) if is_kept)
-    return Table(table.groups, columns, table.values[:, kept])
+def _unseen(measured: Table, held_back: set[str], args: Args, rng: np.random.Generator) -> Fold:
+    """Nobody has run beside what is new, networks or jobs: its columns go as well as its rows."""
+    kept = np.array([not any(f"{column}:".startswith(f"{new}:") for new in held_back) for column in measured.columns])
+    columns = tuple(column for column, is_kept in zip(measured.columns, kept, strict=True) if is_kept)
+    table = Table(measured.groups, columns, measured.values[:, kept])
+    return _fold(table, table, held_back, args, rng)
+
+
+def _batches(jobs: Table) -> list[set[str]]:
+    """Jobs to hold back together: one batch of each network that has others."""
+    of_network: dict[str, list[str]] = {}
+    for job in jobs.groups:
+        of_network.setdefault(job.partition(":")[0], []).append(job)
+    several = [batches for batches in of_network.values() if len(batches) > 1]
+    return [{batches[i] for batches in several if i < len(batches)} for i in range(max(map(len, several)))]
 
 
 def _judged_all(settings: Mapping[str, Sequence[Fold]], args: Args, show: Show) -> dict[str, dict[str, Any]]:

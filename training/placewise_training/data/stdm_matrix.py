@@ -65,8 +65,9 @@ def _table(rows: list[tuple[str, dict[str, float]]]) -> Table:
     return Table(tuple(kind for kind, _ in rows), METRICS, values)
 
 
-def sharing_matrix(source: str, gpu_type: str) -> Table:
-    """Relative speeds of one of Gavel's tables; jobs without a batch size are left out. Raises ValueError if empty."""
+def sharing_matrix(source: str, gpu_type: str, *, by_job: bool = False) -> Table:
+    """Relative speeds of one of Gavel's tables; jobs without a batch size are left out. Groups are networks, or jobs:
+    network and batch, named as the columns are. Raises ValueError if empty."""
     cells: dict[tuple[str, str], float] = {}
     for p in gpu_pairs():
         if p.source != source or p.gpu_type != gpu_type or not (p.batch_a and p.batch_b):
@@ -78,7 +79,8 @@ def sharing_matrix(source: str, gpu_type: str) -> Table:
     names = sorted({p.model_a + f":{p.batch_a:g}" for p in gpu_pairs() if p.batch_a})
     rows = sorted({a for a, _ in cells})
     values = np.array([[cells.get((a, b), np.nan) for b in names] for a in rows])
-    return Table(tuple(row.partition(":")[0] for row in rows), tuple(names), values)
+    groups = rows if by_job else [row.partition(":")[0] for row in rows]
+    return Table(tuple(groups), tuple(names), values)
 
 
 def profile_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix:
