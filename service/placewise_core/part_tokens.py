@@ -20,7 +20,7 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Role
 from placewise_core.pace import reported_speed, worker_step_ms
 from placewise_core.speed.params import params_millions
-from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray
+from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
 
 Int64 = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ PADDING = -1
 _STATIC = PART_FEATURES - len(PART_COLUMNS)
 _AT = {column.name: _STATIC + i for i, column in enumerate(PART_COLUMNS)}
 _SCALES = np.asarray([column.scale for column in PART_COLUMNS], dtype=np.float32)
-_IS_LOG = np.asarray([column.is_log for column in PART_COLUMNS], dtype=np.bool_)
+_LOGS = np.flatnonzero([column.is_log for column in PART_COLUMNS])
 _HAS_SPEED, _SPEED = _AT["has_speed"], _AT["speed"]
 REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # the features that say what hosts reported: zero where they report nothing
 _SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
@@ -58,27 +58,40 @@ _Sums = tuple[float, float, float, float, float]
 
 
 @frozen
-class _Spread:
-    """Where one job's tasks are, as rows (p, PART_FEATURES) whose node sums are still empty.
+class _Cells:
+    """One job under K placements, a row for each of the N (placement, node) pairs that hold tasks of it.
 
-    `adds` (p, 5): what it adds to its nodes' sums: jobs, tasks, cores, GPUs, traffic share; `on` has the same by node.
+    placement (N,) · nodes: N of them · rows (N, PART_FEATURES) whose node sums are still empty · adds (N, 5): what the
+    job adds to its node's sums: jobs, tasks, cores, GPUs, traffic share.
     """
 
-    assignments: Sequence[Assignment]
+    placement: Int64
     nodes: list[int]
     rows: Float32
     adds: FloatArray
+
+
+@frozen
+class _Spread:
+    """Where a running job's tasks are: `cells` of its one placement; `on` has what it adds, by node."""
+
+    assignments: Sequence[Assignment]
+    cells: _Cells
     on: dict[int, _Sums]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What is remembered of one view, until its nodes change. `gpu_speeds`: by node, of its first GPU, over the mean of
-    the cluster's GPUs; 1 where it has none. `gpus`: by node, how many."""
+    """What is remembered of one view, until its nodes change, by node: `gpu_speeds`, of its first GPU, over the mean of
+    the cluster's GPUs, 1 where it has none; how many `gpus`; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the
+    jobs on it, as of `stamps`."""
 
     layout_stamp: int
-    gpu_speeds: list[float]
-    gpus: list[float]
+    gpu_speeds: FloatArray
+    gpus: FloatArray
+    capacity: FloatArray
+    sums: FloatArray
+    stamps: IntArray
     spreads: dict[JobId, _Spread]
 
 
@@ -100,23 +113,32 @@ class PartEncoder:
     def encode(self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView) -> PartTokens:
         """Tokens of the new job and its neighbours under each candidate. None of them may be claimed on the view."""
         kept = self._of(view)
-        fresh = [self._spread(job, placement, view, kept, is_new=True) for placement in candidates]
-        touched = dict.fromkeys(m for spread in fresh for m in spread.nodes)
+        fresh = self._cells(job, candidates, view, kept, is_new=True)
+        touched = dict.fromkeys(fresh.nodes)
         running, spreads = self._around(touched, view, kept)
         neighbours = tuple(running)
         if self._most_witnesses:
             self._add_witnesses(job, running, spreads, view, kept)
-        rows, owner, where = _stacked(spreads)
+        there = _stacked(spreads)
         observed = np.array([reported_speed(held) for held in running])
-        if len(rows):
-            rows[:, _HAS_SPEED] = observed[owner - 1] > 0
-            rows[:, _SPEED] = observed[owner - 1]
-        places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *where.tolist()]))}
-        base = np.array([self._sums(m, view, kept) for m in places]).reshape(len(places), 5)
-        capacity = np.array([_capacity(m, view, kept) for m in places]).reshape(len(places), 2)
-        local = np.array([places[m] for m in where.tolist()], dtype=np.int64)
-        own = np.concatenate([s.adds for s in spreads]) if spreads else np.zeros((0, 5))
-        return _filled(fresh, rows, owner, local, own, base, capacity, places, neighbours)
+        if len(there.rows):
+            there.rows[:, _HAS_SPEED] = observed[there.placement] > 0
+            there.rows[:, _SPEED] = observed[there.placement]
+        places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *there.nodes]))}
+        at = np.array(list(places), dtype=np.int64)
+        self._renew(at, view, kept)
+        return _filled(len(candidates), fresh, there, places, kept.sums[at], kept.capacity[at], neighbours)
+
+    def prepare(self, view: ClusterView) -> None:
+        """Works out ahead of time what changed on nodes that were asked about before."""
+        kept = self._of(view)
+        self._renew(np.flatnonzero(kept.stamps >= 0), view, kept)
+
+    def _renew(self, nodes: Int64, view: ClusterView, kept: _Kept) -> None:
+        """Brings the sums of these nodes up to date."""
+        for m in nodes[kept.stamps[nodes] != view.node_stamp[nodes]].tolist():
+            kept.sums[m] = self._sums(m, view, kept)
+            kept.stamps[m] = view.node_stamp[m]
 
     def _around(self, nodes: dict[int, None], view: ClusterView, kept: _Kept) -> tuple[list[RunningJob], list[_Spread]]:
         ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
@@ -128,7 +150,7 @@ class PartEncoder:
             if held is None:
                 continue
             spread = self._spread_of(held, view, kept)
-            left -= len(spread.nodes)
+            left -= len(spread.cells.nodes)
             if left < 0:
                 break
             running.append(held)
@@ -145,7 +167,7 @@ class PartEncoder:
         left = self._most_witnesses
         for held in sorted(others, key=lambda held: held.job.model != job.model):
             spread = self._spread_of(held, view, kept)
-            left -= len(spread.nodes)
+            left -= len(spread.cells.nodes)
             if left < 0:
                 break
             running.append(held)
@@ -168,41 +190,46 @@ class PartEncoder:
         if found is None or found.assignments is not held.assignments:
             if len(spreads) > _REMEMBERED:
                 spreads.clear()
-            found = spreads[held.id] = self._spread(held.job, held.assignments, view, kept, is_new=False)
+            cells = self._cells(held.job, [held.assignments], view, kept, is_new=False)
+            on: dict[int, _Sums] = dict(zip(cells.nodes, cells.adds.tolist(), strict=True))
+            found = spreads[held.id] = _Spread(held.assignments, cells, on)
         return found
 
-    def _spread(
-        self, job: Job, placement: Sequence[Assignment], view: ClusterView, kept: _Kept, *, is_new: bool
-    ) -> _Spread:
-        counts = _counts(placement, view)
-        nodes = list(counts)
-        workers, servers = (sum(c[role] for c in counts.values()) for role in (0, 1))
-        step_ms = worker_step_ms(job, workers)
-        gradients = params_millions(job.model, job.params_millions) * 4e6 if len(nodes) > 1 else 0.0  # float32
-        on: dict[int, _Sums] = {}
-        dynamic: list[tuple[float, ...]] = []
-        for m, (here, serving, cores, gpus) in counts.items():
-            gbps = float(view.capacity[NETWORK, m])
-            traffic = traffic_bytes(gradients, workers, servers, here, serving)
-            traffic_ms = traffic / (_GIGABIT_PER_MS * gbps) if gbps > 0 else 0.0
-            share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
-            on[m] = (1.0, here + serving, cores, gpus, share)
-            dynamic.append(
-                (
-                    *(float(is_new), workers, servers, len(nodes), float(step_ms > 0), step_ms, 0.0, 0.0),
-                    *(here, serving, traffic_ms, share),
-                    *(float(view.capacity[CPU, m]), gbps, kept.gpus[m], kept.gpu_speeds[m]),
-                    *(0.0, 0.0, 0.0, 0.0, 0.0),
-                )
-            )
-        rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
-        if nodes:
-            rows[:, :_STATIC] = self._static_of(job)
-            rows[:, _STATIC:] = dynamic
+    def _cells(
+        self, job: Job, placements: Sequence[Sequence[Assignment]], view: ClusterView, kept: _Kept, *, is_new: bool
+    ) -> _Cells:
+        owner: list[int] = []
+        nodes: list[int] = []
+        tasks: list[tuple[float, float, float, float]] = []
+        for k, placement in enumerate(placements):
+            counts = _counts(placement, view)
+            owner += [k] * len(counts)
+            nodes += counts
+            tasks += counts.values()
+        of, at = np.array(owner, dtype=np.int64), np.array(nodes, dtype=np.int64)
+        here, serving, cores, gpus = np.array(tasks).reshape(-1, 4).T
+        total = np.array([np.bincount(of, amount, len(placements)) for amount in (here, serving)])
+        step_ms = np.array([worker_step_ms(job, each) for each in total[0].tolist()])[of]
+        (workers, servers), used = total[:, of], np.bincount(of)[of]
+        gradients = np.where(used > 1, params_millions(job.model, job.params_millions) * 4e6, 0.0)  # float32
+        gbps = view.capacity[NETWORK, at]
+        traffic_ms = traffic_bytes(gradients, workers, servers, here, serving)
+        traffic_ms *= gbps > 0
+        traffic_ms /= np.where(gbps > 0, _GIGABIT_PER_MS * gbps, 1.0)
+        share = np.minimum(_MOST_TRAFFIC_SHARE, traffic_ms / np.where(step_ms > 0, step_ms, np.inf))
+        dynamic = np.zeros((len(PART_COLUMNS), len(of)))
+        dynamic[: _HAS_SPEED - _STATIC] = (np.full(len(of), is_new), workers, servers, used, step_ms > 0, step_ms)
+        dynamic[_SPEED - _STATIC + 1 : _SUMS.start - _STATIC] = (
+            *(here, serving, traffic_ms, share),
+            *(view.capacity[CPU, at], gbps, kept.gpus[at], kept.gpu_speeds[at]),
+        )
+        rows = np.empty((len(of), PART_FEATURES), dtype=np.float32)
+        rows[:, :_STATIC] = self._static_of(job)
         scaled = rows[:, _STATIC:]
-        scaled[:, _IS_LOG] = np.log1p(scaled[:, _IS_LOG])
+        scaled[:] = dynamic.T
+        scaled[:, _LOGS] = np.log1p(scaled[:, _LOGS])
         scaled *= _SCALES
-        return _Spread(placement, nodes, rows, np.array(list(on.values())).reshape(-1, 5), on)
+        return _Cells(of, nodes, rows, np.array([np.ones(len(of)), here + serving, cores, gpus, share]).T)
 
     def _static_of(self, job: Job) -> Float32:
         found = self._static.get(job.id)
@@ -215,26 +242,37 @@ class PartEncoder:
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)
         if kept is None or kept.layout_stamp != view.layout_stamp:
-            gpus = view.gpu_exists.sum(axis=1).astype(np.float64).tolist()
-            kept = self._kept[view] = _Kept(view.layout_stamp, _gpu_speeds(view), gpus, {})
+            gpus = view.gpu_exists.sum(axis=1).astype(np.float64)
+            kept = self._kept[view] = _Kept(
+                layout_stamp=view.layout_stamp,
+                gpu_speeds=_gpu_speeds(view),
+                gpus=gpus,
+                capacity=np.stack([np.maximum(view.capacity[CPU], 1e-9), np.maximum(gpus, 1.0)], axis=1),
+                sums=np.zeros((view.size, 5)),
+                stamps=np.full(view.size, -1, dtype=np.int64),
+                spreads={},
+            )
         return kept
 
 
-def _gpu_speeds(view: ClusterView) -> list[float]:
+def _gpu_speeds(view: ClusterView) -> FloatArray:
     raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes])
     count = np.array([len(n.gpus) for n in view.nodes])
     mean = float((raw * count).sum() / max(1, count.sum())) or 1.0
-    speeds: list[float] = np.where(raw > 0, raw / mean, 1.0).tolist()
-    return speeds
+    return np.where(raw > 0, raw / mean, 1.0)
 
 
-def traffic_bytes(gradients: float, workers: float, servers: float, here: float, serving: float) -> float:
-    """Bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the busier
-    direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n workers; to
-    and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
-    if servers == 0:
-        return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
-    return gradients * (here * (servers - serving) + (workers - here) * serving) / servers
+def traffic_bytes(
+    gradients: FloatArray, workers: FloatArray, servers: FloatArray, here: FloatArray, serving: FloatArray
+) -> FloatArray:
+    """(N,) each: bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the
+    busier direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n
+    workers; to and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
+    ring = 2.0 * (workers - 1.0) / np.maximum(1.0, workers) * gradients * (here > 0)
+    if not servers.any():
+        return ring
+    crossing = gradients * (here * (servers - serving) + (workers - here) * serving)
+    return np.where(servers > 0, crossing / np.maximum(1.0, servers), ring)
 
 
 def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tuple[float, float, float, float]]:
@@ -255,46 +293,51 @@ def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tup
     return counts
 
 
-def _capacity(m: int, view: ClusterView, kept: _Kept) -> tuple[float, float]:
-    return max(1e-9, float(view.capacity[CPU, m])), max(1.0, kept.gpus[m])
-
-
-def _stacked(spreads: Sequence[_Spread]) -> tuple[Float32, Int64, Int64]:
-    """Rows of all running jobs; the job (from 1) and the node of each."""
+def _stacked(spreads: Sequence[_Spread]) -> _Cells:
+    """The cells of all running jobs; their placements are numbered by job, from 0."""
     if not spreads:
-        return np.zeros((0, PART_FEATURES), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64)
-    rows = np.concatenate([s.rows for s in spreads])
-    owner = np.repeat(np.arange(1, len(spreads) + 1), [len(s.nodes) for s in spreads])
-    return rows, owner, np.concatenate([np.asarray(s.nodes, dtype=np.int64) for s in spreads])
+        return _Cells(np.zeros(0, np.int64), [], np.zeros((0, PART_FEATURES), np.float32), np.zeros((0, 5)))
+    cells = [spread.cells for spread in spreads]
+    return _Cells(
+        np.repeat(np.arange(len(cells)), [len(each.nodes) for each in cells]),
+        [m for each in cells for m in each.nodes],
+        np.concatenate([each.rows for each in cells]),
+        np.concatenate([each.adds for each in cells]),
+    )
 
 
 def _filled(
-    fresh: Sequence[_Spread],
-    rows: Float32,
-    owner: Int64,
-    local: Int64,
-    own: FloatArray,
-    base: FloatArray,
-    capacity: FloatArray,
+    count: int,
+    fresh: _Cells,
+    there: _Cells,
     places: dict[int, int],
+    sums: FloatArray,
+    capacity: FloatArray,
     neighbours: tuple[RunningJob, ...],
 ) -> PartTokens:
-    """Per candidate: the running jobs' rows, then the new job's, with the node sums as they would be."""
-    before = len(rows)
-    longest = before + max((len(s.nodes) for s in fresh), default=0)
-    parts = np.zeros((len(fresh), longest, PART_FEATURES), dtype=np.float32)
-    job = np.full((len(fresh), longest), PADDING, dtype=np.int64)
-    node = np.full((len(fresh), longest), PADDING, dtype=np.int64)
-    parts[:, :before], job[:, :before], node[:, :before] = rows, owner, local
-    for k, spread in enumerate(fresh):
-        here = np.array([places[m] for m in spread.nodes], dtype=np.int64)
-        end = before + len(here)
-        parts[k, before:end], job[k, before:end], node[k, before:end] = spread.rows, 0, here
-        sums = base.copy()
-        sums[here] += spread.adds
-        at = node[k, :end]
-        totals = sums[at]
-        totals[:, 2:4] /= capacity[at]
-        totals[:, 4] -= np.concatenate([own[:, 4], spread.adds[:, 4]])
-        parts[k, :end, _SUMS] = totals * _SUM_SCALES
+    """Per candidate, of which there are `count`: the running jobs' rows, then the new job's, with the node sums as they
+    would be. `places` numbers the nodes of `sums` and `capacity`."""
+    before = len(there.nodes)
+    by_candidate = np.bincount(fresh.placement, minlength=count)
+    longest = before + int(by_candidate.max(initial=0))
+    parts = np.zeros((count, longest, PART_FEATURES), dtype=np.float32)
+    job = np.full((count, longest), PADDING, dtype=np.int64)
+    node = np.full((count, longest), PADDING, dtype=np.int64)
+    k, local = fresh.placement, np.array([places[m] for m in there.nodes], dtype=np.int64)
+    here = np.array([places[m] for m in fresh.nodes], dtype=np.int64)
+    token = before + np.arange(len(k)) - (by_candidate.cumsum() - by_candidate)[k]
+    parts[:, :before], job[:, :before], node[:, :before] = there.rows, there.placement + 1, local
+    parts[k, token], job[k, token], node[k, token] = fresh.rows, 0, here
+    carried = np.repeat(sums[None], count, axis=0)  # (K, places, 5)
+    carried[k, here] += fresh.adds
+    parts[:, :before, _SUMS] = _scaled(carried[:, local], capacity[local], there.adds)
+    parts[k, token, _SUMS] = _scaled(carried[k, here], capacity[here], fresh.adds)
     return PartTokens(parts, job, node, neighbours)
+
+
+def _scaled(totals: FloatArray, capacity: FloatArray, own: FloatArray) -> FloatArray:
+    """(…, 5) node sums as features: cores and GPUs as shares of the node's, traffic without the job's own."""
+    totals[..., 2:4] /= capacity
+    totals[..., 4] -= own[:, 4]
+    totals *= _SUM_SCALES
+    return totals

@@ -293,6 +293,20 @@ def test_tokens_do_not_depend_on_what_was_asked_before() -> None:
     assert first.job.shape != again.job.shape
 
 
+def test_tokens_are_the_same_with_what_was_prepared() -> None:
+    view, encoder = a_view(), PartEncoder()
+    running(view, "b", ["n0", "n1"])
+    job = declared("a", 2)
+    proposal = Consolidate().propose(job, view, context())
+    assert proposal is not None
+    encoder.encode(job, [proposal.assignments], view)
+    running(view, "c", ["n0", "n1"])
+    encoder.prepare(view)
+    prepared, fresh = (e.encode(job, [proposal.assignments], view) for e in (encoder, PartEncoder()))
+    np.testing.assert_array_equal(prepared.parts, fresh.parts)
+    assert [held.id for held in prepared.neighbours] == ["b", "c"]
+
+
 def test_few_tokens_are_the_same_under_every_candidate() -> None:
     view = a_view()
     for i in range(3):

