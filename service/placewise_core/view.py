@@ -7,6 +7,7 @@ copied; the engine then *assumes* an accepted gang at once, and gives it back if
 
 import bisect
 import copy
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -103,10 +104,6 @@ class ClusterView(RoomArrays):
             mask &= ~self._is_hot
         return mask
 
-    def largest_capacity(self) -> FloatArray:
-        """(R,) the most of each resource that any node has."""
-        return self._largest
-
     def load(self) -> FloatArray:
         """(M,) Σ of normalised usage over CPU, memory, network and GPUs (Harmony's LB baseline)."""
         return self._load
@@ -132,8 +129,7 @@ class ClusterView(RoomArrays):
 
     def tasks_at(self, m: int) -> Iterator[tuple[str, Resources]]:
         """Model and demand of every task on node m."""
-        for tasks in self._jobs_on[m].values():
-            yield from tasks
+        return itertools.chain.from_iterable(self._jobs_on[m].values())
 
     def is_on(self, job_id: JobId, m: int) -> bool:
         """True if the job holds something on node m."""
@@ -189,8 +185,7 @@ class ClusterView(RoomArrays):
         if demand is not None:
             free -= demand if count == 1 else count * demand
         if first.gpu_indices:
-            width = self.gpu_exists.shape[1]
-            gpus = [g for task in tasks for g in task.gpu_indices if g < width]
+            gpus = list(first.gpu_indices) if count == 1 else [g for task in tasks for g in task.gpu_indices]
             self._add_tenant(m, gpus, self._tenant(job, first))
         there = self._jobs_on[m].setdefault(job.id, [])
         there += [(job.model, first.demand)] * count
@@ -226,13 +221,20 @@ class ClusterView(RoomArrays):
         return tenant
 
     def _add_tenant(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
-        taken, idle = set(gpus), self._idle_gpus[m]
-        if gpus and len(gpus) == len(taken) and taken.issubset(idle):  # a node may have lost the GPUs it had
+        idle = self._idle_gpus[m]
+        if gpus == idle[: len(gpus)]:  # as a decision on this view gives them
+            self._occupy(m, gpus, tenant)
+            self._idle_gpus[m] = idle[len(gpus) :]
+            return
+        taken = set(gpus)
+        if len(gpus) == len(taken) and taken.issubset(idle):
             self._occupy(m, sorted(gpus), tenant)
             self._idle_gpus[m] = [g for g in idle if g not in taken]
             return
+        width = self.gpu_exists.shape[1]
         for g in gpus:
-            self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
+            if g < width:  # a node may have lost the GPUs it had
+                self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
 
     def _occupy(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
         """As _set_tenants for GPUs, in ascending order, that serve nobody yet."""

@@ -3,6 +3,7 @@
 Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,6 +50,18 @@ class GpuTenant:
     max_slowdown: float
 
 
+@frozen
+class Need:
+    """What a plain demand asks for, GPUs counted whole: the rows, (K,), the amounts in them, (K, 1), both again as
+    `pairs`, and the least that must be free in every row, (R, 1): a host may have reported more in use than there is of
+    what is not asked for."""
+
+    rows: IntArray
+    amounts: FloatArray
+    least: FloatArray
+    pairs: tuple[tuple[int, float], ...]
+
+
 # What a newcomer would share a GPU with: (model, limit) of each tenant, sorted.
 Company = tuple[tuple[str, float], ...]
 
@@ -60,6 +73,7 @@ class NodeArrays:
         self.usage_stamp = 0  # grows with every claim and give-back
         self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
         self.telemetry_stamp = 0  # grows with every telemetry report
+        self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
 
     @property
     def size(self) -> int:
@@ -71,6 +85,9 @@ class NodeArrays:
 
     def demand_vector(self, demand: Resources) -> FloatArray | None:
         """(R,) quantised demand, read-only; None where it names an extended resource that no node has."""
+        last, vector = self._last_demand
+        if last is demand:  # the tasks of a group share theirs
+            return vector
         amounts = (demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus)
         if demand.extended:
             return self._extended_vector(amounts, demand)
@@ -79,7 +96,21 @@ class NodeArrays:
             if len(self._demands) >= _CACHED_DEMANDS:
                 self._demands.clear()
             vector = self._demands[amounts] = self._quantised(amounts)
+        self._last_demand = (demand, vector)
         return vector
+
+    def dominant_share(self, demand: Resources) -> float:
+        """Largest share that `demand` takes of what the largest node has of any resource; inf where no node has it."""
+        vector = self.demand_vector(demand)
+        if vector is None:
+            return math.inf
+        key = vector.tobytes()
+        share = self._shares.get(key)
+        if share is None:
+            if len(self._shares) >= _CACHED_DEMANDS:
+                self._shares.clear()
+            share = self._shares[key] = float((vector / np.maximum(self._largest, 1e-9)).max())
+        return share
 
     def _extended_vector(self, amounts: tuple[float, ...], demand: Resources) -> FloatArray | None:
         vector = np.zeros(len(self.columns))
@@ -173,6 +204,8 @@ class NodeArrays:
         self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
         self._reset_load()
         self._demands: dict[tuple[float, ...], FloatArray] = {}
+        self._last_demand = (None, None)
+        self._shares: dict[bytes, float] = {}  # by demand: dominant_share
         self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
         self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
@@ -189,7 +222,7 @@ class NodeArrays:
         self._cpu_scale: list[float] = cpu_scale.tolist()
         self._tightness: FloatArray = 1.0 / (2.0 + self._free_gpus + self.free[CPU] / cpu_scale)
         self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
-        self._needs: dict[bytes, tuple[IntArray, FloatArray, FloatArray]] = {}  # by demand: see RoomArrays._need
+        self._needs: dict[bytes, Need] = {}  # by demand
 
     def _reset_load(self) -> None:
         """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""

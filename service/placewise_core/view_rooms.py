@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from placewise_core.job import GpuSharing, TaskGroup
-from placewise_core.view_arrays import GPU_MEMORY, GPUS, BoolArray, FloatArray, IntArray, NodeArrays
+from placewise_core.view_arrays import GPU_MEMORY, GPUS, BoolArray, FloatArray, IntArray, Need, NodeArrays
 
 _KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
 _KEPT_NEEDS = 4096  # as view_arrays keeps demands
@@ -54,26 +54,27 @@ class RoomArrays(NodeArrays):
 
     def plain_feasible(self, demand: FloatArray) -> BoolArray:
         """(M,) nodes with room for one task of a plain demand, usable or not."""
-        return np.asarray(np.logical_and.reduce(self.plain_free >= self._need(demand)[2], axis=0))
+        return np.asarray(np.logical_and.reduce(self.plain_free >= self._need(demand).least, axis=0))
 
     def plain_feasible_on(self, m: int, demand: FloatArray) -> bool:
         """`plain_feasible` for the one node m."""
-        return False not in (self.plain_free[:, m] >= self._need(demand)[2][:, 0]).tolist()  # all() takes longer
+        free: list[float] = self.plain_free[:, m].tolist()
+        for row, amount in self._need(demand).pairs:  # noqa: SIM110 - a generator costs more
+            if free[row] < amount:
+                return False
+        return True
 
-    def _need(self, demand: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """The rows that a plain demand asks for, (K,), the amounts in them, (K, 1), GPUs counted whole, and the least
-        that must be free in every row, (R, 1): a host may have reported more in use than there is of what is not asked
-        for."""
+    def _need(self, demand: FloatArray) -> Need:
         key = demand.tobytes()
         found = self._needs.get(key)
         if found is None:
             if len(self._needs) >= _KEPT_NEEDS:
                 self._needs.clear()
-            amounts = demand.copy()
-            amounts[GPUS] = math.ceil(demand[GPUS])
+            amounts = self.amounts(demand)
             rows = np.flatnonzero(amounts)
             least = np.where(amounts > 0, amounts, -np.inf)
-            found = self._needs[key] = (rows, amounts[rows, None], least[:, None])
+            pairs = tuple(zip(rows.tolist(), amounts[rows].tolist(), strict=True))
+            found = self._needs[key] = Need(rows, amounts[rows, None], least[:, None], pairs)
         return found
 
     def plain_rooms(self, demand: FloatArray) -> FloatArray:
@@ -92,24 +93,36 @@ class RoomArrays(NodeArrays):
             changed = (self.node_stamp > stamp).nonzero()[0].tolist()
             if len(changed) <= _COUNTED_SINGLY + self.size // 100:
                 for m in changed:
-                    rooms[m] = self._count_room(m, demand)
+                    rooms[m] = self.plain_rooms_on(m, demand)
             else:
                 rooms = self._count_rooms(demand)
         self._rooms[key] = (rooms, self.usage_stamp)
         return rooms
 
     def _count_rooms(self, demand: FloatArray) -> FloatArray:
-        rows, amounts, _ = self._need(demand)
-        rooms: FloatArray = np.minimum.reduce(self.plain_free[rows] // amounts, axis=0, initial=np.inf)
+        return self._rooms_in(self.plain_free, demand)
+
+    def plain_rooms_beside(self, demand: FloatArray, promised: FloatArray) -> FloatArray:
+        """`plain_rooms` where so much, (R, M), is taken first; GPUs counted whole."""
+        return self._rooms_in(self.plain_free - promised, demand)
+
+    def amounts(self, demand: FloatArray) -> FloatArray:
+        """(R,) what one task of a plain demand takes; GPUs counted whole."""
+        amounts = demand.copy()
+        amounts[GPUS] = math.ceil(demand[GPUS])
+        return amounts
+
+    def _rooms_in(self, free: FloatArray, demand: FloatArray) -> FloatArray:
+        need = self._need(demand)
+        rooms: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
         np.maximum(rooms, 0.0, out=rooms)  # a host may have reported more than there is
         return rooms
 
-    def _count_room(self, m: int, demand: FloatArray) -> float:
+    def plain_rooms_on(self, m: int, demand: FloatArray) -> float:
+        """`plain_rooms` of the one node m, counted now."""
         free: list[float] = self.plain_free[:, m].tolist()
-        wanted: list[float] = demand.tolist()
-        wanted[GPUS] = float(math.ceil(wanted[GPUS]))
-        rooms = [there // each for there, each in zip(free, wanted, strict=True) if each]
-        return max(min(rooms, default=math.inf), 0.0)
+        rooms = min([free[row] // amount for row, amount in self._need(demand).pairs], default=math.inf)
+        return rooms if rooms > 0.0 else 0.0
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""

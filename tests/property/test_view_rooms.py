@@ -9,6 +9,7 @@ from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.decode import decode
+from placewise_core.place.tetris import Tetris
 from placewise_core.view import ClusterView
 
 _NODES = [node(f"n{i}", gpus=i % 5, cpu=8 + 8 * i, max_jobs_per_gpu=3) for i in range(12)]
@@ -61,24 +62,31 @@ def test_claims_taken_together_are_those_taken_one_by_one(tasks: list[tuple[int,
     assert [together.first_free_gpus(m, 9) for m in range(12)] == [singly.first_free_gpus(m, 9) for m in range(12)]
 
 
-class _OneByOne(Consolidate):
-    """Consolidate, deciding every task for itself."""
+class _ConsolidateOneByOne(Consolidate):
+    """Decides every task for itself."""
 
     fills_nodes = False
 
 
-@given(st.integers(1, 30), st.sampled_from([1.0, 2.0, 0.0]), st.integers(0, 3), st.integers(0, 3))
+class _TetrisOneByOne(Tetris):
+    fills_nodes = False
+
+
+_FILLING = ((Consolidate(), _ConsolidateOneByOne()), (Tetris(), _TetrisOneByOne()))
+
+
+@given(st.integers(1, 30), st.sampled_from([1.0, 2.0, 0.0]), st.integers(0, 3), st.integers(0, 3), st.integers(0, 1))
 @settings(deadline=None)
 def test_filling_a_node_in_one_step_places_as_task_by_task_does(
-    workers: int, gpus: float, servers: int, most: int
+    workers: int, gpus: float, servers: int, most: int, policy: int
 ) -> None:
     job = gang(workers=workers, gpus=gpus, servers=servers, group={"max_per_node": most})
     taken = [(m, _DEMANDS[m % 3], m % 4, False) for m in range(0, 12, 1 + workers % 5)]
-    found = [_placed(scorer, job, view_of(_NODES, [_running(0, taken)])) for scorer in (Consolidate(), _OneByOne())]
+    found = [_placed(scorer, job, view_of(_NODES, [_running(0, taken)])) for scorer in _FILLING[policy]]
     assert found[0] == found[1]
 
 
-def _placed(scorer: Consolidate, job: Job, view: ClusterView) -> tuple[tuple[Assignment, ...], ...]:
+def _placed(scorer: Consolidate | Tetris, job: Job, view: ClusterView) -> tuple[tuple[Assignment, ...], ...]:
     """The gang as proposed, and as proposed and claimed; after the first the view is as before."""
     before = arrays(view)
     proposed = decode(scorer, job, view, context())

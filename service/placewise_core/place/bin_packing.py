@@ -7,7 +7,7 @@ import numpy as np
 from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import GPUS, FloatArray, IntArray
+from placewise_core.view import GPUS, FloatArray
 
 
 class BinPacking(ScoredPolicy):
@@ -17,26 +17,23 @@ class BinPacking(ScoredPolicy):
     name = "bin-packing"
 
     def scores(self, task: TaskContext) -> FloatArray:
-        view = task.view
-        return _left_over(view.free, view.free_gpus(), task.demand[:, None], view.inverse_capacity)
+        return _left_over(task.view.plain_free, task.demand[:, None], task.view.inverse_capacity)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (("left_over", float(-self.scores(task)[m])),)
 
     def counted(self, outlook: Outlook) -> Sequence[int]:
         demand, inverse = outlook.gang.demand[:, None, None], outlook.gang.view.inverse_capacity[:, None]
-        return outlook.greedy(_left_over(outlook.free, outlook.free_gpus, demand, inverse))
+        free = outlook.free.copy()
+        free[GPUS] = outlook.free_gpus
+        return outlook.greedy(_left_over(free, demand, inverse))
 
 
-def _left_over(
-    free: FloatArray, free_gpus: FloatArray | IntArray, demand: FloatArray, inverse: FloatArray
-) -> FloatArray:
-    """The scores, of nodes with so much free (R, …) and so many free GPUs (…)."""
-    left = free.copy()
-    left[GPUS] = free_gpus
-    left -= demand
+def _left_over(free: FloatArray, demand: FloatArray, inverse: FloatArray) -> FloatArray:
+    """The scores, of nodes with so much free (R, …), GPUs counted as those that serve nobody."""
+    left = free - demand
     left *= inverse
     left *= demand > 0
     left *= left
-    scores: FloatArray = left.sum(axis=0)
+    scores: FloatArray = np.add.reduce(left, axis=0)
     return np.negative(scores, out=scores)

@@ -1,7 +1,6 @@
 """How many tasks of a group each node has room for. Counts only; never claims."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,19 +14,20 @@ def task_capacity(
     group: TaskGroup,
     sharing: GpuSharing,
     usable: BoolArray,
-    promised: Mapping[int, FloatArray] | None = None,
+    promised: FloatArray | None = None,
 ) -> FloatArray:
     """(M,) whole number of tasks of `group` that fit at once, by resources, GPUs, labels and max_per_node; at most
     `group.count`, 0 outside `usable`.
 
-    `promised` maps a resource row to the (M,) amounts that other tasks are to take first; that of GPUs counts GPUs.
+    `promised` (R, M): amounts that other tasks are to take first; GPUs counted whole.
     Slowdown limits of shared GPUs are not looked at, and a GPU counts for one task of the job, as two never share one.
     """
     most = min(group.count, group.max_per_node) if group.max_per_node else group.count
-    if not promised and view.is_plain(demand, group, sharing):
-        rooms = np.minimum(view.plain_rooms(demand), float(most))
+    if view.is_plain(demand, group, sharing):
+        found = view.plain_rooms(demand) if promised is None else view.plain_rooms_beside(demand, promised)
+        rooms = np.minimum(found, float(most))
     else:
-        rooms = _rooms(view, demand, group, sharing, most, promised or {})
+        rooms = _rooms(view, demand, group, sharing, most, promised)
     rooms *= usable if not group.node_selector else usable & view.selected(group)
     return rooms
 
@@ -38,14 +38,14 @@ def _rooms(
     group: TaskGroup,
     sharing: GpuSharing,
     most: int,
-    promised: Mapping[int, FloatArray],
+    promised: FloatArray | None,
 ) -> FloatArray:
     rooms = np.full(view.size, float(most))
     for row, wanted in enumerate(demand.tolist()):
         if not wanted:
             continue
         amount: FloatArray | IntArray = view.free[row] if row != GPUS else gpu_slots(view, demand, group, sharing)
-        if row in promised:
+        if promised is not None:
             amount = amount - promised[row]
         np.minimum(rooms, amount // (wanted if row != GPUS else math.ceil(wanted)), out=rooms)
     np.maximum(rooms, 0.0, out=rooms)

@@ -11,7 +11,17 @@ import numpy as np
 from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, TELEMETRY_COLUMNS, ClusterView, FloatArray, IntArray
+from placewise_core.view import (
+    CPU,
+    GPU_MEMORY,
+    GPUS,
+    MEMORY,
+    TELEMETRY_COLUMNS,
+    BoolArray,
+    ClusterView,
+    FloatArray,
+    IntArray,
+)
 
 _ROW_LIST = (CPU, MEMORY, GPUS, GPU_MEMORY)
 _ROWS = np.array(_ROW_LIST)
@@ -74,10 +84,12 @@ class NodeLoads:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
 
-    def of(self, view: ClusterView) -> FloatArray:
-        """(M,) in [0, 1]. Do not write."""
+    def of(self, view: ClusterView, asked: BoolArray) -> FloatArray:
+        """(M,) in [0, 1], of the nodes that are asked for; what others say is of an earlier time. Do not write."""
         kept = self._of(view)
-        for m in (kept.stamps != view.node_stamp).nonzero()[0].tolist():
+        is_old = kept.stamps != view.node_stamp
+        is_old &= asked
+        for m in is_old.nonzero()[0].tolist():
             kept.load[m] = _load_on(view, kept, m)
             kept.stamps[m] = view.node_stamp[m]
         return kept.load

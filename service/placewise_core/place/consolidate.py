@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.place.capacity import per_task, task_capacity
+from placewise_core.place.capacity import task_capacity
 from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
@@ -23,6 +23,7 @@ class Consolidate(ScoredPolicy):
 
     name = "consolidate"
     fills_nodes = True
+    counts_rooms = True
 
     def scores(self, task: TaskContext) -> FloatArray:
         last = task.placed[-1][1] if task.placed else -1
@@ -69,21 +70,17 @@ class Consolidate(ScoredPolicy):
         begun = {id(group) for group, _ in task.placed}
         waiting = [group for group in task.job.groups if group is not task.group and id(group) not in begun]
         here = task.group.count - sum(group is task.group for group, _ in task.placed)
-        if not waiting:
-            rooms = task_capacity(view, task.demand, task.group, task.sharing, task.mask)
-            return np.minimum(rooms, here, out=rooms)
-        wanted = [(task.group, here), *((group, group.count) for group in waiting)]
-        demands = [view.demand_vector(group.demand) for group, _ in wanted]
-        promised: dict[int, FloatArray] = {}
-        taken = np.zeros(view.size)
-        for i, ((group, count), demand) in enumerate(zip(wanted, demands, strict=True)):
-            if demand is None:
+        demand, taken = task.demand, task_capacity(view, task.demand, task.group, task.sharing, task.mask)
+        rooms = np.minimum(taken, here, out=taken)
+        promised: FloatArray | None = None
+        for group in waiting:
+            mine = view.amounts(demand)[:, None] * rooms
+            promised = mine if promised is None else promised + mine
+            later = view.demand_vector(group.demand)
+            if later is None:
                 break
-            rooms = task_capacity(view, demand, group, task.sharing, task.mask, promised)
-            np.minimum(rooms, count, out=rooms)
-            taken += rooms
-            for row in _shared_rows(demand, demands[i + 1 :]):
-                promised[row] = promised.get(row, 0.0) + rooms * per_task(demand, row)
+            demand, rooms = later, task_capacity(view, later, group, task.sharing, task.mask, promised)
+            taken = taken + np.minimum(rooms, group.count, out=rooms)
         return taken
 
     @staticmethod
@@ -98,9 +95,3 @@ class Consolidate(ScoredPolicy):
         need = max(1.0, task.job.gpus)
         free = np.bincount(rack + 1, weights=np.where(task.mask, task.view.free_gpus(), 0))
         return np.where(rack >= 0, np.minimum(1.0, free[rack + 1] / need), 0.0)
-
-
-def _shared_rows(demand: FloatArray, later: Sequence[FloatArray | None]) -> list[int]:
-    """Resources that both this demand and a later one ask for."""
-    others = [other.tolist() for other in later if other is not None]
-    return [row for row, amount in enumerate(demand.tolist()) if amount and any(other[row] for other in others)]

@@ -26,13 +26,18 @@ RESCUED = "best_fit_rescue"
 
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
 _LOWEST = np.array(-np.inf)  # as an array: a float would be converted at every task
+_COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _EXPLAINED_CANDIDATES = 8  # per task: enough to see why, small enough to read
 
 
 def best(task: TaskContext, scores: FloatArray) -> tuple[int, float]:
     """The feasible node with the highest score; ties to the lowest index; -1 if no node is feasible."""
-    m = int(np.where(task.mask, scores, _LOWEST).argmax()) if len(task.mask) else -1
-    return (m if m >= 0 and task.mask[m] else -1), 1.0
+    if not len(scores):
+        return -1, 1.0
+    m = int(scores.argmax())
+    if not task.mask[m]:  # mostly it is feasible, and masking takes longer than all the rest here
+        m = int(np.where(task.mask, scores, _LOWEST).argmax())
+    return (m if task.mask[m] else -1), 1.0
 
 
 def task_names(job: Job) -> list[tuple[TaskGroup, str]]:
@@ -105,6 +110,7 @@ class _Decoder:
         self._counts_first = False
         # Explaining asks for the candidates of every task.
         self._fills = choose is best and not context.is_explaining and getattr(scorer, "fills_nodes", False)
+        self._counts_rooms = self._fills and getattr(scorer, "counts_rooms", False)
 
     def decode(self, keeps_claims: bool = False) -> Proposal | None:
         self._counts_first = self.choose is best  # a chooser that draws draws as often as tasks are looked at
@@ -140,13 +146,15 @@ class _Decoder:
             self.view.unclaim(self.job, assignment)
 
     def place_all(self) -> bool:
-        return all(self._place_group(group, names) for group, names in self._largest_first(_named_groups(self.job)))
+        for group, names in self._largest_first(_named_groups(self.job)):  # noqa: SIM110 - a generator costs more
+            if not self._place_group(group, names):
+                return False
+        return True
 
     def _largest_first(self, groups: list[tuple[TaskGroup, Sequence[str]]]) -> list[tuple[TaskGroup, Sequence[str]]]:
         if len(groups) < 2:
             return groups
-        largest = self.view.largest_capacity()
-        found = sorted(groups, key=lambda entry: -_dominant_share(self.view.demand_vector(entry[0].demand), largest))
+        found = sorted(groups, key=lambda entry: -self.view.dominant_share(entry[0].demand))
         self._is_reordered = found != groups
         return found
 
@@ -155,7 +163,7 @@ class _Decoder:
         if demand is None:
             return False
         is_plain = self.view.is_plain(demand, group, self.job.gpu_sharing)
-        rooms = self.view.plain_rooms(demand) if is_plain and self._fills else None
+        rooms = self.view.plain_rooms(demand) if is_plain and self._counts_rooms else None
         mask = self._mask(demand, group, is_plain, rooms)
         if self._counts_first and is_plain and self._lacks_rooms(demand, mask, len(names)):
             return False
@@ -181,16 +189,17 @@ class _Decoder:
             m, gpus = self._choose(task)
             if m < 0:
                 return False
-            count = 1
-            if left > 1 and task.rooms is not None:
+            count, is_full = 1, False
+            if left > 1 and is_plain and self._fills:
                 at_most = min(left, group.max_per_node - on_node.get(m, 0)) if group.max_per_node else left
-                count = int(min(at_most, task.rooms[m]))
+                room = self.view.plain_rooms_on(m, demand)
+                count, is_full = int(min(at_most, room)), room <= at_most
                 if count > 1:
                     gpus = self.view.first_free_gpus(m, count * len(gpus))
             self._claim(task, m, names[-left:][:count], gpus)
             left -= count
             if left:
-                task.mask[m] = self._takes_more(task, m, on_node, count)
+                task.mask[m] = not is_full and self._takes_more(task, m, on_node, count)
                 if rooms is not None:
                     task.rooms = self.view.plain_rooms(demand)
         return True
@@ -205,9 +214,12 @@ class _Decoder:
 
     def _lacks_rooms(self, demand: FloatArray, mask: BoolArray, count: int) -> bool:
         """True where so many tasks of a plain demand fit in no way: nothing need be claimed to see that."""
-        if len(mask.nonzero()[0]) >= count:
+        nodes = mask.nonzero()[0]
+        if len(nodes) >= count:
             return False
-        return bool(self.view.plain_rooms(demand).sum(where=mask) < count)
+        if len(nodes) > _COUNTED_SINGLY:
+            return bool(self.view.plain_rooms(demand).sum(where=mask) < count)
+        return sum([self.view.plain_rooms_on(m, demand) for m in nodes.tolist()]) < count
 
     def _takes_more(self, task: TaskContext, m: int, on_node: dict[int, int], count: int) -> bool:
         """Whether another task of the group may go to node m, which just got `count` of them."""
@@ -223,11 +235,15 @@ class _Decoder:
     def _choose(self, task: TaskContext) -> tuple[int, tuple[int, ...]]:
         """A node and its GPUs; -1 if nothing is left. Where GPUs turn out too slow to share, all such nodes are masked
         at once."""
+        last = self.placed[-1][1] if self._fills and self.placed else -1
         while True:
-            scores = self.scorer.scores(task)
-            m, probability = self.choose(task, scores)
-            if m < 0:
-                return -1, ()
+            if last >= 0 and task.mask[last]:
+                m, probability = last, 1.0
+            else:
+                scores = self.scorer.scores(task)
+                m, probability = self.choose(task, scores)
+                if m < 0:
+                    return -1, ()
             gpus = task_gpus(task, m)
             if gpus is not None:
                 break
@@ -282,11 +298,3 @@ def _named_groups(job: Job) -> list[tuple[TaskGroup, Sequence[str]]]:
 def _names(role: Role, first: int, count: int) -> Sequence[str]:
     stem = _ROLE_NAMES[role]
     return tuple([f"{stem}-{i}" for i in range(first, first + count)])
-
-
-def _dominant_share(demand: FloatArray | None, largest: FloatArray) -> float:
-    """Largest share any resource of `demand` takes of the largest node's."""
-    if demand is None:
-        return np.inf
-    pairs = zip(demand.tolist(), largest.tolist(), strict=True)
-    return float(max(wanted / max(most, 1e-9) for wanted, most in pairs))

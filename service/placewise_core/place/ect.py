@@ -10,7 +10,7 @@ from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import FloatArray
+from placewise_core.view import BoolArray, FloatArray
 
 
 class ExpectedCompletionTime(ScoredPolicy):
@@ -27,14 +27,14 @@ class ExpectedCompletionTime(ScoredPolicy):
         self._loads = NodeLoads()
 
     def scores(self, task: TaskContext) -> FloatArray:
-        scores = self._completion_s(task)
+        scores = self._completion_s(task, task.mask)
         return np.negative(scores, out=scores)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         return (
-            ("completion_s", float(self._completion_s(task)[m])),
+            ("completion_s", float(self._completion_s(task, np.ones_like(task.mask))[m])),
             ("speed", float(self._speeds.of(task)[m])),
-            ("load", float(self._loads.of(task.view)[m])),
+            ("load", float(self._loads.of(task.view, np.ones_like(task.mask))[m])),
         )
 
     def counted(self, outlook: Outlook) -> Sequence[int]:
@@ -42,8 +42,8 @@ class ExpectedCompletionTime(ScoredPolicy):
         seconds = _seconds(gang.job, gang.group, self._speeds.of(gang), self._loads.after(gang.view, outlook.free))
         return outlook.greedy(np.negative(seconds, out=seconds))
 
-    def _completion_s(self, task: TaskContext) -> FloatArray:
-        return _seconds(task.job, task.group, self._speeds.of(task), self._loads.of(task.view))
+    def _completion_s(self, task: TaskContext, asked: BoolArray) -> FloatArray:
+        return _seconds(task.job, task.group, self._speeds.of(task), self._loads.of(task.view, asked))
 
 
 def _seconds(job: Job, group: TaskGroup, speeds: FloatArray, loads: FloatArray) -> FloatArray:

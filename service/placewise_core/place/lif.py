@@ -17,7 +17,7 @@ from placewise_core.place.plain_gang import Amount
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import LifCoefficients
-from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
+from placewise_core.view import CPU, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
 
 _KEPT_MODELS = 4096  # model names come from users, in any number
 
@@ -31,10 +31,13 @@ _SCORED, _SUMMED = slice(0, 9), slice(9, 14)
 
 @dataclass(slots=True)
 class _Sums:
-    """`table` (14, M) as of `stamps`: the score of a node is one weighted sum of the first rows of its column."""
+    """`table` (14, M) as of `stamps`: the score of a node is one weighted sum of the first rows of its column. `nodes`:
+    capacity in cores and bandwidth of each node, and 1 over them, as of `layout_stamp`."""
 
     table: FloatArray
     stamps: IntArray
+    nodes: Sequence[tuple[float, float, float, float]]
+    layout_stamp: int
 
 
 class LeastInterference(ScoredPolicy):
@@ -49,6 +52,7 @@ class LeastInterference(ScoredPolicy):
         self.name = name
         self._coefficients = coefficients
         self._of = lru_cache(maxsize=_KEPT_MODELS)(self._looked_up)
+        self._kept: dict[tuple[str, float, float], FloatArray] = {}
         self._sums: WeakKeyDictionary[ClusterView, _Sums] = WeakKeyDictionary()
 
     def _looked_up(self, model: str) -> tuple[float, float, float, float]:
@@ -56,12 +60,13 @@ class LeastInterference(ScoredPolicy):
         return a1, a2, a3, a4
 
     def scores(self, task: TaskContext) -> FloatArray:
-        return -self._interference(task)
+        return self._weighed(task, task.mask)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        table = self._renewed(task.view)
+        everywhere = np.ones_like(task.mask)
+        table = self._renewed(task.view, everywhere)
         return (
-            ("interference", float(self._interference(task)[m])),
+            ("interference", -float(self._weighed(task, everywhere)[m])),
             ("cpu_used", float(table[_U, m])),
             ("bandwidth_used", float(table[_B, m])),
         )
@@ -71,30 +76,39 @@ class LeastInterference(ScoredPolicy):
         a1, a2, a3, a4 = self._of(model)
         return 1.0 + a1 * cpu + a2 * bandwidth + a3 * cpu * cpu + a4 * bandwidth * bandwidth
 
-    def _interference(self, task: TaskContext) -> FloatArray:
-        """(M,) Σ (slowdown − 1) on each node with the task there."""
-        weights = self._weights(task.job, task.demand)
+    def _weighed(self, task: TaskContext, asked: BoolArray) -> FloatArray:
+        """(M,) right for the nodes that are asked for."""
         # Not a matrix product: that may round equal nodes differently, and ties go to the first.
-        return np.asarray((weights[:, None] * self._renewed(task.view)[_SCORED]).sum(axis=0))
+        weighted = self._weights(task.job, task.demand) * self._renewed(task.view, asked)[_SCORED]
+        scores: FloatArray = np.add.reduce(weighted, axis=0)
+        return scores
 
     def _weights(self, job: Job, demand: FloatArray) -> FloatArray:
-        cpu, network = float(demand[CPU]), float(demand[NETWORK])
-        return np.array([*self._of(job.model), 1.0, cpu, cpu * cpu, network, network * network])
+        """(9, 1) what the rows of the table count for in the score."""
+        key = (job.model, float(demand[CPU]), float(demand[NETWORK]))
+        weights = self._kept.get(key)
+        if weights is None:
+            if len(self._kept) >= _KEPT_MODELS:
+                self._kept.clear()
+            model, cpu, network = key
+            row = [*self._of(model), 1.0, cpu, cpu * cpu, network, network * network]
+            weights = self._kept[key] = -np.array(row)[:, None]
+        return weights
 
     def counted(self, outlook: Outlook) -> Sequence[int]:
         gang, view = outlook.gang, outlook.gang.view
         cpu_scale, network_scale = view.inverse_capacity[CPU], view.inverse_capacity[NETWORK]
         own = self._own(gang.job.model, gang.group.demand, cpu_scale, network_scale)
         sums: FloatArray = np.empty((*own.shape[:1], *outlook.free_gpus.shape))  # (5, J, M)
-        sums[:, 0] = self._renewed(view)[_SUMMED]
+        sums[:, 0] = self._renewed(view, gang.rooms >= 1.0)[_SUMMED]
         for count in range(1, sums.shape[1]):
             np.add(sums[:, count - 1], own, out=sums[:, count])
         cpu = (view.capacity[CPU] - outlook.free[CPU]) * cpu_scale
         network = (view.capacity[NETWORK] - outlook.free[NETWORK]) * network_scale
         constant, u, b, uu, bb = sums
         table = np.array(_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale))  # (9, J, M)
-        table *= self._weights(gang.job, gang.demand)[:, None, None]
-        return outlook.greedy(-table.sum(axis=0))
+        table *= self._weights(gang.job, gang.demand)[:, None]
+        return outlook.greedy(table.sum(axis=0))
 
     def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
         """(5, M) what one task adds to the sums of _column."""
@@ -106,30 +120,41 @@ class LeastInterference(ScoredPolicy):
         own[3:] = ((a3,), (a4,))
         return own
 
-    def _renewed(self, view: ClusterView) -> FloatArray:
+    def _renewed(self, view: ClusterView, asked: BoolArray) -> FloatArray:
+        """(14, M) the table, right in the columns that are asked for."""
         sums = self._sums.get(view)
-        if sums is None or len(sums.stamps) != view.size:
-            sums = self._sums[view] = _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64))
-        for m in (sums.stamps != view.node_stamp).nonzero()[0].tolist():
-            sums.table[:, m] = self._column(view, m)
+        if sums is None or sums.layout_stamp != view.layout_stamp:
+            sums = self._sums[view] = _begun(view)
+        is_old = sums.stamps != view.node_stamp
+        is_old &= asked
+        for m in is_old.nonzero()[0].tolist():
+            sums.table[:, m] = self._column(view, m, sums.nodes[m])
             sums.stamps[m] = view.node_stamp[m]
         return sums.table
 
-    def _column(self, view: ClusterView, m: int) -> tuple[float, ...]:
+    def _column(self, view: ClusterView, m: int, node: tuple[float, float, float, float]) -> tuple[float, ...]:
         constant = u = b = uu = bb = 0.0  # of the polynomial in U and B; a task's part of it is also in _own
-        cpu_scale, network_scale = float(view.inverse_capacity[CPU, m]), float(view.inverse_capacity[NETWORK, m])
+        cores, gbps, cpu_scale, network_scale = node
+        coefficients = self._of
         for model, demand in view.tasks_at(m):
-            a1, a2, a3, a4 = self._of(model)
+            a1, a2, a3, a4 = coefficients(model)
             p, q = demand.cpu_cores * cpu_scale, demand.network_gbps * network_scale
             constant += -a1 * p - a2 * q + a3 * p * p + a4 * q * q
             u += a1 - 2.0 * a3 * p
             b += a2 - 2.0 * a4 * q
             uu += a3
             bb += a4
-        cpu = float(view.capacity[CPU, m] - view.free[CPU, m]) * cpu_scale
-        network = float(view.capacity[NETWORK, m] - view.free[NETWORK, m]) * network_scale
+        free: list[float] = view.free[:, m].tolist()
+        cpu, network = (cores - free[CPU]) * cpu_scale, (gbps - free[NETWORK]) * network_scale
         scored = _scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale)
         return (*scored, constant, u, b, uu, bb)
+
+
+def _begun(view: ClusterView) -> _Sums:
+    """No node is counted yet: the stamps of a view begin at 1."""
+    rows = [CPU, NETWORK]
+    nodes = list(zip(*view.capacity[rows].tolist(), *view.inverse_capacity[rows].tolist(), strict=True))
+    return _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64), nodes, view.layout_stamp)
 
 
 def _scored(

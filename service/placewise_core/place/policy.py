@@ -42,7 +42,7 @@ class TaskContext:
     """One task of a gang about to be given a node, after `placed` tasks of the same job were tentatively claimed.
 
     `mask` (M,) marks the nodes it may go to; `demand` is (R,). `is_plain`: as ClusterView.is_plain says of it.
-    `rooms` (M,): its plain rooms, for scorers that fill nodes; None for others, and where it is not plain.
+    `rooms` (M,): its plain rooms, for scorers that count rooms; None for others, and where it is not plain.
     """
 
     job: Job
@@ -120,7 +120,8 @@ class NodeScorer(Protocol):
 
 
 class FillingScorer(NodeScorer, Protocol):
-    """A scorer that gives the next task of a group the node of the last one for as long as that takes it: so many
-    tasks are then decided, and claimed, in one step."""
+    """A scorer that gives the next task of a gang the node of the last one for as long as that takes it: so many tasks
+    are then decided, and claimed, in one step, and without scores. With `counts_rooms` it is told `rooms`."""
 
     fills_nodes: bool
+    counts_rooms: bool

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from placewise_core.place.outlook import Outlook
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import GPUS, ClusterView, FloatArray
+from placewise_core.view import ClusterView, FloatArray
 
 # Each more than any alignment (at most one per resource kind): they rank nodes before alignment does.
 _BEING_FILLED, _IN_USE = 2e3, 1e3
@@ -21,6 +23,8 @@ class Tetris(ScoredPolicy):
     """
 
     name = "tetris"
+    fills_nodes = True
+    counts_rooms = False
 
     def scores(self, task: TaskContext) -> FloatArray:
         scores = self._scores(task.view, task.demand)
@@ -46,9 +50,9 @@ class Tetris(ScoredPolicy):
 
     @staticmethod
     def _alignment(view: ClusterView, demand: FloatArray) -> FloatArray:
-        weights = demand[:, None] * view.inverse_capacity
-        weights *= view.inverse_capacity
-        total: FloatArray = (weights * view.free).sum(axis=0)
-        if demand[GPUS] > 0:  # counted as those that serve nobody: a shared one may be promised more than once
-            total += weights[GPUS] * (view.free_gpus() - view.free[GPUS])
+        # GPUs are counted as those that serve nobody: a shared one may be promised more than once.
+        aligned = demand[:, None] * view.inverse_capacity
+        aligned *= view.inverse_capacity
+        aligned *= view.plain_free
+        total: FloatArray = np.add.reduce(aligned, axis=0)
         return total
