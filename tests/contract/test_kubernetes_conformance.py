@@ -56,6 +56,7 @@ class KubernetesScheduler:
     def __init__(self, scheduler: str) -> None:
         self.changes: list[tuple[str, str]] = []
         self.kube = FakeKube()
+        self.rules = RULES
         self.native: RecordedHost
         self._scheduler = scheduler
         self._paths: dict[str, list[str]] = {}
@@ -65,8 +66,8 @@ class KubernetesScheduler:
     def restart(self) -> None:
         """A new life of the native layer."""
         self.stop()
-        reader = NodeReader(RULES.gpu_resources)
-        self.native = RecordedHost(cast(KubeClient, self.kube), RULES, reader)
+        reader = NodeReader(self.rules.gpu_resources)
+        self.native = RecordedHost(cast(KubeClient, self.kube), self.rules, reader)
         self.native.changes = self.changes
         self._watching = asyncio.ensure_future(self.native.run())
 

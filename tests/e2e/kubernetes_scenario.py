@@ -24,6 +24,7 @@ from tests.e2e.kubernetes_cluster import pod as fake_pod
 from placewise_kubernetes.kube import OPENED, KubeAccess, KubeClient
 
 PODS = "/api/v1/namespaces/default/pods"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 NODES = 30
 GPUS_PER_NODE = 8
 POLL_S = 0.02
@@ -119,10 +120,23 @@ class Watched:
     node: dict[str, str] = field(default_factory=dict)
 
     async def create(self, pods: Iterable[dict[str, Any]]) -> None:
-        """Makes pods one after the other, as a controller does."""
+        """Makes pods as the controller of batch Jobs does: one, then two at once, then four, and so on."""
+        left, at_once = list(pods), 1
+        while left:
+            batch, left = left[:at_once], left[at_once:]
+            await asyncio.gather(*(self._create(document) for document in batch))
+            at_once *= 2
+
+    async def create_job(self, name: str, pods: list[dict[str, Any]]) -> None:
+        """Makes a batch Job and, right after it, the pods that its controller would make."""
+        owner = _owner(await self.kube.create(JOBS, _batch_job(name, len(pods))))
         for document in pods:
-            await self.kube.create(PODS, document)
-            self.created_s[document["metadata"]["name"]] = time.monotonic()
+            document["metadata"]["ownerReferences"] = [owner]
+        await self.create(pods)
+
+    async def _create(self, document: dict[str, Any]) -> None:
+        await self.kube.create(PODS, document)
+        self.created_s[document["metadata"]["name"]] = time.monotonic()
 
     async def until_bound(self, names: Iterable[str], limit_s: float = 30.0) -> None:
         """Waits until all of these pods have a node; raises TimeoutError with those that have none."""
@@ -158,7 +172,7 @@ class Watched:
         _, version = await self.kube.list_all(PODS)
         self.kube_ready.set()
         async for kind, item in self.kube.watch(PODS, version):
-            if kind == OPENED:
+            if kind in (OPENED, "BOOKMARK"):
                 continue
             name, node = item["metadata"]["name"], item["spec"].get("nodeName")
             if kind == "DELETED":
@@ -248,16 +262,24 @@ def make_pod_group(plane: ControlPlane, name: str, size: int) -> str:
 
 def make_batch_job(plane: ControlPlane, name: str, parallelism: int) -> dict[str, Any]:
     """A batch Job, which no controller works on here; the owner reference of its pods."""
+    return _owner(plane.request("POST", JOBS, _batch_job(name, parallelism)))
+
+
+def _batch_job(name: str, parallelism: int) -> dict[str, Any]:
     template = fake_pod(name)
-    body = {
+    return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
         "spec": {"parallelism": parallelism, "template": {"spec": template["spec"]}},
     }
-    made = plane.request("POST", "/apis/batch/v1/namespaces/default/jobs", body)
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
-    return reference | {"uid": made["metadata"]["uid"], "controller": True}
+
+
+def _owner(made: dict[str, Any]) -> dict[str, Any]:
+    """The reference by which the pods of a Job name it."""
+    metadata = made["metadata"]
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
+    return reference | {"controller": True}
 
 
 POD_GROUP_DEFINITION: dict[str, Any] = {

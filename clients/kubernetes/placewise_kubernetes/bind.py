@@ -25,6 +25,9 @@ class Bound(enum.Enum):
     UNREACHABLE = "unreachable"
 
 
+Target = tuple[Pod, str, Mapping[str, str]]
+
+
 class Binder:
     """Creates Bindings."""
 
@@ -32,7 +35,7 @@ class Binder:
         self._client = client
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def bind_all(self, targets: Sequence[tuple[Pod, str, Mapping[str, str]]]) -> list[Bound]:
+    async def bind_all(self, targets: Sequence[Target]) -> list[Bound]:
         """Binds pods side by side: (pod, node, annotations) each; the outcomes in the same order."""
         return list(await asyncio.gather(*(self.bind(pod, node, notes) for pod, node, notes in targets)))
 

@@ -41,6 +41,19 @@ def first_fit(
     return chosen
 
 
+def have_room(
+    wanted: Mapping[str, Mapping[str, float]],
+    nodes: Iterable[Node],
+    in_use: Mapping[str, Mapping[str, float]],
+    gpu_resources: Iterable[str],
+) -> bool:
+    """Whether every node has room for what is wanted of it; requests by node and resource name."""
+    gpu_names = frozenset(gpu_resources)
+    return all(
+        _fits(_amounts(wanted[node.id], gpu_names), _free(node, in_use.get(node.id, {}), gpu_names)) for node in nodes
+    )
+
+
 def _free(node: Node, used: Mapping[str, float], gpu_names: frozenset[str]) -> dict[str, float]:
     free = {
         "cpu": node.capacity.cpu_cores,

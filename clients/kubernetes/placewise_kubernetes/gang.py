@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ class GangRules:
     own_scheduler: str = "placewise"
     default_queue: str = "default"
     priority_classes: Mapping[str, str] = field(default_factory=dict)
+    is_bound_early: bool = True
+    """Pods of our own scheduler name that a controller makes are bound as they come, once all of the gang is reserved;
+    False: none is bound before all are there, whoever makes them."""
 
     def is_managed(self, pod: Pod) -> bool:
         """Whether Placewise decides for this pod."""
@@ -145,6 +149,26 @@ def parse_roles(text: str) -> dict[str, int]:
     return roles
 
 
+def count_roles(pods: Iterable[Pod]) -> dict[str, int]:
+    """Pods of each role."""
+    counts: dict[str, int] = {}
+    for pod in pods:
+        counts[role_of(pod)] = counts.get(role_of(pod), 0) + 1
+    return counts
+
+
+def widest(pods: Sequence[Pod]) -> Pod:
+    """The first of these pods, asking for what each of them can do with: one role has one demand in a decision."""
+    first = pods[0]
+    if all(pod.requests == first.requests for pod in pods):
+        return first
+    requests: dict[str, float] = {}
+    for pod in pods:
+        for name, amount in pod.requests.items():
+            requests[name] = max(amount, requests.get(name, 0.0))
+    return dataclasses.replace(first, requests=requests)
+
+
 def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -> dict[str, int]:
     """How many pods of each role the gang has.
 
@@ -161,10 +185,7 @@ def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -
                 continue
     if facts.roles:
         return _spread(facts.roles, pods)
-    counts: dict[str, int] = {}
-    for pod in pods:
-        counts[role_of(pod)] = counts.get(role_of(pod), 0) + 1
-    return counts
+    return count_roles(pods)
 
 
 def _spread(roles: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:

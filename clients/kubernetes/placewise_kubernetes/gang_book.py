@@ -46,6 +46,8 @@ class GangBook:
             self._by_pod[pod.uid] = gang
         before = gang.pods.get(pod.uid)
         gang.pods[pod.uid] = pod
+        if before is None and not gang.suits(pod):
+            _reconsider(gang)
         gang.is_released |= pod.annotations.get(names.RELEASED) == "true" and not gang.has_started
         if before != pod:
             self.touch(gang)
@@ -135,6 +137,13 @@ class GangBook:
         if gang.has_room_for(pod):
             return gang
         return self.open(single(pod), pod.uid, is_own=gang.is_own)
+
+
+def _reconsider(gang: Gang) -> None:
+    """A pod asks for more than was decided for it: the gang is decided anew, unless a part of it is bound already."""
+    gang.is_even = False
+    if not gang.is_released and not gang.has_started and not gang.is_bound_in_part():
+        gang.undecide()
 
 
 def _is_all_bound(gang: Gang) -> bool:

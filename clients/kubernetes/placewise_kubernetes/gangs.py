@@ -5,7 +5,7 @@ A gang is decided once; each pod is handed one of its tasks, and the same one ag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
@@ -16,10 +16,12 @@ from placewise_kubernetes.gang import (
     GangRules,
     GroupFacts,
     build_job,
+    count_roles,
     declared_roles,
     proto_role,
     role_of,
     tasks_by_role,
+    widest,
 )
 from placewise_kubernetes.objects import Pod
 
@@ -30,9 +32,12 @@ class Gang:
 
     `group` is the object that tells its size, which has to be read before it can be decided. `templates` stand in for
     pods that do not exist yet (a Volcano PodGroup comes before its pods). `refused` is what each pod was last told;
-    `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are still being made; it is bound
-    when all are there.
-    `woken` are the pods that were shown to their scheduler again after the decision.
+    `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are still being made.
+    `asked` is what a pod of each role was asked about with, as far as pods were there; `is_even`: none that asks for
+    more has come since the decision. `cut_to` is what was there when the rest
+    was given up.
+    `woken` are the pods that were shown to their scheduler again after the decision; `being_bound` those whose Binding
+    is under way.
     """
 
     ref: GangRef
@@ -47,10 +52,14 @@ class Gang:
     held: dict[str, Assignment] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     woken: set[str] = field(default_factory=set)
+    being_bound: set[str] = field(default_factory=set)
     text: str = ""
     is_released: bool = False
     has_started: bool = False
     may_be_early: bool = True
+    is_even: bool = True
+    asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    cut_to: dict[str, int] | None = None
     job: Job | None = None
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
@@ -65,6 +74,8 @@ class Gang:
 
     def roles(self) -> dict[str, int]:
         """Pods per role, as far as is known."""
+        if self.cut_to is not None:
+            return self.cut_to
         pods = list(self.pods.values()) or list(self.templates.values())
         return declared_roles(self.ref, pods, self.facts or GroupFacts())
 
@@ -80,7 +91,7 @@ class Gang:
             return "no pod of the gang needs a node"
         if any(pod.is_gated for pod in self.waiting()):
             return "pods have scheduling gates"
-        counts = _count_roles(self.live())
+        counts = count_roles(self.live())
         for role, wanted in self.roles().items():
             have = counts.get(role, 0)
             if self.is_own and have < wanted and not self.may_be_early:
@@ -91,26 +102,49 @@ class Gang:
 
     def is_complete(self) -> bool:
         """Whether every pod of the gang has been made."""
-        counts = _count_roles(self.live())
+        counts = count_roles(self.live())
         return self.facts is not None and all(counts.get(role, 0) >= wanted for role, wanted in self.roles().items())
+
+    def may_bind(self, rules: GangRules) -> bool:
+        """Whether pods may be bound by us: all are there, or a place is held for all and controllers make the rest."""
+        if self.has_started or self.is_complete():
+            return True
+        is_held = rules.is_bound_early and self.plan is not None and self.is_even
+        return is_held and all(pod.owner is not None for pod in self.live())
+
+    def is_bound_in_part(self) -> bool:
+        """Whether a pod of it has a node, or is just being given one."""
+        return bool(self.being_bound) or any(pod.node for pod in self.live())
+
+    def suits(self, pod: Pod) -> bool:
+        """Whether a pod that comes after the decision can do with the task that was decided for its role."""
+        decided = self.asked.get(role_of(pod)) if self.plan is not None else None
+        return decided is None or all(amount <= decided.get(name, 0.0) for name, amount in pod.requests.items())
+
+    def cut(self) -> None:
+        """Gives up the rest, which never came: the gang is what is there, and later pods are gangs of their own."""
+        self.cut_to = count_roles(self.live())
 
     def has_room_for(self, pod: Pod) -> bool:
         """Whether the pod is one of the gang's own, rather than one too many (which becomes a gang by itself)."""
         if pod.uid in self.pods or self.facts is None:
             return True
         if self.plan is not None:
-            return any(not self._is_taken(task) for task in self._tasks_for(pod))
+            return bool(self._free(self._tasks_for(pod)))
         if self.has_started:
             return False
-        declared = declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
-        return _count_roles(self.live()).get(role_of(pod), 0) < declared.get(role_of(pod), 0)
+        declared = self.cut_to or declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
+        return count_roles(self.live()).get(role_of(pod), 0) < declared.get(role_of(pod), 0)
 
     def build(self, rules: GangRules) -> Job:
         """The job to ask about; made again only while the gang is undecided."""
         if self.job is None or (self.plan is None and not self.has_started):
-            examples = dict(self.templates)
-            for pod in reversed(list(self.pods.values())):
-                examples[role_of(pod)] = pod
+            by_role: dict[str, list[Pod]] = {}
+            for pod in self.pods.values():
+                by_role.setdefault(role_of(pod), []).append(pod)
+            present = {role: widest(pods) for role, pods in by_role.items()}
+            self.asked = {role: pod.requests for role, pod in present.items()}
+            examples = self.templates | present
             roles = {role: count for role, count in self.roles().items() if role in examples}
             self.job_roles = tuple(roles)
             self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
@@ -119,6 +153,7 @@ class Gang:
     def decide(self, placement: Placement) -> None:
         """Takes a decision. Pods that are bound already take the tasks of their nodes first."""
         self.plan = placement
+        self.is_even = True
         self.woken.clear()
         self.held.clear()
         self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}
@@ -137,7 +172,7 @@ class Gang:
         """The pod's task, the same at every call; None where the decision has none for it."""
         if pod.uid in self.held:
             return self.held[pod.uid]
-        free = [task for task in self._tasks_for(pod) if not self._is_taken(task)]
+        free = self._free(self._tasks_for(pod))
         if pod.node:
             free = [task for task in free if task.node == pod.node]
         if not free:
@@ -153,10 +188,24 @@ class Gang:
         """Tasks whose pod is not bound yet: what is held free for them."""
         if self.plan is None or self.is_released or self.has_started:
             return
-        bound = [self.held.get(pod.uid) for pod in self.pods.values() if pod.node and not pod.is_ended]
-        for task in self.plan.assignments:
-            if not any(task is taken for taken in bound):
-                yield task
+        bound = {id(self.held.get(pod.uid)) for pod in self.pods.values() if pod.node and not pod.is_ended}
+        yield from (task for task in self.plan.assignments if id(task) not in bound)
+
+    def wanted(self) -> dict[str, dict[str, float]]:
+        """What its pods without a node will hold, by node and resource name: as they ask, or as those to come will."""
+        tasks = [(task, pod.requests) for pod in self.waiting() if (task := self.task_of(pod)) is not None]
+        tasks += [
+            (task, self.asked[role])
+            for role, of_role in self.tasks.items()
+            for task in self._free(of_role)
+            if role in self.asked and not self.has_started
+        ]
+        wanted: dict[str, dict[str, float]] = {}
+        for task, requests in tasks:
+            amounts = wanted.setdefault(task.node, {})
+            for name, amount in requests.items():
+                amounts[name] = amounts.get(name, 0.0) + amount
+        return wanted
 
     def _facts(self) -> GroupFacts:
         return self.facts or GroupFacts()
@@ -166,12 +215,14 @@ class Gang:
         role = role_of(pod)
         return self.tasks[role] if role in self.tasks else [task for tasks in self.tasks.values() for task in tasks]
 
-    def _is_taken(self, task: Assignment) -> bool:
-        for uid, held in self.held.items():
-            pod = self.pods.get(uid)
-            if held is task and pod is not None and not pod.is_over and not pod.is_deleting:
-                return True
-        return False
+    def _free(self, tasks: Iterable[Assignment]) -> list[Assignment]:
+        """Those of a decision's tasks that no living pod has."""
+        taken = {
+            id(held)
+            for uid, held in self.held.items()
+            if (pod := self.pods.get(uid)) is not None and not pod.is_over and not pod.is_deleting
+        }
+        return [task for task in tasks if id(task) not in taken]
 
     def _real(self, pod: Pod) -> Assignment:
         task = self.task_of(pod) if self.plan else None
@@ -182,13 +233,6 @@ class Gang:
             group = next((group for group in self.job.groups if group.role == real.role), self.job.groups[0])
             real.demand.CopyFrom(group.demand)
         return real
-
-
-def _count_roles(pods: Iterable[Pod]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for pod in pods:
-        counts[role_of(pod)] = counts.get(role_of(pod), 0) + 1
-    return counts
 
 
 def stage_of(gang: Gang) -> Stage | None:

@@ -10,13 +10,13 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement
 from placewise_kubernetes import names
-from placewise_kubernetes.bind import Binder, Bound, decision_notes
-from placewise_kubernetes.fit import first_fit
+from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
+from placewise_kubernetes.fit import first_fit, have_room
 from placewise_kubernetes.gang import GangRules
 from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.gpus import GpuLedger
@@ -34,6 +34,7 @@ NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
 SYNC_LIMIT_S = 5.0
 GROUP_RETRY_S = 1.0
+BIND_RETRY_S = 1.0
 # The pods of a gang are bound within some milliseconds of each other: they are reported together, and not while the
 # machine is busy with binding the rest.
 LINGER_S = 0.025
@@ -54,7 +55,7 @@ class KubernetesHost:
     ) -> None:
         self.rules = rules
         self.nodes = NodeMirror(reader, self.poke)
-        self.pods = PodMirror(rules, self.poke, self.poke_soon, GpuLedger(self.nodes.gpus))
+        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._bind_planned, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
         self._client = client
@@ -66,6 +67,7 @@ class KubernetesHost:
             Reflector(client, NODES_PATH, self.nodes),
             Reflector(client, PODS_PATH, self.pods),
         )
+        self._binding: set[asyncio.Task[Applied]] = set()
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -109,7 +111,8 @@ class KubernetesHost:
         if gang is None or gang.is_released or not _needs_nodes(gang):
             return Applied.GONE
         if gang.plan is None:
-            gang.build(self.rules)
+            if list(gang.build(self.rules).groups) != list(job.job.groups):
+                return Applied.REFUSED  # a pod has come meanwhile that asks for more
             gang.decide(placement)
         if gang.is_own:
             return await self._bind_gang(gang)
@@ -126,12 +129,19 @@ class KubernetesHost:
         return Applied.DONE
 
     async def withdraw(self, job: NativeJob) -> Applied:
-        """See NativeScheduler. A gang of which some pods are bound cannot be taken back: the others are let go."""
+        """See NativeScheduler. A gang of which some pods are bound cannot be taken back: the others are let go.
+
+        Where the others were never made, it ends there: what is bound is the gang, and is told as such.
+        """
         gang = self.pods.book.gangs.get(job.key)
         if gang is None or not _needs_nodes(gang):
             return Applied.GONE
-        if any(pod.node for pod in gang.live()):
+        if gang.being_bound:
+            return Applied.UNREACHABLE
+        if gang.is_bound_in_part():
             log.warning("gang %s is bound in part; its other pods are left to the scheduler", gang.key)
+            if not gang.is_complete():
+                gang.cut()
             self.let_go(gang)
             return Applied.REFUSED
         gang.undecide()
@@ -230,57 +240,74 @@ class KubernetesHost:
         self.writer.wake(asleep)
 
     async def _bind_gang(self, gang: Gang) -> Applied:
-        if not gang.is_complete():
+        if not gang.may_bind(self.rules):
             return Applied.DONE  # decided while its pods are being made; `_bind_late` binds them together
         if any(gang.task_of(pod) is None for pod in gang.waiting()) or not self._has_room(gang):
             gang.undecide()
             return Applied.REFUSED
-        return await self._bind_planned(gang)
+        if not gang.is_complete():
+            self._bind_planned(gang)
+            return Applied.DONE
+        return await self._bind(gang, _planned_targets(gang))
 
     def _has_room(self, gang: Gang) -> bool:
-        """Whether the GPUs decided are still free. Who binds has to look: while the service was away, or before it was
-        told, gangs may have been bound without it where it had something reserved."""
-        wanted: dict[str, float] = {}
-        for pod in gang.waiting():
-            task = gang.task_of(pod)
-            if task is not None:
-                wanted[task.node] = wanted.get(task.node, 0.0) + self._gpus_of(pod.requests)
-        used = self.pods.used(wanted)
-        return all(self.nodes.gpus(name) - self._gpus_of(used.get(name, {})) >= gpus for name, gpus in wanted.items())
+        """Whether what was decided is still free, also for pods that are still to come.
 
-    def _gpus_of(self, amounts: Mapping[str, float]) -> float:
-        return sum(amounts.get(name, 0.0) for name in self.rules.gpu_resources)
+        Who binds has to look: while the service was away, or before it was told, gangs may have been bound without it
+        where it had something reserved.
+        """
+        wanted = gang.wanted()
+        nodes = [self.nodes.nodes[name] for name in wanted if name in self.nodes.nodes]
+        return len(nodes) == len(wanted) and have_room(wanted, nodes, self.pods.used(wanted), self.rules.gpu_resources)
 
     async def _bind_late(self) -> None:
         """Pods of our own scheduler name that the loop will not bring up again.
 
-        Gangs that were decided before they were complete; pods that replace others of a decided gang; and gangs that
-        got no decision, which fit whole where there is room, or wait on.
+        Gangs that were decided before all of their pods were made; pods that replace others of a decided gang; and
+        gangs that got no decision, which fit whole where there is room, or wait on.
         """
         for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
-            if not (gang.has_started or gang.is_complete()):
-                continue
-            if gang.is_released:
+            if gang.is_released and gang.may_bind(self.rules) and not gang.being_bound:
                 await self._bind_by_fit(gang)
-            elif gang.plan is not None and self._has_room(gang):
-                await self._bind_planned(gang)  # where there is no room (any more), the loop takes the decision back
+            else:
+                self._bind_planned(gang)
 
     async def _bind_by_fit(self, gang: Gang) -> None:
         nodes = list(self.nodes.nodes.values())
         chosen = first_fit(gang.waiting(), nodes, self._in_use(), self.rules.gpu_resources)
         if chosen:
-            await self._bind([(pod, chosen[pod.uid], {}) for pod in gang.waiting()], "")
+            await self._bind(gang, [(pod, chosen[pod.uid], {}) for pod in gang.waiting()])
 
-    async def _bind_planned(self, gang: Gang) -> Applied:
+    def _bind_planned(self, gang: Gang) -> None:
+        """Binds what waits of a decided gang while the loop goes on: neither other gangs nor pods to come wait for it.
+
+        Where there is no room (any more), the loop takes the decision back.
+        """
+        if gang.plan is None or not (gang.may_bind(self.rules) and self.is_current()):
+            return
+        targets = _planned_targets(gang)
+        if targets and self._has_room(gang):
+            task = self._bind(gang, targets)
+            self._binding.add(task)
+            task.add_done_callback(self._has_bound)
+
+    def _has_bound(self, task: asyncio.Task[Applied]) -> None:
+        self._binding.discard(task)
+        if not task.cancelled() and task.result() is not Applied.DONE:
+            asyncio.get_running_loop().call_later(BIND_RETRY_S, self.poke)
+
+    def _bind(self, gang: Gang, targets: list[Target]) -> asyncio.Task[Applied]:
+        """Begins to bind these pods; noted at once, so that none is bound twice or taken back meanwhile."""
+        gang.being_bound.update(pod.uid for pod, _, _ in targets)
+        return asyncio.create_task(self._finish_binding(gang, targets))
+
+    async def _finish_binding(self, gang: Gang, targets: list[Target]) -> Applied:
         decision_id = gang.plan.decision_id if gang.plan else ""
-        tasks = [(pod, task) for pod in gang.waiting() if (task := gang.task_of(pod)) is not None]
-        return await self._bind(
-            [(pod, task.node, decision_notes(task, decision_id)) for pod, task in tasks], decision_id
-        )
-
-    async def _bind(self, wanted: list[tuple[Pod, str, dict[str, str]]], decision_id: str) -> Applied:
-        outcomes = await self.binder.bind_all(wanted)
-        for (pod, node, _), outcome in zip(wanted, outcomes, strict=True):
+        try:
+            outcomes = await self.binder.bind_all(targets)
+        finally:
+            gang.being_bound.difference_update(pod.uid for pod, _, _ in targets)
+        for (pod, node, _), outcome in zip(targets, outcomes, strict=True):
             if outcome is Bound.DONE:
                 self._note_bound(pod, node, decision_id)
         return _worst(outcomes)
@@ -332,6 +359,14 @@ class KubernetesHost:
 def _needs_nodes(gang: Gang) -> bool:
     """Whether the gang has yet to start: pods of it wait, or are still to be made."""
     return not gang.has_started and bool(gang.live() or gang.templates)
+
+
+def _planned_targets(gang: Gang) -> list[Target]:
+    """What is to be bound of a decided gang now."""
+    decision_id = gang.plan.decision_id if gang.plan else ""
+    waiting = (pod for pod in gang.waiting() if pod.uid not in gang.being_bound)
+    tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
+    return [(pod, task.node, decision_notes(task, decision_id)) for pod, task in tasks]
 
 
 def _worst(outcomes: list[Bound]) -> Applied:

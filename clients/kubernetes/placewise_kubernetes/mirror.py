@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from placewise.v1.cluster_pb2 import Assignment, Node
@@ -13,7 +12,7 @@ from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
 from placewise_kubernetes.gang_book import UID_LENGTH, GangBook
-from placewise_kubernetes.gangs import planned_gpus
+from placewise_kubernetes.gangs import Gang, planned_gpus
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.objects import Pod, parse_pod
@@ -75,16 +74,24 @@ class PodMirror:
     """Pods: those of gangs go to the book, the others only count as what they use."""
 
     def __init__(
-        self, rules: GangRules, notify: Callable[[], None], notify_soon: Callable[[], None], gpus: GpuLedger
+        self,
+        rules: GangRules,
+        notify: Callable[[], None],
+        notify_soon: Callable[[], None],
+        bind: Callable[[Gang], None],
+        gpus: GpuLedger,
     ) -> None:
         self._rules = rules
         self._notify = notify
         self._notify_soon = notify_soon
+        self._bind = bind
         self._gpus = gpus
         self.book = GangBook(rules)
         self.others: dict[str, Pod] = {}
         self._other_news: dict[str, Pod] = {}
         self._foreign_jobs: dict[str, tuple[Pod, NativeJob]] = {}
+        self._on_node: dict[str, dict[str, Pod]] = {}
+        self._node_of: dict[str, str] = {}
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
         pods = [pod for item in items if (pod := _parsed(item)) is not None]
@@ -109,6 +116,7 @@ class PodMirror:
 
     def put(self, pod: Pod) -> None:
         """Takes in a pod as it is now."""
+        self._move(pod.uid, pod if pod.node and not pod.is_over else None)
         if self.book.gang_of(pod.uid) is not None or self._rules.is_managed(pod):
             self.book.put(pod)
         elif pod.node and self.others.get(pod.uid) != pod:
@@ -124,13 +132,15 @@ class PodMirror:
                 self._gpus.hold(gang.key, gang.plan.assignments)
         return [*(self._indexed(job) for job in gangs), *(self._foreign(pod) for pod in others.values())]
 
-    def used(self, nodes: Container[str]) -> dict[str, dict[str, float]]:
-        """Requests of the pods on each of these nodes that have not ended, by resource name."""
+    def used(self, nodes: Iterable[str]) -> dict[str, dict[str, float]]:
+        """Requests of the pods on each of these nodes that have not ended, by resource name.
+
+        Looked at before every binding: it costs as much as there is on these nodes, not in the cluster.
+        """
         used: dict[str, dict[str, float]] = {}
-        of_gangs = (pod for gang in self.book.gangs.values() for pod in gang.pods.values())
-        for pod in itertools.chain(of_gangs, self.others.values()):
-            if pod.node in nodes and not pod.is_over:
-                amounts = used.setdefault(pod.node, {})
+        for node in nodes:
+            amounts = used.setdefault(node, {})
+            for pod in self._on_node.get(node, {}).values():
                 for name, amount in pod.requests.items():
                     amounts[name] = amounts.get(name, 0.0) + amount
         return used
@@ -139,7 +149,7 @@ class PodMirror:
         """GPUs per node that are held free for pods of decided gangs."""
         return planned_gpus(self.book.active.values())
 
-    def gpus_in_use(self, nodes: Container[str]) -> dict[str, float]:
+    def gpus_in_use(self, nodes: Collection[str]) -> dict[str, float]:
         """GPUs on each of these nodes that pods hold or that are held free for decided gangs."""
         held = {node: gpus for node, gpus in self.gpus_held().items() if node in nodes}
         for node, amounts in self.used(nodes).items():
@@ -152,7 +162,17 @@ class PodMirror:
             self._gpus.release(job.key)
         return dataclasses.replace(job, placement=placement)
 
+    def _move(self, uid: str, pod: Pod | None) -> None:
+        """Notes where a pod holds resources; None: nowhere."""
+        before = self._node_of.pop(uid, "")
+        if before:
+            self._on_node[before].pop(uid, None)
+        if pod is not None:
+            self._node_of[uid] = pod.node
+            self._on_node.setdefault(pod.node, {})[uid] = pod
+
     def _drop(self, uid: str) -> None:
+        self._move(uid, None)
         other = self.others.pop(uid, None)
         self._foreign_jobs.pop(uid, None)
         if other is not None and not other.is_ended:
@@ -160,18 +180,21 @@ class PodMirror:
         self.book.drop(uid)
 
     def _notify_if_news(self, pod: Pod | None) -> None:
-        if self._other_news or self.book.has_news():
-            (self._notify if self._is_awaited(pod) else self._notify_soon)()
+        if not (self._other_news or self.book.has_news()):
+            return
+        gang = self.book.gang_of(pod.uid) if pod is not None else None
+        if gang is not None and gang.is_own and gang.plan is not None and pod is not None and pod.is_waiting:
+            self._bind(gang)
+        (self._notify if self._is_awaited(pod, gang) else self._notify_soon)()
 
-    def _is_awaited(self, pod: Pod | None) -> bool:
-        """Whether somebody waits for this: for the pod's own node, or for what a pod that is over has left.
+    def _is_awaited(self, pod: Pod | None, gang: Gang | None) -> bool:
+        """Whether somebody waits for the loop: for the pod's own node, or for what a pod that is over has left.
 
         A pod that was bound or has started, one of a gang that is decided already, or one whose gang is still being
         made: these are only told further, and together.
         """
-        gang = self.book.gang_of(pod.uid) if pod is not None else None
         if pod is not None and gang is not None and pod.is_waiting:
-            return gang.plan is None or (gang.is_own and gang.is_complete())
+            return gang.plan is None
         return (pod is None or pod.is_over) and any(gang.plan is None for gang in self.book.active.values())
 
     def _foreign(self, pod: Pod) -> NativeJob:

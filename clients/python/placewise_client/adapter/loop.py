@@ -140,6 +140,8 @@ class AdapterLoop:
             entry = item.entry
             if entry.job.stage is Stage.RUNNING:
                 self._note_start(entry)
+            elif entry.job.stage is Stage.WAITING and item.before is Stage.APPLIED:
+                self._drop_decision(entry)  # the host took it back by itself
             elif entry.job.stage is Stage.ENDED:
                 has_freed |= self._note_end(entry, item.before)
                 if entry.job.key not in self.book.entries:
