@@ -271,6 +271,14 @@ def test_bundle_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "checksum" in capsys.readouterr().err
 
 
+def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:
+    bundle = load(PACKAGED_BUNDLES / "default")
+    nets = {file.partition(".")[0].partition("_")[0] for file in bundle.manifest.files if file.endswith(".onnx")}
+    assert set(bundle.manifest.seeds) == set(bundle.manifest.opsets) == nets
+    made_of = {name.partition("/")[0] for name, sha256 in bundle.manifest.data_sha256.items() if len(sha256) == 64}
+    assert made_of == {file.removesuffix(".json") for file in bundle.documents}
+
+
 def test_the_shipped_bundle_is_whole_and_knows_todays_features() -> None:
     """Whoever changes the feature table trains the shipped net again: otherwise the service would not start."""
     directory = PACKAGED_BUNDLES / "default"

@@ -30,8 +30,8 @@ from placewise_service.model.stdm import STDM_REPORT
 app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
 
 _KEPT = (".onnx", ".json", ".md")
-# Reports of training runs, whose data and figures go into the manifest; the first there gives seed and opset.
-_REPORTS = (REWARD_REPORT, POLICY_REPORT, STDM_REPORT, LDWP_REPORT)
+# Reports of training runs and documents of fits: what they say of seeds, data and figures goes into the manifest.
+_REPORTS = (REWARD_REPORT, POLICY_REPORT, STDM_REPORT, LDWP_REPORT, "throughput.json", "capability.json")
 DirectoryArgument = Annotated[Path, typer.Argument(help="Bundle directory.", file_okay=False)]
 
 
@@ -115,32 +115,37 @@ def _copy(sources: Sequence[Path], directory: Path) -> list[str]:
 def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
     """The manifest, with what the reports of the nets say of their training."""
     reports = {file.removesuffix(".json"): _report(directory / file) for file in _REPORTS if file in files}
-    first: Mapping[str, Any] = next(iter(reports.values()), {})
     return Manifest(
         name=directory.resolve().name,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         files=dict.fromkeys(files, ""),
         feature_schema=schema_of(files),
-        opset=int(first.get("opset", 0)),
+        opsets={model: int(report["opset"]) for model, report in reports.items() if "opset" in report},
         git_commit=commit,
-        seed=int(first.get("seed", 0)),
+        seeds={model: int(report["seed"]) for model, report in reports.items() if "seed" in report},
         data_sha256={
-            f"{model}/{name}": str(value) for model, report in reports.items() for name, value in report["data"].items()
+            f"{model}/{name}": value for model, report in reports.items() for name, value in _data(report).items()
         },
         metrics={
             f"{model}/{name}": value
             for model, report in reports.items()
-            for name, value in _numbers(report.get("metrics", {}))
+            for name, value in _numbers(report.get("metrics", report.get("held_out", {})))
         },
     )
 
 
+def _data(report: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes of what a net was trained on, or of the tables that coefficients were fitted to."""
+    fitted = report.get("provenance", {}).get("sha256", {})
+    hashes = fitted if isinstance(fitted, Mapping) else {report["provenance"].get("data", "data"): fitted}
+    return {name: str(value) for name, value in {**report.get("data", {}), **hashes}.items()}
+
+
 def _report(path: Path) -> Mapping[str, Any]:
     try:
-        report = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise BadInputError(str(path), str(error)) from None
-    return {"data": {}, **report}
 
 
 def _numbers(tree: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -28,15 +28,16 @@ class BundleError(ValueError):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What manifest.json says. `files` maps names to SHA-256; the rest is provenance."""
+    """What manifest.json says. `files` maps names to SHA-256; the rest is provenance, by model: opsets, seeds, what it
+    was trained or fitted on, how it was judged."""
 
     name: str
     created: str
     files: dict[str, str]
     feature_schema: str = ""
-    opset: int = 0
+    opsets: dict[str, int] = {}
     git_commit: str = ""
-    seed: int = 0
+    seeds: dict[str, int] = {}
     data_sha256: dict[str, str] = {}
     metrics: dict[str, float] = {}
 
