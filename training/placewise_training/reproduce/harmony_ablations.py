@@ -204,6 +204,9 @@ def _judge_techniques(results: Results) -> Judgement:
     return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, said, why)
 
 
+_DRAWS = "Draws of the same training differ by as much."
+
+
 def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
     key = f"fig15_{what}"
 
@@ -214,8 +217,10 @@ def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
         others = [_change(results, key, usual, value) for value in means if value != usual]
         if best == usual:
             is_certain = all(change.high < 0 for change in others)
-            return Judgement(Verdict.REPRODUCED if is_certain else Verdict.PARTLY, said)
-        return Judgement(Verdict.NOT, said)
+            return Judgement(Verdict.REPRODUCED if is_certain else Verdict.PARTLY, said, "" if is_certain else _DRAWS)
+        change = _change(results, key, usual, best)
+        why = f"Trained alike, {usual} {what} instead of {best}: JCT {percent(change)}."
+        return Judgement(Verdict.NOT, said, why if change.low > 0 else f"{why} {_DRAWS}")
 
     return judge
 
