@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.foreground import foreground
 from typer.testing import CliRunner
 
 from placewise_training.cli import INTERRUPTED
@@ -166,7 +167,8 @@ def test_ctrl_c_leaves_a_partial_file_that_replaces_no_whole_one(
     made = paper(experiment(methods=("ours", "theirs"), trial=stopping))
     monkeypatch.setattr(registry, "load", lambda name, **options: made)
     (tmp_path / "made-up.json").write_text("{}")
-    result = CliRunner().invoke(reproduce_app, ["qos", "--out", str(tmp_path), "--json"])
+    with foreground():
+        result = CliRunner().invoke(reproduce_app, ["qos", "--out", str(tmp_path), "--json"])
     assert result.exit_code == INTERRUPTED
     printed = json.loads(result.stdout)
     assert printed == json.loads((tmp_path / "made-up.partial.json").read_text())

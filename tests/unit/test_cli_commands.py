@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.foreground import foreground
 from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise.v1.cluster_pb2 import (
@@ -178,7 +179,8 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(120)
         environment = {**os.environ, "PLACEWISE_CLIENT_TARGET": f"127.0.0.1:{silent.getsockname()[1]}"}
-        process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+        with foreground():
+            process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
         assert process.stderr is not None
         connection, _ = silent.accept()  # past the imports, where Ctrl-C is not ours to catch yet
         with connection, process.stderr as said:
