@@ -149,6 +149,23 @@ def test_training_learns_resumes_and_exports(tmp_path: Path) -> None:
     assert longer["metrics"]["held_back"]["mean_relative_error"] <= held_back["mean_relative_error"] + 1e-9
 
 
+@pytest.mark.slow
+def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    few = {**TINY, "simulations": 2, "held_back": 0.5, "steps": 8, "validate_every": 4, "doubt_steps": 2}
+
+    def stop(title: str, done: int, total: int) -> None:
+        if title.startswith("training, ") and done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Args(out=tmp_path / "cut", **few), stop)  # type: ignore[arg-type]
+    resumed = train(Args(out=tmp_path / "cut", resume=True, **few))  # type: ignore[arg-type]
+    whole = train(Args(out=tmp_path / "whole", **few))  # type: ignore[arg-type]
+    assert {name: resumed[name] for name in ("data", "metrics", "doubt")} == {
+        name: whole[name] for name in ("data", "metrics", "doubt")
+    }
+
+
 def test_a_checkpoint_of_another_net_is_refused(tmp_path: Path) -> None:
     few = {**TINY, "simulations": 2, "held_back": 0.5}
     train(Args(out=tmp_path, steps=2, validate_every=1, **few))  # type: ignore[arg-type]
