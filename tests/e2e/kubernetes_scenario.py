@@ -129,7 +129,7 @@ class Watched:
 
     async def create_job(self, name: str, pods: list[dict[str, Any]]) -> None:
         """Makes a batch Job and, right after it, the pods that its controller would make."""
-        owner = _owner(await self.kube.create(JOBS, _batch_job(name, len(pods))))
+        owner = _owner(await self.kube.create(JOBS, _batch_job(name, len(pods), pods[0])))
         for document in pods:
             document["metadata"]["ownerReferences"] = [owner]
         await self.create(pods)
@@ -262,16 +262,20 @@ def make_pod_group(plane: ControlPlane, name: str, size: int) -> str:
 
 def make_batch_job(plane: ControlPlane, name: str, parallelism: int) -> dict[str, Any]:
     """A batch Job, which no controller works on here; the owner reference of its pods."""
-    return _owner(plane.request("POST", JOBS, _batch_job(name, parallelism)))
+    return _owner(plane.request("POST", JOBS, _batch_job(name, parallelism, fake_pod(name))))
 
 
-def _batch_job(name: str, parallelism: int) -> dict[str, Any]:
-    template = fake_pod(name)
+def _batch_job(name: str, parallelism: int, pod: dict[str, Any]) -> dict[str, Any]:
+    """A Job whose pods are like this one; it carries their labels itself."""
+    labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"parallelism": parallelism, "template": {"spec": template["spec"]}},
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "parallelism": parallelism,
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod["spec"]},
+        },
     }
 
 

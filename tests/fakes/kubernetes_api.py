@@ -14,7 +14,7 @@ from typing import Any
 from placewise_kubernetes.kube import OPENED, KubeError, KubeUnreachableError
 
 Document = dict[str, Any]
-PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
 
 
 class FakeKube:
@@ -24,6 +24,7 @@ class FakeKube:
         self.pods: dict[str, Document] = {}
         self.nodes: dict[str, Document] = {}
         self.groups: dict[str, Document] = {}
+        self.jobs: dict[str, Document] = {}
         self.events: list[Document] = []
         self.patches: list[tuple[str, Document]] = []
         self.bound: list[tuple[str, str]] = []
@@ -40,10 +41,10 @@ class FakeKube:
 
     async def list_all(self, path: str, **_: str) -> tuple[list[Document], str]:
         self._check()
-        store = self.pods if path == PODS else self.nodes
+        store = {PODS: self.pods, NODES: self.nodes, JOBS: self.jobs}[path]
         return copy.deepcopy(list(store.values())), str(next(self._version))
 
-    async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
+    async def watch(self, path: str, version: str, **_: str) -> AsyncIterator[tuple[str, Document]]:
         self._check()
         queue: asyncio.Queue[tuple[str, Document] | None] = asyncio.Queue()
         entry = (path, queue)
@@ -90,6 +91,20 @@ class FakeKube:
     def add_node(self, document: Document) -> None:
         self.nodes[document["metadata"]["name"]] = document
         self._tell(NODES, "ADDED", document)
+
+    def put_job(self, document: Document) -> Document:
+        """Makes a Job, or changes it."""
+        metadata = document["metadata"]
+        kind = "MODIFIED" if metadata["name"] in self.jobs else "ADDED"
+        metadata.setdefault("uid", f"{next(self._uid):08d}-job")
+        metadata.setdefault("namespace", "default")
+        metadata["generation"] = metadata.get("generation", 0) + 1
+        self.jobs[metadata["name"]] = document
+        self._tell(JOBS, kind, document)
+        return document
+
+    def remove_job(self, name: str) -> None:
+        self._tell(JOBS, "DELETED", self.jobs.pop(name))
 
     def change_node(self, name: str, **spec: Any) -> None:
         self.nodes[name].setdefault("spec", {}).update(spec)

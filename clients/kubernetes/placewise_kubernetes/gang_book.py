@@ -9,11 +9,13 @@ import dataclasses
 
 from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes import names
-from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, single
+from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, Source, single
 from placewise_kubernetes.gangs import Gang, native_job, stage_of
 from placewise_kubernetes.objects import Pod
 
 UID_LENGTH = 8
+# So many gangs named after their Job are remembered: when all pods of one have failed, the Job makes another.
+_NAMED_LIMIT = 100_000
 
 
 class GangBook:
@@ -29,6 +31,7 @@ class GangBook:
         self._current: dict[GangRef, Gang] = {}
         self._by_pod: dict[str, Gang] = {}
         self._dirty: dict[str, Gang] = {}
+        self._named: dict[str, None] = {}
 
     def gang_of(self, pod_uid: str) -> Gang | None:
         """The gang a pod was put into."""
@@ -76,11 +79,25 @@ class GangBook:
         self.touch(gang)
         return gang
 
-    def open(self, reference: GangRef, uid: str, *, is_own: bool = False, group: GangRef | None = None) -> Gang:
-        """The gang of this name, made where there is none (or only one that has ended)."""
+    def open(
+        self,
+        reference: GangRef,
+        *uids: str,
+        is_own: bool = False,
+        group: GangRef | None = None,
+    ) -> Gang:
+        """The gang of this name, made where there is none (or only one that has ended).
+
+        `uids` are those of its Job, where it has one, and of its first pod. The Job's names the gang, whichever of the
+        two is seen first and also after a restart; but once only, and what comes after it the next time.
+        """
         gang = self._current.get(reference)
         if gang is None or stage_of(gang) is Stage.ENDED:
-            key = f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}"
+            keys = [f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}" for uid in uids]
+            key = next((key for key in keys if key not in self._named), keys[-1])
+            self._named[key] = None
+            if len(self._named) > _NAMED_LIMIT:
+                del self._named[next(iter(self._named))]
             gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
             self.gangs[key] = self._current[reference] = gang
         return gang
@@ -91,6 +108,18 @@ class GangBook:
         self.active.pop(gang.key, None)
         if self._current.get(gang.ref) is gang:
             del self._current[gang.ref]
+
+    def end(self, gang: Gang) -> None:
+        """The object that stood for a gang without pods is gone: told as cancelled, so that nothing is held for it."""
+        for template in gang.templates.values():
+            gang.pods[template.uid] = dataclasses.replace(template, is_gone=True)
+        gang.templates.clear()
+        if not gang.pods:
+            self.remove(gang)
+            return
+        if self._current.get(gang.ref) is gang:
+            del self._current[gang.ref]
+        self.touch(gang)
 
     def touch(self, gang: Gang) -> None:
         """Notes that the gang has news."""
@@ -121,7 +150,10 @@ class GangBook:
         jobs = []
         for gang in chosen:
             stage = stage_of(gang)
+            if stage is None and gang.is_told:
+                stage = Stage.RELEASED  # it cannot be decided any more, until more of it is there
             if stage is not None:
+                gang.is_told = True
                 jobs.append(native_job(gang, stage, self.rules))
             if stage is Stage.ENDED and not any(uid in self._by_pod for uid in gang.pods):
                 self.remove(gang)
@@ -133,7 +165,9 @@ class GangBook:
     def _gang_for(self, pod: Pod) -> Gang:
         reference = self.rules.reference(pod)
         is_own = pod.scheduler == self.rules.own_scheduler
-        gang = self.open(reference, pod.uid, is_own=is_own, group=self.rules.group_object(pod))
+        is_of_job = pod.owner is not None and pod.owner.kind == "Job" and reference.source is Source.LABEL
+        uids = (pod.owner.uid, pod.uid) if pod.owner is not None and is_of_job else (pod.uid,)
+        gang = self.open(reference, *uids, is_own=is_own, group=self.rules.group_object(pod))
         if gang.has_room_for(pod):
             return gang
         return self.open(single(pod), pod.uid, is_own=gang.is_own)

@@ -15,6 +15,7 @@ from placewise_kubernetes.gang import (
     GangRef,
     GangRules,
     GroupFacts,
+    Source,
     build_job,
     count_roles,
     declared_roles,
@@ -31,11 +32,10 @@ class Gang:
     """One gang.
 
     `group` is the object that tells its size, which has to be read before it can be decided. `templates` stand in for
-    pods that do not exist yet (a Volcano PodGroup comes before its pods). `refused` is what each pod was last told;
-    `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are still being made.
-    `asked` is what a pod of each role was asked about with, as far as pods were there; `is_even`: none that asks for
-    more has come since the decision. `cut_to` is what was there when the rest
-    was given up.
+    pods that do not exist yet: a Volcano PodGroup comes before its pods, and so does a Job. `refused` is what each pod
+    was last told. `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are being made.
+    `asked` is what a pod of each role was asked about with, as far as that is known; `is_even`: none that asks for more
+    has come since the decision. `is_told`: the loop knows of it. `cut_to` is what was there when the rest was given up.
     `woken` are the pods that were shown to their scheduler again after the decision; `being_bound` those whose Binding
     is under way.
     """
@@ -58,6 +58,7 @@ class Gang:
     has_started: bool = False
     may_be_early: bool = True
     is_even: bool = True
+    is_told: bool = False
     asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
     cut_to: dict[str, int] | None = None
     job: Job | None = None
@@ -143,8 +144,10 @@ class Gang:
             for pod in self.pods.values():
                 by_role.setdefault(role_of(pod), []).append(pod)
             present = {role: widest(pods) for role, pods in by_role.items()}
-            self.asked = {role: pod.requests for role, pod in present.items()}
             examples = self.templates | present
+            # What a Volcano group's pods will ask for is only guessed before they are there.
+            known = present if self.ref.source is Source.VOLCANO else examples
+            self.asked = {role: pod.requests for role, pod in known.items()}
             roles = {role: count for role, count in self.roles().items() if role in examples}
             self.job_roles = tuple(roles)
             self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
@@ -162,8 +165,13 @@ class Gang:
                 self.task_of(pod)
 
     def undecide(self) -> None:
-        """Drops the decision. The next is made for a complete gang: an incomplete one holds nothing a second time."""
+        """Drops the decision. The next is made for a complete gang: an incomplete one holds nothing a second time.
+
+        A Job whose pods have not come is not decided again before they do; Volcano makes none before it was told to.
+        """
         self.may_be_early = False
+        if self.ref.source is not Source.VOLCANO:
+            self.templates.clear()
         self.plan = None
         self.tasks = {}
         self.held.clear()

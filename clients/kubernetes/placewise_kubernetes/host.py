@@ -21,6 +21,7 @@ from placewise_kubernetes.gang import GangRules
 from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import read_group
+from placewise_kubernetes.jobs import JobMirror
 from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
 from placewise_kubernetes.mirror import NodeMirror, PodMirror
 from placewise_kubernetes.nodes import NodeReader
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
+JOBS_PATH = "/apis/batch/v1/jobs"
 SYNC_LIMIT_S = 5.0
 GROUP_RETRY_S = 1.0
 BIND_RETRY_S = 1.0
@@ -55,7 +57,7 @@ class KubernetesHost:
     ) -> None:
         self.rules = rules
         self.nodes = NodeMirror(reader, self.poke)
-        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._bind_planned, GpuLedger(self.nodes.gpus))
+        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
         self._client = client
@@ -67,12 +69,16 @@ class KubernetesHost:
             Reflector(client, NODES_PATH, self.nodes),
             Reflector(client, PODS_PATH, self.pods),
         )
+        # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
+        jobs = JobMirror(rules, self.pods.book, self.poke, clock)
+        self._jobs = Reflector(client, JOBS_PATH, jobs, names.JOB) if rules.is_job_watched else None
         self._binding: set[asyncio.Task[Applied]] = set()
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Watches nodes and pods until it is cancelled."""
-        await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+        """Watches nodes, pods and Jobs until it is cancelled."""
+        jobs = (self._jobs,) if self._jobs is not None else ()
+        await asyncio.gather(*(reflector.run() for reflector in (*self._reflectors, *jobs)))
 
     def is_synced(self) -> bool:
         """Whether nodes and pods have been listed at least once."""
@@ -144,7 +150,7 @@ class KubernetesHost:
                 gang.cut()
             self.let_go(gang)
             return Applied.REFUSED
-        gang.undecide()
+        self._undecide(gang)
         return Applied.DONE
 
     async def explain(self, job: NativeJob, text: str) -> None:
@@ -155,7 +161,7 @@ class KubernetesHost:
         gang.text = text
         self._settle(gang)
         if gang.is_own:
-            self.writer.unschedulable(gang.waiting(), text)
+            self._serve_own(gang)
             return
         # A pod we have refused is told by its scheduler; one that its scheduler has not shown us yet is told by us.
         stale = [pod for pod in gang.waiting() if gang.refused.get(pod.uid, text) != text]
@@ -223,6 +229,10 @@ class KubernetesHost:
             # What is decided on an old view could not be bound anyway.
             raise HostUnreachableError("a watch is broken")
 
+    def _undecide(self, gang: Gang) -> None:
+        gang.undecide()
+        self.pods.book.touch(gang)
+
     def _settle(self, gang: Gang) -> None:
         event = self._settled.pop(gang.key, None)
         if event is not None:
@@ -243,7 +253,7 @@ class KubernetesHost:
         if not gang.may_bind(self.rules):
             return Applied.DONE  # decided while its pods are being made; `_bind_late` binds them together
         if any(gang.task_of(pod) is None for pod in gang.waiting()) or not self._has_room(gang):
-            gang.undecide()
+            self._undecide(gang)
             return Applied.REFUSED
         if not gang.is_complete():
             self._bind_planned(gang)
@@ -277,6 +287,15 @@ class KubernetesHost:
         chosen = first_fit(gang.waiting(), nodes, self._in_use(), self.rules.gpu_resources)
         if chosen:
             await self._bind(gang, [(pod, chosen[pod.uid], {}) for pod in gang.waiting()])
+
+    def _serve_own(self, gang: Gang) -> None:
+        """Pods of our own scheduler name have come: each gets its node, or hears what its gang was told."""
+        if gang.plan is not None:
+            self._bind_planned(gang)
+            return
+        unheard = [pod for pod in gang.waiting() if gang.text and gang.refused.get(pod.uid) != gang.text]
+        gang.refused.update((pod.uid, gang.text) for pod in unheard)
+        self.writer.unschedulable(unheard, gang.text)
 
     def _bind_planned(self, gang: Gang) -> None:
         """Binds what waits of a decided gang while the loop goes on: neither other gangs nor pods to come wait for it.

@@ -78,13 +78,13 @@ class PodMirror:
         rules: GangRules,
         notify: Callable[[], None],
         notify_soon: Callable[[], None],
-        bind: Callable[[Gang], None],
+        serve: Callable[[Gang], None],
         gpus: GpuLedger,
     ) -> None:
         self._rules = rules
         self._notify = notify
         self._notify_soon = notify_soon
-        self._bind = bind
+        self._serve = serve
         self._gpus = gpus
         self.book = GangBook(rules)
         self.others: dict[str, Pod] = {}
@@ -183,8 +183,8 @@ class PodMirror:
         if not (self._other_news or self.book.has_news()):
             return
         gang = self.book.gang_of(pod.uid) if pod is not None else None
-        if gang is not None and gang.is_own and gang.plan is not None and pod is not None and pod.is_waiting:
-            self._bind(gang)
+        if gang is not None and gang.is_own and pod is not None and pod.is_waiting:
+            self._serve(gang)
         (self._notify if self._is_awaited(pod, gang) else self._notify_soon)()
 
     def _is_awaited(self, pod: Pod | None, gang: Gang | None) -> bool:

@@ -1,0 +1,106 @@
+"""Batch Jobs that carry the job label: their gangs are decided while the Job controller is about to make the pods.
+
+It opens a gang from the Job's pod template and ends it where no pod ever came. What pods come later and how they end is
+seen in the pods themselves; a Job is never written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from placewise_kubernetes import names
+from placewise_kubernetes.gang import GangRules, Source, role_of
+from placewise_kubernetes.gang_book import GangBook
+from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.groups import facts_of
+from placewise_kubernetes.objects import Pod, parse_pod
+
+log = logging.getLogger(__name__)
+
+
+class JobMirror:
+    """Opens and ends gangs in the book; `notify` is called when one can be decided or is over."""
+
+    def __init__(
+        self, rules: GangRules, book: GangBook, notify: Callable[[], None], clock: Callable[[], float]
+    ) -> None:
+        self._rules = rules
+        self._book = book
+        self._notify = notify
+        self._clock = clock
+        self._gangs: dict[str, Gang] = {}
+
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
+        seen = set()
+        for item in items:
+            seen.add(item["metadata"]["uid"])
+            self.change(item)
+        for uid in self._gangs.keys() - seen:
+            self._give_up(uid)
+
+    def change(self, item: Mapping[str, Any]) -> None:
+        uid = item["metadata"]["uid"]
+        if not _will_make_pods(item):
+            self._give_up(uid)
+        elif uid not in self._gangs and not _has_made_pods(item):
+            try:
+                self._open(uid, item)
+            except (ValueError, KeyError) as error:
+                log.warning("job that cannot be read is left to its pods: %s", error)
+
+    def remove(self, item: Mapping[str, Any]) -> None:
+        self._give_up(item["metadata"]["uid"])
+
+    def _open(self, uid: str, item: Mapping[str, Any]) -> None:
+        pod = template_of(item)
+        if names.JOB not in pod.labels or not self._rules.is_managed(pod):
+            return
+        reference = self._rules.reference(pod)
+        is_own = pod.scheduler == self._rules.own_scheduler
+        generation = str(item["metadata"].get("generation", ""))  # another one where it was suspended in between
+        gang = self._gangs[uid] = self._book.open(reference, uid, generation, is_own=is_own)
+        if gang.pods or gang.plan is not None:
+            return  # the pods were quicker
+        if not gang.templates:
+            gang.facts = facts_of(Source.BATCH_JOB, item)
+        gang.templates.setdefault(role_of(pod), pod)
+        gang.asked_at_s = self._clock()
+        self._book.touch(gang)
+        self._notify()
+
+    def _give_up(self, uid: str) -> None:
+        gang = self._gangs.pop(uid, None)
+        if gang is not None and not gang.pods:
+            self._book.end(gang)
+            self._notify()
+
+
+def template_of(job: Mapping[str, Any]) -> Pod:
+    """A stand-in for the pods that a v1.Job will make.
+
+    Raises:
+        ValueError, KeyError: it is no Job.
+    """
+    template = job["spec"]["template"]
+    metadata = {
+        "name": job["metadata"]["name"],
+        "namespace": job["metadata"].get("namespace"),
+        "uid": "",
+        "labels": (template.get("metadata") or {}).get("labels"),
+        "annotations": (template.get("metadata") or {}).get("annotations"),
+    }
+    return parse_pod({"metadata": metadata, "spec": template["spec"]})
+
+
+def _will_make_pods(job: Mapping[str, Any]) -> bool:
+    """Neither suspended, nor over, nor being deleted."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    is_over = any(item.get("type") in ("Complete", "Failed") and item.get("status") == "True" for item in conditions)
+    return not (is_over or job["spec"].get("suspend") or job["metadata"].get("deletionTimestamp"))
+
+
+def _has_made_pods(job: Mapping[str, Any]) -> bool:
+    status = job.get("status") or {}
+    return any(status.get(count) for count in ("active", "succeeded", "failed"))
