@@ -28,10 +28,12 @@ PADDING = -1
 _STATIC = PART_FEATURES - len(PART_COLUMNS)
 _AT = {column.name: _STATIC + i for i, column in enumerate(PART_COLUMNS)}
 _SCALES = np.asarray([column.scale for column in PART_COLUMNS], dtype=np.float32)
-_LOGS = np.flatnonzero([column.is_log for column in PART_COLUMNS])
+_IS_LOG = np.asarray([column.is_log for column in PART_COLUMNS])
 _HAS_SPEED, _SPEED = _AT["has_speed"], _AT["speed"]
 REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # the features that say what hosts reported: zero where they report nothing
 _SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
+_OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # what a job is on a node, but for what it is like itself
+_OF_NODE = slice(_AT["cpu_capacity"], _SUMS.start)
 _SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
 _GIGABIT_PER_MS = 1.25e5  # bytes
 _MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
@@ -82,13 +84,13 @@ class _Spread:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is remembered of one view, until its nodes change, by node: `gpu_speeds`, of its first GPU, over the mean of
-    the cluster's GPUs, 1 where it has none; how many `gpus`; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the
-    jobs on it, as of `stamps`."""
+    """What is remembered of one view, until its nodes change, by node: `hardware` (M, 4), encoded; what its line takes
+    in a millisecond, infinite where that is unknown; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the jobs on
+    it, as of `stamps`."""
 
     layout_stamp: int
-    gpu_speeds: FloatArray
-    gpus: FloatArray
+    hardware: Float32
+    bytes_per_ms: list[float]
     capacity: FloatArray
     sums: FloatArray
     stamps: IntArray
@@ -108,7 +110,7 @@ class PartEncoder:
         self._most_parts = most_parts
         self._most_witnesses = most_witnesses
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
-        self._static: dict[JobId, tuple[Job, Float32]] = {}
+        self._static: dict[JobId, tuple[Job, Float32, float]] = {}
 
     def encode(self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView) -> PartTokens:
         """Tokens of the new job and its neighbours under each candidate. None of them may be claimed on the view."""
@@ -198,81 +200,87 @@ class PartEncoder:
     def _cells(
         self, job: Job, placements: Sequence[Sequence[Assignment]], view: ClusterView, kept: _Kept, *, is_new: bool
     ) -> _Cells:
-        owner: list[int] = []
+        of: list[int] = []
         nodes: list[int] = []
-        tasks: list[tuple[float, float, float, float]] = []
+        rows_of: list[tuple[float, ...]] = []
+        adds: list[_Sums] = []
+        static, all_gradients = self._static_of(job)
         for k, placement in enumerate(placements):
             counts = _counts(placement, view)
-            owner += [k] * len(counts)
+            workers = sum([each[0] for each in counts.values()])
+            servers = sum([each[1] for each in counts.values()])
+            step_ms = worker_step_ms(job, workers)
+            gradients = all_gradients if len(counts) > 1 else 0.0
+            whole = (float(is_new), workers, servers, len(counts), float(step_ms > 0), step_ms, 0.0, 0.0)
+            of += [k] * len(counts)
             nodes += counts
-            tasks += counts.values()
-        of, at = np.array(owner, dtype=np.int64), np.array(nodes, dtype=np.int64)
-        here, serving, cores, gpus = np.array(tasks).reshape(-1, 4).T
-        total = np.array([np.bincount(of, amount, len(placements)) for amount in (here, serving)])
-        step_ms = np.array([worker_step_ms(job, each) for each in total[0].tolist()])[of]
-        (workers, servers), used = total[:, of], np.bincount(of)[of]
-        gradients = np.where(used > 1, params_millions(job.model, job.params_millions) * 4e6, 0.0)  # float32
-        gbps = view.capacity[NETWORK, at]
-        traffic_ms = traffic_bytes(gradients, workers, servers, here, serving)
-        traffic_ms *= gbps > 0
-        traffic_ms /= np.where(gbps > 0, _GIGABIT_PER_MS * gbps, 1.0)
-        share = np.minimum(_MOST_TRAFFIC_SHARE, traffic_ms / np.where(step_ms > 0, step_ms, np.inf))
-        dynamic = np.zeros((len(PART_COLUMNS), len(of)))
-        dynamic[: _HAS_SPEED - _STATIC] = (np.full(len(of), is_new), workers, servers, used, step_ms > 0, step_ms)
-        dynamic[_SPEED - _STATIC + 1 : _SUMS.start - _STATIC] = (
-            *(here, serving, traffic_ms, share),
-            *(view.capacity[CPU, at], gbps, kept.gpus[at], kept.gpu_speeds[at]),
-        )
-        rows = np.empty((len(of), PART_FEATURES), dtype=np.float32)
-        rows[:, :_STATIC] = self._static_of(job)
-        scaled = rows[:, _STATIC:]
-        scaled[:] = dynamic.T
-        scaled[:, _LOGS] = np.log1p(scaled[:, _LOGS])
-        scaled *= _SCALES
-        return _Cells(of, nodes, rows, np.array([np.ones(len(of)), here + serving, cores, gpus, share]).T)
+            for m, (here, serving, cores, gpus) in counts.items():
+                traffic_ms = traffic_bytes(gradients, workers, servers, here, serving) / kept.bytes_per_ms[m]
+                share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
+                rows_of.append((*whole, here, serving, traffic_ms, share))
+                adds.append((1.0, here + serving, cores, gpus, share))
+        rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
+        if nodes:
+            rows[:, :_STATIC] = static
+            rows[:, _OF_JOB] = _encoded(np.array(rows_of, dtype=np.float32), _OF_JOB)
+            rows[:, _OF_NODE] = kept.hardware[nodes]
+        return _Cells(np.array(of, dtype=np.int64), nodes, rows, np.array(adds).reshape(-1, 5))
 
-    def _static_of(self, job: Job) -> Float32:
+    def _static_of(self, job: Job) -> tuple[Float32, float]:
+        """The job's own features, and the bytes of its gradients in float32."""
         found = self._static.get(job.id)
         if found is None or found[0] is not job:
             if len(self._static) > _REMEMBERED:
                 self._static.clear()
-            found = self._static[job.id] = (job, encode_job(job))
-        return found[1]
+            gradients = params_millions(job.model, job.params_millions) * 4e6
+            found = self._static[job.id] = (job, encode_job(job), gradients)
+        return found[1], found[2]
 
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)
         if kept is None or kept.layout_stamp != view.layout_stamp:
-            gpus = view.gpu_exists.sum(axis=1).astype(np.float64)
-            kept = self._kept[view] = _Kept(
-                layout_stamp=view.layout_stamp,
-                gpu_speeds=_gpu_speeds(view),
-                gpus=gpus,
-                capacity=np.stack([np.maximum(view.capacity[CPU], 1e-9), np.maximum(gpus, 1.0)], axis=1),
-                sums=np.zeros((view.size, 5)),
-                stamps=np.full(view.size, -1, dtype=np.int64),
-                spreads={},
-            )
+            kept = self._kept[view] = _begun(view)
         return kept
 
 
+def _begun(view: ClusterView) -> _Kept:
+    cores, gbps, gpus = view.capacity[CPU], view.capacity[NETWORK], view.gpu_exists.sum(axis=1).astype(np.float64)
+    hardware = np.stack([cores, gbps, gpus, _gpu_speeds(view)], axis=1).astype(np.float32)
+    return _Kept(
+        layout_stamp=view.layout_stamp,
+        hardware=_encoded(hardware, _OF_NODE),
+        bytes_per_ms=np.where(gbps > 0, _GIGABIT_PER_MS * gbps, np.inf).tolist(),
+        capacity=np.stack([np.maximum(cores, 1e-9), np.maximum(gpus, 1.0)], axis=1),
+        sums=np.zeros((view.size, 5)),
+        stamps=np.full(view.size, -1, dtype=np.int64),
+        spreads={},
+    )
+
+
 def _gpu_speeds(view: ClusterView) -> FloatArray:
+    """(M,) speed of each node's first GPU, over the mean of the cluster's GPUs; 1 where it has none."""
     raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes])
     count = np.array([len(n.gpus) for n in view.nodes])
     mean = float((raw * count).sum() / max(1, count.sum())) or 1.0
     return np.where(raw > 0, raw / mean, 1.0)
 
 
-def traffic_bytes(
-    gradients: FloatArray, workers: FloatArray, servers: FloatArray, here: FloatArray, serving: FloatArray
-) -> FloatArray:
-    """(N,) each: bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the
-    busier direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n
-    workers; to and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
-    ring = 2.0 * (workers - 1.0) / np.maximum(1.0, workers) * gradients * (here > 0)
-    if not servers.any():
-        return ring
-    crossing = gradients * (here * (servers - serving) + (workers - here) * serving)
-    return np.where(servers > 0, crossing / np.maximum(1.0, servers), ring)
+def _encoded(values: Float32, columns: slice) -> Float32:
+    """(N, columns) as features: logarithms where the columns are such, and scaled. Writes over `values`."""
+    of = slice(columns.start - _STATIC, columns.stop - _STATIC)
+    logs = _IS_LOG[of]
+    values[:, logs] = np.log1p(values[:, logs])
+    values *= _SCALES[of]
+    return values
+
+
+def traffic_bytes(gradients: float, workers: float, servers: float, here: float, serving: float) -> float:
+    """Bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the busier
+    direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n workers; to
+    and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
+    if servers == 0:
+        return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
+    return gradients * (here * (servers - serving) + (workers - here) * serving) / servers
 
 
 def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tuple[float, float, float, float]]:
