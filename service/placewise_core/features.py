@@ -150,7 +150,7 @@ class Encoder:
         out[:, 11] = view.load()[at]
         out[:, 12] = view.task_count[at]
         out[:, 14] = view.usable(now_s)[at]
-        if view.observe_time_s[at].any():
+        if view.has_telemetry() and view.observe_time_s[at].any():
             _write_telemetry(out, view.telemetry[:, at], view.capacity[NETWORK, at])
         out *= _NODE_SCALES
         return out

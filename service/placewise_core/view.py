@@ -112,6 +112,10 @@ class ClusterView(RoomArrays):
         """(M,) in (0, 1): more for less free GPUs and CPU. Do not write."""
         return self._tightness
 
+    def has_telemetry(self) -> bool:
+        """False while no node has reported any."""
+        return self._has_telemetry
+
     def has_racks(self) -> bool:
         """False while no node has named a rack."""
         return bool(self._rack_ids)

@@ -1,6 +1,7 @@
 """Which known model an unknown one is most like, by name. Never guesses across families: then it says None."""
 
 import difflib
+import functools
 import re
 from collections.abc import Collection, Mapping
 
@@ -20,6 +21,7 @@ _SHORT = 2  # stems this short must be the whole name: "ac" begins too many word
 _BATCH = re.compile(r"\(?\b(?:batch size|batch|bs)[ =:]*\d+\)?|[@]\d+$", re.IGNORECASE)
 
 
+@functools.lru_cache(4096)  # names come from users, in any number, and each comes again and again
 def canonical(model: str) -> str:
     """Lower case, letters and digits only, without a batch size: "ResNet-18 (batch size 64)" → "resnet18"."""
     return re.sub(r"[^a-z0-9]", "", _BATCH.sub("", model).lower())

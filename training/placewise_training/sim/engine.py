@@ -274,6 +274,7 @@ class Simulation:
     def start(self, job: SimJob, assignments: tuple[Assignment, ...], *, is_claimed: bool = False) -> LiveJob:
         """Starts a waiting job where `assignments` say, which the view may hold for it already. Raises KeyError if it
         does not wait."""
+        now_s = self.now_s
         del self.waiting[job.id]
         spots = spots_of(assignments)
         places = tuple(spot.node for spot in spots)
@@ -282,8 +283,8 @@ class Simulation:
             sim=job,
             footprint=footprint,
             assignments=assignments,
-            start_s=self.now_s,
-            settled_s=self.now_s,
+            start_s=now_s,
+            settled_s=now_s,
             done=job.samples_done,
             gpus=sum(len(spot.gpu_indices) for spot in spots),
         )
@@ -292,12 +293,12 @@ class Simulation:
         for part in footprint.parts:
             self.nodes[part.node].add(job.id, part)
             self._dirty[part.node] = None
-        running = RunningJob(job.job, assignments, start_time_s=self.now_s)
+        running = RunningJob(job.job, assignments, start_time_s=now_s)
         if is_claimed:
             self.view.hold(running)
         else:
             self.view.add_job(running)
-        self.hash.add(self.now_s, "start", job.number, places)
+        self.hash.add(now_s, "start", job.number, places)
         self._tell("start", job, places)
         return live
 
@@ -411,12 +412,16 @@ class Simulation:
 
     def report_progress(self) -> None:
         """Tells the view how fast its jobs run and how far they are, as a host's progress events would."""
+        now_s, held = self.now_s, self.view.jobs
         for job_id, live in self.running.items():
-            held = self.view.jobs[JobId(job_id)]
-            done = live.done_at(self.now_s)
             per_epoch = live.sim.samples / max(1e-12, live.sim.job.total_epochs or 1.0)
-            changed = replace(held, speed=live.rate / per_epoch, epochs_done=done / per_epoch)
-            self.view.jobs[JobId(job_id)] = changed
+            held[JobId(job_id)] = RunningJob(  # `replace` takes three times as long
+                live.sim.job,
+                live.assignments,
+                start_time_s=live.start_s,
+                speed=live.rate / per_epoch,
+                epochs_done=live.done_at(now_s) / per_epoch,
+            )
 
     # -- speeds -------------------------------------------------------------------------------------------------
 
@@ -427,23 +432,24 @@ class Simulation:
         affected: dict[str, None] = {}
         for name in self._dirty:
             affected.update(dict.fromkeys(self.nodes[name].parts))
+        now_s = self.now_s
         for job_id in affected:
-            self._retime(self.running[job_id])
+            self._retime(self.running[job_id], now_s)
         if self.heat is not None:
-            self.heat.loads_changed(self.now_s, self._dirty, self.nodes)
-        self.metrics.usage_changed(self.now_s, self.view, self._dirty)
+            self.heat.loads_changed(now_s, self._dirty, self.nodes)
+        self.metrics.usage_changed(now_s, self.view, self._dirty)
         self._dirty.clear()
 
-    def _retime(self, live: LiveJob) -> None:
+    def _retime(self, live: LiveJob, now_s: float) -> None:
         rate = self.speed.rate(live.footprint, self.nodes, self.footprints)
         if rate == live.rate:
             return
-        live.settle(self.now_s)
+        live.settle(now_s)
         live.rate = rate
         self._retimings += 1  # counts over all jobs: a restarted job must not take its old finish for the new one
         live.version = self._retimings
         left_s = max(0.0, live.sim.samples - live.done) / rate
-        self.events.push(self.now_s + left_s, EventKind.FINISH, live.sim.id, live.version)
+        self.events.push(now_s + left_s, EventKind.FINISH, live.sim.id, live.version)
 
     def _tell(self, what: str, job: SimJob, places: tuple[str, ...]) -> None:
         for observer in self.options.observers:

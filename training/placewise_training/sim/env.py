@@ -89,6 +89,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self.fits: dict[tuple[object, ...], bool] = {}
         self._batch: list[SimJob] = []
         self._next = 0  # index into the batch of the job being placed
+        self._stuck: set[tuple[object, ...]] = set()  # demands without an action in this interval: room only shrinks
         self._builder: GangBuilder | None = None
         self._interval = 0
         self._progress = self._waited_s = 0.0
@@ -117,6 +118,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             self._nodes, jobs, truth, None, options=SimOptions(), seed=workload_seed, fits=self.fits
         )
         self._batch, self._next, self._builder = [], 0, None
+        self._stuck.clear()
         self._interval = 0
         self._progress = self._waited_s = 0.0
         _, intervals = self._advance()
@@ -185,10 +187,13 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         sim = self._simulation
         sim.context.now_s = sim.now_s
         while self._next < len(self._batch):
-            builder = GangBuilder(self._batch[self._next].job, sim.view, sim.context)
-            if not builder.is_stuck():
-                self._builder = builder
-                return True
+            job = self._batch[self._next]
+            if job.signature not in self._stuck:
+                builder = GangBuilder(job.job, sim.view, sim.context)
+                if not builder.is_stuck():
+                    self._builder = builder
+                    return True
+                self._stuck.add(job.signature)
             self._next += 1
         return False
 
@@ -201,6 +206,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         sim.run_until(self._interval * self.config.interval_s)
         self._batch = list(sim.waiting.values())[: self.config.most_batch]
         self._next = 0
+        self._stuck.clear()
         sim.report_progress()
         if self.config.reward == "jct":
             return -(self._time_in_system() - waited_before) / self.config.interval_s
@@ -259,9 +265,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return {name: array.copy() for name, array in self.seen.items()}
 
     def _info(self, intervals: int, *, is_invalid: bool = False) -> dict[str, Any]:
-        sim = self._simulation
-        info: dict[str, Any] = dict(zip(STEP_INFO, (intervals, self._interval, is_invalid), strict=True))
+        info: dict[str, Any] = {"intervals": intervals, "interval": self._interval, "is_invalid": is_invalid}
         if self._builder is None:
+            sim = self._simulation
             info["avg_jct_s"] = sim.metrics.jct.mean
             info["event_hash"] = sim.hash.hexdigest()
         return info

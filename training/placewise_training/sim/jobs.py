@@ -60,12 +60,12 @@ def demand_signature(job: Job) -> tuple[object, ...]:
 
 def workers_of(job: Job) -> int:
     """Worker tasks of a gang."""
-    return sum(group.count for group in job.groups if group.role is Role.WORKER)
+    return sum([group.count for group in job.groups if group.role is Role.WORKER])
 
 
 def servers_of(job: Job) -> int:
     """Parameter servers of a gang."""
-    return sum(group.count for group in job.groups if group.role is Role.PARAMETER_SERVER)
+    return sum([group.count for group in job.groups if group.role is Role.PARAMETER_SERVER])
 
 
 def gang(

@@ -34,15 +34,11 @@ class LiveJob:
 
 def spots_of(assignments: Sequence[Assignment]) -> list[Spot]:
     """Assignments gathered by node, in the order the nodes first appear."""
-    gathered: dict[str, list[Assignment]] = {}
+    workers: dict[str, int] = {}
+    servers: dict[str, int] = {}
+    gpus: dict[str, tuple[int, ...]] = {}
     for assignment in assignments:
-        gathered.setdefault(assignment.node, []).append(assignment)
-    return [
-        Spot(
-            node=name,
-            workers=sum(a.role is Role.WORKER for a in there),
-            servers=sum(a.role is Role.PARAMETER_SERVER for a in there),
-            gpu_indices=tuple(g for a in there for g in a.gpu_indices),
-        )
-        for name, there in gathered.items()
-    ]
+        node, counted = assignment.node, workers if assignment.role is Role.WORKER else servers
+        counted[node] = counted.get(node, 0) + 1
+        gpus[node] = gpus.get(node, ()) + assignment.gpu_indices
+    return [Spot(node, workers.get(node, 0), servers.get(node, 0), indices) for node, indices in gpus.items()]

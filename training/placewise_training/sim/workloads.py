@@ -34,7 +34,8 @@ class Lengths:
     high_s: float = 10_000.0
 
     def draw(self, rng: np.random.Generator) -> float:
-        return float(np.clip(self.median_s * np.exp(self.sigma * rng.standard_normal()), self.low_s, self.high_s))
+        drawn = float(self.median_s * np.exp(self.sigma * rng.standard_normal()))
+        return min(max(drawn, self.low_s), self.high_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ GPU_SPEED: dict[str, float] = {
 DEFAULT_GPU = "V100"  # where a node names no GPU model, or one that is not in the table
 
 
+@functools.lru_cache(256)
 def gpu_speed(gpu_model: str) -> float:
     """Speed of a GPU relative to a V100; 1.0 for an unknown one."""
     name = gpu_model.upper().replace(" ", "")

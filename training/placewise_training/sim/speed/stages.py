@@ -129,9 +129,12 @@ def _parts(
     workers = sum(s.workers for s in spots)
     batch = local_batch(job, profile, max(1, workers))
     whole = _Whole(len(spots), workers, sum(s.servers for s in spots), batch)
-    return tuple(_part(job, profile, whole, s, nodes[s.node].spec) for s in spots), max(1, workers) * batch
+    return tuple([_part(job, profile, whole, s, nodes[s.node].spec) for s in spots]), max(1, workers) * batch
 
 
 def _slowest(parts: Sequence[Part]) -> tuple[float, float]:
-    input_s = max(max(p.input_cpu_s, p.input_disk_s, p.input_pcie_s) for p in parts)
-    return input_s, max(p.gpu_s for p in parts) + max(p.net_s for p in parts)
+    input_s = gpu_s = net_s = 0.0
+    for part in parts:
+        input_s = max(input_s, part.input_cpu_s, part.input_disk_s, part.input_pcie_s)
+        gpu_s, net_s = max(gpu_s, part.gpu_s), max(net_s, part.net_s)
+    return input_s, gpu_s + net_s
