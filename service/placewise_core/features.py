@@ -8,6 +8,7 @@ NaN.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.feature_tables import (
@@ -30,7 +31,7 @@ from placewise_core.feature_tables import (
 )
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
-from placewise_core.job_tokens import NOWHERE, Float32, Held, JobTokens, encode_job
+from placewise_core.job_tokens import NOWHERE, Float32, Held, JobTokens, encode_job, numbered
 from placewise_core.speed.model_names import canonical
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray, IntArray
 
@@ -101,14 +102,17 @@ class Encoder:
         running = self._running(view, len(batch), rows)
         new = len(batch)
         jobs = np.empty((new + len(running), JOB_FEATURES), dtype=np.float32)
-        where: list[Held] = []
+        where: list[NDArray[np.int64]] = []
         for i, job in enumerate(batch):
             done = () if placed is None else placed.get(job.id, ())
             held = Held.of(done, view.index) if done else NOWHERE
             self._tokens.write_new(jobs[i], job, held, is_current=i == current)
-            where.append(held)
-        jobs[new:] = self._tokens.of_running(running, view.index, where)
-        placement = _placement(where, view.size, rows)
+            where.append(held.cells)
+        there = self._tokens.of_running(running, view.index)
+        jobs[new:] = there.rows
+        cells = np.concatenate([numbered(where), there.cells], axis=1)
+        cells[0, len(cells[0]) - len(there.cells[0]) :] += new
+        placement = _placement(cells, len(jobs), view.size, rows)
         return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
 
     def encode_new(self, batch: Sequence[Job]) -> Float32:
@@ -223,13 +227,11 @@ def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArr
         out[:, column] = np.nan_to_num(values, nan=0.0)
 
 
-def _placement(where: Sequence[Held], size: int, rows: IntArray | None) -> Float32:
-    """(J, M, 2), or (J, C, 2) over the nodes `rows`: how many tasks of each job are on each node, by role."""
-    placement = np.zeros((len(where), size if rows is None else len(rows), 2), dtype=np.float32)
-    if not where:
-        return placement
-    node, role, count = np.concatenate([held.cells for held in where], axis=1)
-    owner = np.repeat(np.arange(len(where)), [held.cells.shape[1] for held in where])
+def _placement(cells: NDArray[np.int64], jobs: int, size: int, rows: IntArray | None) -> Float32:
+    """(J, M, 2), or (J, C, 2) over the nodes `rows`: how many tasks of each job are on each node, by role. `cells` are
+    those of job_tokens.numbered."""
+    placement = np.zeros((jobs, size if rows is None else len(rows), 2), dtype=np.float32)
+    owner, node, role, count = cells
     if rows is not None:
         position = np.full(size, -1, dtype=np.int64)
         position[rows] = np.arange(len(rows))

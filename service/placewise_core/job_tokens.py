@@ -118,12 +118,57 @@ class _Pace:
         return (self.minutes > 0.0, minutes, self.step > 0.0, self.step, speed > 0.0, speed)
 
 
+def numbered(cells: Sequence[NDArray[np.int64]], first: int = 0) -> NDArray[np.int64]:
+    """(4, N): Held.cells of several jobs, with the job's number, from `first`, before them."""
+    widths = [each.shape[1] for each in cells]
+    found = np.empty((4, sum(widths)), dtype=np.int64)
+    if widths:
+        found[0] = np.repeat(np.arange(first, first + len(widths)), widths)
+        np.concatenate(cells, axis=1, out=found[1:])
+    return found
+
+
+@frozen
+class RunningTokens:
+    """`jobs` as tokens: rows (n, JOB_FEATURES) · cells (4, N) as `numbered` gives them · `widths`: how many of each."""
+
+    jobs: Sequence[RunningJob]
+    index: Mapping[str, int]
+    rows: Float32
+    cells: NDArray[np.int64]
+    widths: Sequence[int]
+
+    def begun(self, count: int) -> "RunningTokens":
+        """The first `count` jobs alone."""
+        widths = self.widths[:count]
+        return RunningTokens(self.jobs[:count], self.index, self.rows[:count], self.cells[:, : sum(widths)], widths)
+
+    def followed_by(self, others: "RunningTokens") -> "RunningTokens":
+        """With others, which are numbered on from these."""
+        return RunningTokens(
+            [*self.jobs, *others.jobs],
+            self.index,
+            np.concatenate([self.rows, others.rows]),
+            np.concatenate([self.cells, others.cells], axis=1),
+            [*self.widths, *others.widths],
+        )
+
+
+def _begin_alike(ones: Sequence[RunningJob], others: Sequence[RunningJob]) -> int:
+    """How many jobs both begin with."""
+    for i, (one, other) in enumerate(zip(ones, others, strict=False)):
+        if one is not other:
+            return i
+    return min(len(ones), len(others))
+
+
 class JobTokens:
     """Writes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
 
     def __init__(self) -> None:
         self._static: dict[JobId, tuple[Job, Float32, _Pace]] = {}
         self._running = _Block()
+        self._last = RunningTokens((), {}, self._running.rows[:0], numbered(()), ())
 
     def write_new(self, row: Float32, job: Job, held: Held, *, is_current: bool) -> None:
         """A job of the batch, of which `held` is tentatively placed."""
@@ -131,18 +176,27 @@ class JobTokens:
         row[_DYNAMIC] = (1.0, is_current, *held.summary, 1.0)
         row[_PACE] = pace.columns(1.0, 0.0)
 
-    def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int], where: list[Held]) -> Float32:
-        """(len(running), JOB_FEATURES); appends where each of them is to `where`. `index` as in Held.of."""
+    def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> RunningTokens:
+        """`index` as in Held.of. Jobs that began a list before the same way are not looked at again."""
         if len(self._running.slots) > _REMEMBERED:  # job ids never come back: without a bound the memory would fill
             self._running = _Block()
+        last = self._last
+        same = _begin_alike(last.jobs, running) if last.index is index else 0
+        if same < len(running) or same < len(last.jobs):
+            rest = self._tokens_of(running[same:], index, same)
+            self._last = rest if not same else last.begun(same).followed_by(rest)
+        return self._last
+
+    def _tokens_of(self, running: Sequence[RunningJob], index: Mapping[str, int], first: int) -> RunningTokens:
+        """Of jobs whose numbers begin with `first`."""
         kept, at = self._running, []
         for job in running:
             slot = kept.slots.get(job.id, -1)
             if slot < 0 or kept.seen[slot] is not job or kept.held[slot].index is not index:
                 slot = self._renew(job, index)
             at.append(slot)
-            where.append(kept.held[slot])
-        return kept.rows[at]
+        by_job = [kept.held[slot].cells for slot in at]
+        return RunningTokens(running, index, kept.rows[at], numbered(by_job, first), [each.shape[1] for each in by_job])
 
     def _renew(self, running: RunningJob, index: Mapping[str, int]) -> int:
         kept = self._running

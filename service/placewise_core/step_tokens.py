@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.features import STEP_COLUMNS, STEP_FEATURES, Float32
+from placewise_core.features import NODE_COLUMNS, STEP_COLUMNS, STEP_FEATURES, Float32
 from placewise_core.frozen import frozen
 from placewise_core.job import Role, TaskGroup
 from placewise_core.place.capacity import gpu_slots, per_task
@@ -26,6 +26,9 @@ _IS_USED, _FITS_ALL, _IN_RACK = _AT["is_used_by_gang"], _AT["fits_all_left"], _A
 _TASKS_SCALE, _FEW_SCALE = _SCALE["workers_here"], _SCALE["workers_left"]
 _SHARES = [CPU, MEMORY, NETWORK]
 _USAGE = slice(_AT["free_cpu_share"], _AT["tasks"] + 1)
+# The same columns, scaled alike, as tokens of nodes have them.
+_NODE_AT = {column.name: i for i, column in enumerate(NODE_COLUMNS)}
+_USAGE_OF_NODES = [_NODE_AT[name] for name in list(_AT)[_USAGE]]
 _GPU_SCALE, _LOAD_SCALE, _COUNT_SCALE = _SCALE["free_gpus"], _SCALE["load"], _SCALE["tasks"]
 
 
@@ -119,6 +122,13 @@ def encode_free(view: ClusterView, rows: IntArray) -> Float32:
     out[:, 4] = free_gpus / np.maximum(view.gpu_exists[at].sum(axis=1), 1.0)
     out[:, 5] = view.load()[at] * _LOAD_SCALE
     out[:, 6] = view.task_count[at] * _COUNT_SCALE
+    return features
+
+
+def free_of(nodes: Float32) -> Float32:
+    """As `encode_free`, from what Encoder.encode_nodes gave of the same nodes."""
+    features: Float32 = np.zeros((len(nodes), STEP_FEATURES), dtype=np.float32)
+    features[:, _USAGE] = nodes[:, _USAGE_OF_NODES]
     return features
 
 

@@ -9,13 +9,13 @@ from tests.fakes.cluster import make_job, make_node
 from placewise_core.actions import action_of
 from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
-from placewise_core.features import STEP_COLUMNS, Float32
+from placewise_core.features import STEP_COLUMNS, Encoder, Float32
 from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext
-from placewise_core.step_tokens import PlainSteps, StepTokens, encode_step
+from placewise_core.step_tokens import PlainSteps, StepTokens, encode_free, encode_step, free_of
 from placewise_core.view import BoolArray, ClusterView
 
 AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
@@ -128,6 +128,7 @@ def test_a_plain_gang_that_claims_nothing_is_seen_as_one_that_claims(
     gang = PlainGang.of(job, view, CONTEXT)
     assert gang is not None
     rows = np.arange(1 if is_shortlist else 0, nodes)
+    assert np.array_equal(free_of(Encoder().encode_nodes(view, 1.0, rows)), encode_free(view, rows))
     stamp = view.usage_stamp
     counted = PlainSteps(gang, rows)
     is_stuck = counted.is_stuck()

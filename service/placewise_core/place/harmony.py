@@ -29,7 +29,7 @@ from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
-from placewise_core.step_tokens import PlainSteps, StepTokens, encode_free
+from placewise_core.step_tokens import PlainSteps, StepTokens, free_of
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and what comes later sees the earlier
@@ -87,7 +87,7 @@ class _Looked:
     def __init__(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> None:
         self.rows = rows
         self.state: ClusterState
-        self.free: Float32 = encode_free(view, rows)
+        self.free: Float32  # what encode_free gives
         self._running = running
         self._usable = view.usable(now_s)
         self._inventory = (view.layout_stamp, view.telemetry_stamp)
@@ -253,7 +253,8 @@ class Harmony:
         looked = self._looked.get(view)
         if looked is None or not looked.is_still(view, rows, now_s, running):
             looked = _Looked(view, rows, now_s, running)
-            looked.state = self._net.look(self._encoder.encode(view, (), now_s, rows=chosen))
+            seen = self._encoder.encode(view, (), now_s, rows=chosen)
+            looked.state, looked.free = self._net.look(seen), free_of(seen.nodes)
             self._looked[view] = looked
         return looked
 
