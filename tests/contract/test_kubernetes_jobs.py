@@ -144,6 +144,18 @@ async def test_a_job_that_will_make_no_first_pod_is_not_decided(world: Kubernete
     assert world.asked("place") == []
 
 
+async def test_a_job_that_was_there_before_is_decided_by_its_pods(world: KubernetesWorld) -> None:
+    pods = gang("g", 2, scheduler=OWN)
+    job = world.host.kube.put_job(job_of(pods))
+    world.start_adapter()
+    await world.step()
+    await make_job(world, job, pods)  # a change of something
+    assert world.asked("place") == []
+    await come(world, *pods)
+    await world.step()
+    assert bound(world) == world.decided_nodes(key_of(world))
+
+
 async def test_a_suspended_job_is_decided_when_it_is_resumed_and_let_go_when_it_is_suspended(
     world: KubernetesWorld,
 ) -> None:

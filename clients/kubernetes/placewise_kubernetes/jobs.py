@@ -21,7 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class JobMirror:
-    """Opens and ends gangs in the book; `notify` is called when one can be decided or is over."""
+    """Opens and ends gangs in the book; `notify` is called when one can be decided or is over.
+
+    A Job that is there before the adapter, or comes while the watch is broken, has its gang decided by its pods:
+    whether any will come soon, or a quota has held them up for days, it does not say.
+    """
 
     def __init__(
         self, rules: GangRules, book: GangBook, notify: Callable[[], None], clock: Callable[[], float]
@@ -30,15 +34,13 @@ class JobMirror:
         self._book = book
         self._notify = notify
         self._clock = clock
-        self._gangs: dict[str, Gang] = {}
+        self._gangs: dict[str, Gang | None] = {}
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        seen = set()
-        for item in items:
-            seen.add(item["metadata"]["uid"])
-            self.change(item)
-        for uid in self._gangs.keys() - seen:
+        listed = {item["metadata"]["uid"] for item in items if _will_make_pods(item)}
+        for uid in self._gangs.keys() - listed:
             self._give_up(uid)
+        self._gangs = dict.fromkeys(listed) | self._gangs
 
     def change(self, item: Mapping[str, Any]) -> None:
         uid = item["metadata"]["uid"]
