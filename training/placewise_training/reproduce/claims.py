@@ -25,6 +25,9 @@ class Judgement:
     why: str = ""
 
 
+Judge = Callable[[Results], Judgement]
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One sentence of the paper. `paper` is its number; `is_beyond` marks what we claim and the paper does not."""
@@ -32,7 +35,7 @@ class Claim:
     key: str
     text: str
     paper: str
-    judge: Callable[[Results], Judgement]
+    judge: Judge
     is_beyond: bool = False
 
 
@@ -91,7 +94,7 @@ def judge_change(
     why: Callable[[Results, Verdict], str] | str = "",
     *,
     is_lower_better: bool = True,
-) -> Callable[[Results], Judgement]:
+) -> Judge:
     """Judges "ours changes the metric by `at_most` or better against each of theirs", over the settings.
 
     `at_most` is negative where lower is better, positive otherwise. The verdict is the worst over `theirs`.
@@ -114,7 +117,7 @@ def judge_not_worse(
     theirs: Sequence[str],
     margin: float,
     why: str = "",
-) -> Callable[[Results], Judgement]:
+) -> Judge:
     """Judges "ours raises the metric (lower is better) by no more than `margin`" against each of theirs.
 
     Reproduced where the means say so, partly where only the lower end of an interval does.

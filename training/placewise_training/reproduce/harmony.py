@@ -125,6 +125,12 @@ def _experiments(base: Scenario, is_quick: bool, bundle: Bundle) -> list[Experim
         _pairs(),
         _schemes(),
         _beside(),
+        *_sweeps_beyond(base, is_quick, bundle),
+    ]
+
+
+def _sweeps_beyond(base: Scenario, is_quick: bool, bundle: Bundle) -> list[Experiment]:
+    return [
         _sweep(
             "rate",
             "Arrival rate",

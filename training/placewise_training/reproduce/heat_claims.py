@@ -1,11 +1,12 @@
 """What the heat-island paper claims, and how its claims are judged on the results. Runs nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from placewise_training.reproduce.claims import (
     Claim,
+    Judge,
     Judgement,
     Verdict,
     judge_change,
@@ -40,7 +41,7 @@ def _islands(results: Results) -> Judgement:
     return Judgement(verdict, "of 7 nodes: " + _by_reading(results, "nodes_over", EQUAL), why)
 
 
-def _none_over(method: str, why: str) -> Callable[[Results], Judgement]:
+def _none_over(method: str, why: str) -> Judge:
     def judge(results: Results) -> Judgement:
         verdicts = []
         for reading in READINGS:
@@ -54,7 +55,7 @@ def _none_over(method: str, why: str) -> Callable[[Results], Judgement]:
     return judge
 
 
-def _spread(method: str, why: str) -> Callable[[Results], Judgement]:
+def _spread(method: str, why: str) -> Judge:
     def judge(results: Results) -> Judgement:
         changes = {r: results.change(_E, [r], "spread", method, EQUAL) for r in READINGS}
         verdicts = [verdict_of(change, 9 / 12 - 1) for change in changes.values()]
@@ -94,6 +95,11 @@ _MISJUDGED = (
 
 
 def claims() -> list[Claim]:
+    """The paper's, then ours of each subject."""
+    return [*_of_the_scheme(), *_of_prediction()]
+
+
+def _of_the_scheme() -> list[Claim]:
     return [
         Claim("islands", "Conventional scheduling lets nodes pass the threshold", "some nodes over", _islands),
         Claim(
@@ -126,6 +132,12 @@ def claims() -> list[Claim]:
             is_beyond=True,
         ),
         Claim("algorithm3", "Algorithm 3 picks the number of units", "no number", _algorithm_is_best),
+    ]
+
+
+def _of_prediction() -> list[Claim]:
+    """What the paper names as its next step."""
+    return [
         Claim(
             "prediction",
             "With thermal prediction no node passes its limit",
