@@ -57,6 +57,10 @@ def worker_step_ms(job: Job, workers: float) -> float:
 
 def reported_speed(held: RunningJob) -> float:
     """Reported speed over linear speed, at most 4; 0 where either is unknown."""
-    linear = linear_speed(held.job, sum(a.role is Role.WORKER for a in held.assignments))
-    speed = held.speed / linear if linear > 0 else 0.0
+    return relative_speed(held.speed, linear_speed(held.job, sum(a.role is Role.WORKER for a in held.assignments)))
+
+
+def relative_speed(speed: float, linear: float) -> float:
+    """A speed over the linear one, at most 4; 0 where either is unknown."""
+    speed = speed / linear if linear > 0 else 0.0
     return min(_MOST_SPEED, speed) if math.isfinite(speed) and speed > 0 else 0.0

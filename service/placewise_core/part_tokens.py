@@ -18,7 +18,7 @@ from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Role
-from placewise_core.pace import reported_speed, worker_step_ms
+from placewise_core.pace import linear_speed, relative_speed, worker_step_ms
 from placewise_core.speed.params import params_millions
 from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
 
@@ -75,11 +75,13 @@ class _Cells:
 
 @frozen
 class _Spread:
-    """Where a running job's tasks are: `cells` of its one placement; `on` has what it adds, by node."""
+    """Where a running job's tasks are: `cells` of its one placement; `on` has what it adds, by node; `linear` is its
+    linear speed there."""
 
     assignments: Sequence[Assignment]
     cells: _Cells
     on: dict[int, _Sums]
+    linear: float
 
 
 @dataclass(slots=True)
@@ -122,8 +124,9 @@ class PartEncoder:
         if self._most_witnesses:
             self._add_witnesses(job, running, spreads, view, kept)
         there = _stacked(spreads)
-        observed = np.array([reported_speed(held) for held in running])
-        if len(there.rows):
+        if running:
+            seen = zip(running, spreads, strict=True)
+            observed = np.array([relative_speed(held.speed, spread.linear) for held, spread in seen])
             there.rows[:, _HAS_SPEED] = observed[there.placement] > 0
             there.rows[:, _SPEED] = observed[there.placement]
         places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *there.nodes]))}
@@ -194,7 +197,8 @@ class PartEncoder:
                 spreads.clear()
             cells = self._cells(held.job, [held.assignments], view, kept, is_new=False)
             on: dict[int, _Sums] = dict(zip(cells.nodes, cells.adds.tolist(), strict=True))
-            found = spreads[held.id] = _Spread(held.assignments, cells, on)
+            workers = sum([task.role is Role.WORKER for task in held.assignments])
+            found = spreads[held.id] = _Spread(held.assignments, cells, on, linear_speed(held.job, workers))
         return found
 
     def _cells(

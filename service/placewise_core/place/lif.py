@@ -59,6 +59,12 @@ class LeastInterference(ScoredPolicy):
         a1, a2, a3, a4 = self._coefficients.of(model).tolist()
         return a1, a2, a3, a4
 
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        """Counts the nodes that changed since they were asked about."""
+        sums = self._sums.get(view)
+        if sums is not None:
+            self._renewed(view, sums.stamps > 0)
+
     def scores(self, task: TaskContext) -> FloatArray:
         return self._weighed(task, task.mask)
 
