@@ -127,12 +127,11 @@ class Watched:
             await asyncio.gather(*(self._create(document) for document in batch))
             at_once *= 2
 
-    async def create_job(self, name: str, pods: list[dict[str, Any]]) -> None:
-        """Makes a batch Job and, right after it, the pods that its controller would make."""
+    async def make_job(self, name: str, pods: list[dict[str, Any]]) -> None:
+        """Makes the batch Job that these pods, which are still to be created, are of."""
         owner = _owner(await self.kube.create(JOBS, _batch_job(name, len(pods), pods[0])))
         for document in pods:
             document["metadata"]["ownerReferences"] = [owner]
-        await self.create(pods)
 
     async def _create(self, document: dict[str, Any]) -> None:
         await self.kube.create(PODS, document)

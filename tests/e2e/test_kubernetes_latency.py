@@ -1,9 +1,9 @@
 """What Placewise adds to the time from a pod's creation to its binding, against the scheduler alone, in one run.
 
-Each gang is a batch Job, and its pods are made as the Job controller makes them, for all ways alike: pods of our own
-scheduler name are bound as they come, once the gang is decided. `whole` is the same where they may be bound only
-when all are there, which is what pods without a controller get. The figures `last_pod` are from the last pod's
-creation to the gang's last binding.
+Each gang is a batch Job that carries the job label, and its pods are made right after it, one, two and one at once, as
+the Job controller makes them; for all ways alike. `extender_pods` and `own_pods` are gangs of pods that nobody made:
+they are decided when the first is there, and bound by the adapter when all are. The figures `last_pod` are from the
+last pod's creation to the gang's last binding.
 
 The ways take turns, so that whatever else the machine does falls on all of them. The service is the real one.
 """
@@ -32,7 +32,8 @@ PODS_PER_GANG = 4
 PAUSE_S = 0.05
 NUMBERS = itertools.count()
 # The scheduler alone knows nothing of gangs: the same pods, of a scheduler without the extender.
-WAYS = {"alone": "plain-scheduler", "extender": "default-scheduler", "own": "placewise", "whole": "placewise"}
+PLAIN, ASKS, OWN = "plain-scheduler", "default-scheduler", "placewise"
+WAYS = {"alone": PLAIN, "extender": ASKS, "own": OWN, "extender_pods": ASKS, "own_pods": OWN}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def adapter(plane: ControlPlane) -> AdapterProcess:
     """The adapter's address, and the two schedulers."""
     process = AdapterProcess(plane, free_port())
     plane.start_scheduler("with-extender", {"extenders": [process.extender()]})
-    plane.start_scheduler("plain", {"profiles": [{"schedulerName": WAYS["alone"]}]})
+    plane.start_scheduler("plain", {"profiles": [{"schedulerName": PLAIN}]})
     return process
 
 
@@ -74,15 +75,14 @@ async def _round(watched: Watched) -> dict[str, list[str]]:
     made: dict[str, list[str]] = {way: [] for way in WAYS}
     for _ in range(GANGS_PER_ROUND):
         for way, scheduler in WAYS.items():
-            name = f"{way}-{next(NUMBERS)}"
+            name = f"{way.replace('_', '-')}-{next(NUMBERS)}"
             pods = gang(name, PODS_PER_GANG, scheduler=scheduler)
             if way == "alone":
                 for document in pods:
                     document["metadata"]["labels"] = {}
-            if way == "whole":
-                await watched.create(pods)
-            else:
-                await watched.create_job(name, pods)
+            if not way.endswith("_pods"):
+                await watched.make_job(name, pods)
+            await watched.create(pods)
             await watched.until_bound(names_of(pods))
             made[way] += names_of(pods)
             await asyncio.sleep(PAUSE_S)

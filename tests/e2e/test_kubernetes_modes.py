@@ -118,6 +118,24 @@ async def test_every_gang_pod_is_bound_exactly_as_decided(
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_gangs_of_labelled_jobs_are_decided_ahead_of_their_pods_and_once(
+    mode: str, running: AdapterProcess, watched: Watched, recorder: Recorder, service: Service, cluster: str
+) -> None:
+    gangs = gangs_of([4, 8, 1, 2, 4, 6] * 5, MODES[mode])
+    for name, pods in gangs.items():
+        await watched.make_job(f"{name}-{recorder.port}", pods)
+    await _until(lambda: len(recorder.decided) == len(gangs))
+    for pods in gangs.values():
+        await watched.create(pods)
+    await watched.until_bound([name for pods in gangs.values() for name in names_of(pods)])
+    for name in gangs:
+        assert watched.on_nodes(name) == decided_for(recorder, name)
+    confirmed = await _until_running(service, cluster, len(gangs))
+    assert {job: recorder.decided[job] for job in confirmed} == confirmed
+    assert max(recorder.answers.values()) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_no_gang_is_bound_in_part_where_not_all_fit(
     mode: str, running: AdapterProcess, watched: Watched, recorder: Recorder
 ) -> None:
@@ -216,8 +234,9 @@ async def test_a_killed_adapter_takes_up_what_it_had_decided(
     await adapter.ready()
     try:
         whole = gang("half", 4, scheduler=MODES[mode])
-        # In extender mode the gang is decided at its first pod; the others come when the adapter has been replaced.
-        early = whole[:2] if mode == "extender" else []
+        # The gang is decided ahead of its pods, and bound as they come: two of them when the adapter has been replaced.
+        await watched.make_job(f"half-{recorder.port}", whole)
+        early = whole[:2]
         await watched.create(early)
         await watched.until_bound(names_of(early))
         running = gang("running", 4, scheduler=MODES[mode])
