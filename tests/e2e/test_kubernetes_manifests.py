@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "extender only": {"ownScheduler": {"enabled": False}, "podGroups": {"schedulerPlugins": False, "volcano": False}},
     "more configuration": {
         "manage": "gpu",
+        "extraRules": {"is_bound_early": False, "is_job_watched": False},
         "extraConfig": {"fail_open_s": 0.05, "adapter": {"admit_policy": "qos"}, "tolerated_taints": ["team"]},
         "nodeSelector": {"role": "control"},
     },
