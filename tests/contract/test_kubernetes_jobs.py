@@ -1,4 +1,4 @@
-"""Gangs of labelled batch Jobs: decided before their pods are made, and never held for pods that do not come."""
+"""Gangs of batch Jobs: decided before their pods are made, and never held for pods that do not come."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ async def world() -> AsyncIterator[KubernetesWorld]:
 
 
 def job_of(pods: list[dict[str, Any]], **spec: Any) -> dict[str, Any]:
-    """A labelled Job whose controller makes pods like these."""
+    """A Job whose controller makes pods like these."""
     first = copy.deepcopy(pods[0])
     template = {"metadata": {key: first["metadata"][key] for key in ("labels", "annotations")}, "spec": first["spec"]}
     return {
-        "metadata": {"name": "g", "labels": first["metadata"]["labels"]},
+        "metadata": {"name": "g"},
         "spec": {"parallelism": len(pods), "template": template, **spec},
     }
 
@@ -132,6 +132,7 @@ async def test_a_new_life_knows_the_gang_by_the_same_name(world: KubernetesWorld
         {"status": {"conditions": [{"type": "Complete", "status": "True"}]}},
         {"metadata": {"deletionTimestamp": "2026-11-22T00:00:00Z"}},
         {"spec": {"template": {"spec": {}}}},
+        {"spec": {"template": {"metadata": None, "spec": {}}}},
     ],
 )
 async def test_a_job_that_will_make_no_first_pod_is_not_decided(world: KubernetesWorld, change: dict[str, Any]) -> None:

@@ -265,15 +265,15 @@ def make_batch_job(plane: ControlPlane, name: str, parallelism: int) -> dict[str
 
 
 def _batch_job(name: str, parallelism: int, pod: dict[str, Any]) -> dict[str, Any]:
-    """A Job whose pods are like this one; it carries their labels itself."""
-    labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
+    """A Job whose pods are like this one."""
+    metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name},
         "spec": {
             "parallelism": parallelism,
-            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod["spec"]},
+            "template": {"metadata": metadata, "spec": pod["spec"]},
         },
     }
 

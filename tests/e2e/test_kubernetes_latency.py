@@ -1,6 +1,6 @@
 """What Placewise adds to the time from a pod's creation to its binding, against the scheduler alone, in one run.
 
-Each gang is a batch Job that carries the job label, and its pods are made right after it, one, two and one at once, as
+Each gang is a batch Job, and its pods are made right after it, one, two and one at once, as
 the Job controller makes them; for all ways alike. `extender_pods` and `own_pods` are gangs of pods that nobody made:
 they are decided when the first is there, and bound by the adapter when all are. The figures `last_pod` are from the
 last pod's creation to the gang's last binding.

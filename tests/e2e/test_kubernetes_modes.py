@@ -118,7 +118,7 @@ async def test_every_gang_pod_is_bound_exactly_as_decided(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_gangs_of_labelled_jobs_are_decided_ahead_of_their_pods_and_once(
+async def test_gangs_of_jobs_are_decided_ahead_of_their_pods_and_once(
     mode: str, running: AdapterProcess, watched: Watched, recorder: Recorder, service: Service, cluster: str
 ) -> None:
     gangs = gangs_of([4, 8, 1, 2, 4, 6] * 5, MODES[mode])

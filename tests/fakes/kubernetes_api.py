@@ -44,7 +44,7 @@ class FakeKube:
         store = {PODS: self.pods, NODES: self.nodes, JOBS: self.jobs}[path]
         return copy.deepcopy(list(store.values())), str(next(self._version))
 
-    async def watch(self, path: str, version: str, **_: str) -> AsyncIterator[tuple[str, Document]]:
+    async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
         self._check()
         queue: asyncio.Queue[tuple[str, Document] | None] = asyncio.Queue()
         entry = (path, queue)

@@ -71,7 +71,7 @@ class KubernetesHost:
         )
         # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
         jobs = JobMirror(rules, self.pods.book, self.poke, clock)
-        self._jobs = Reflector(client, JOBS_PATH, jobs, names.JOB) if rules.is_job_watched else None
+        self._jobs = Reflector(client, JOBS_PATH, jobs) if rules.is_job_watched else None
         self._binding: set[asyncio.Task[Applied]] = set()
         self._reading: dict[str, asyncio.Task[None]] = {}
 

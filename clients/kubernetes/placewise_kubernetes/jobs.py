@@ -1,4 +1,4 @@
-"""Batch Jobs that carry the job label: their gangs are decided while the Job controller is about to make the pods.
+"""Batch Jobs with the job label in their pod template: decided while the Job controller is about to make the pods.
 
 It opens a gang from the Job's pod template and ends it where no pod ever came. What pods come later and how they end is
 seen in the pods themselves; a Job is never written.
@@ -48,29 +48,30 @@ class JobMirror:
             self._give_up(uid)
         elif uid not in self._gangs and not _has_made_pods(item):
             try:
-                self._open(uid, item)
+                self._gangs[uid] = self._open(uid, item)
             except (ValueError, KeyError) as error:
                 log.warning("job that cannot be read is left to its pods: %s", error)
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self._give_up(item["metadata"]["uid"])
 
-    def _open(self, uid: str, item: Mapping[str, Any]) -> None:
+    def _open(self, uid: str, item: Mapping[str, Any]) -> Gang | None:
         pod = template_of(item)
         if names.JOB not in pod.labels or not self._rules.is_managed(pod):
-            return
+            return None
         reference = self._rules.reference(pod)
         is_own = pod.scheduler == self._rules.own_scheduler
         generation = str(item["metadata"].get("generation", ""))  # another one where it was suspended in between
-        gang = self._gangs[uid] = self._book.open(reference, uid, generation, is_own=is_own)
+        gang = self._book.open(reference, uid, generation, is_own=is_own)
         if gang.pods or gang.plan is not None:
-            return  # the pods were quicker
+            return gang  # the pods were quicker
         if not gang.templates:
             gang.facts = facts_of(Source.BATCH_JOB, item)
         gang.templates.setdefault(role_of(pod), pod)
         gang.asked_at_s = self._clock()
         self._book.touch(gang)
         self._notify()
+        return gang
 
     def _give_up(self, uid: str) -> None:
         gang = self._gangs.pop(uid, None)

@@ -167,15 +167,14 @@ class KubeClient:
                 return items, metadata.get("resourceVersion", "")
             query["continue"] = metadata["continue"]
 
-    async def watch(self, path: str, version: str, **params: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """(type, object) of every change after `version`, until the apiserver ends the watch; first (OPENED, {}).
 
         Raises:
             KubeError: with status 410 where the version is too old.
             KubeUnreachableError: the connection broke.
         """
-        query = {
-            **params,
+        params = {
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
@@ -184,7 +183,7 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_TIMEOUT_S + 30)
         try:
             async with self._open().get(
-                self._access.server + path, params=query, headers=self._headers(), timeout=timeout
+                self._access.server + path, params=params, headers=self._headers(), timeout=timeout
             ) as response:
                 await _check(response)
                 yield OPENED, {}

@@ -33,11 +33,10 @@ class Sink(Protocol):
 
 
 class Reflector:
-    """Lists and watches `path` into `sink` until it is cancelled; of all objects, or of those with a label."""
+    """Lists and watches `path` into `sink` until it is cancelled."""
 
-    def __init__(self, client: KubeClient, path: str, sink: Sink, label: str = "") -> None:
+    def __init__(self, client: KubeClient, path: str, sink: Sink) -> None:
         self._client = client
-        self._params = {"labelSelector": label} if label else {}
         self._path = path
         self._sink = sink
         self._version = ""
@@ -61,14 +60,14 @@ class Reflector:
                 await self._rest(error)
 
     async def _list(self) -> None:
-        items, version = await self._client.list_all(self._path, **self._params)
+        items, version = await self._client.list_all(self._path)
         self._sink.replace(items)
         self._version = version
         self._recovered()
         self.synced.set()
 
     async def _watch(self) -> None:
-        async for kind, item in self._client.watch(self._path, self._version, **self._params):
+        async for kind, item in self._client.watch(self._path, self._version):
             self._recovered()
             if kind == OPENED:
                 continue
