@@ -82,7 +82,7 @@ class GangRules:
     """Pods of our own scheduler name that a controller makes are bound as they come, once all of the gang is reserved;
     False: none is bound before all are there, whoever makes them."""
     is_job_watched: bool = True
-    """Gangs of batch Jobs with the job label in their pod template are decided when the Job is made, before its pods."""
+    """Gangs of batch Jobs with the job label in their pod template are decided when the Job is made, not at a pod."""
 
     def is_managed(self, pod: Pod) -> bool:
         """Whether Placewise decides for this pod."""
