@@ -94,7 +94,7 @@ class PlainSteps:
             free[MEMORY] * inverse[MEMORY],
             free[NETWORK] * inverse[NETWORK],
             free_gpus * _GPU_SCALE,
-            free_gpus / max(1, int(np.count_nonzero(view.gpu_exists[m]))),
+            free_gpus / max(1, view.gpu_exists[m].tolist().count(True)),
             load_of(view.capacity[:, m].tolist(), free, inverse) * _LOAD_SCALE,
             (view.tasks_on(m) + here) * _COUNT_SCALE,
         )
