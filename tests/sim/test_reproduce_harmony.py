@@ -226,3 +226,18 @@ def test_a_claim_about_the_learned_policy_waits_for_its_bundle() -> None:
     results = results_of({method: [10.0] for method in PAPER_BASELINES})
     results.missing["fig10", "uniform, 3 per interval", HARMONY] = "needs a bundle"
     assert judged(claim_named("jct_6"), results).verdict is Verdict.NEEDS_BUNDLE
+
+
+def test_a_job_type_that_loses_is_not_hidden_by_the_others() -> None:
+    claim = claim_named("by_type")
+    results = Results(seeds=(0, 1, 2))
+    for model, method in itertools.product(HARMONY_MODELS, (HARMONY, *PAPER_BASELINES)):
+        for seed in range(3):
+            jct = (0.5 if method == HARMONY else 1.0) * (1.0 + 0.1 * seed)
+            results.add(("fig11", model, method), seed, Outcome({"jct": jct}))
+    assert judged(claim, results).verdict is Verdict.REPRODUCED
+    results.add(("fig11", "ctc", HARMONY), 1, Outcome({"jct": 1.05}))
+    assert judged(claim, results).verdict is Verdict.PARTLY
+    for seed in range(3):
+        results.add(("fig11", "ctc", HARMONY), seed, Outcome({"jct": 2.0}))
+    assert judged(claim, results).verdict is Verdict.NOT

@@ -26,6 +26,8 @@ from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleE
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
 
+PUBLISHED = Path(__file__).parents[2] / "docs" / "reproduction"
+PLAIN = {"fifo", "fifo, consolidate", "consolidate, shortest first"}
 TIMES = Metric("time", "time", "min", scale=1 / 60)
 
 
@@ -274,3 +276,31 @@ def test_every_paper_names_distinct_experiments_and_quick_is_smaller(name: str) 
 def test_an_unknown_paper_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"no paper is called 'nobody'; there are: .*proteus"):
         registry.load("nobody", is_quick=True)
+
+
+def test_every_published_verdict_says_why() -> None:
+    for found in document.read_reports(PUBLISHED):
+        assert found["claims"]
+        for claim in found["claims"]:
+            assert len(claim["why"]) > 10, (found["paper"], claim["key"])
+
+
+def test_consolidation_and_shortest_first_are_in_every_table_of_methods() -> None:
+    """Wherever schedulers are compared, that is; elsewhere rows are models, counts of units or forms of one method."""
+    unlike = {
+        "harmony": {"fig13", "fig1", "fig2", "fig4", "fig5"},
+        "ldwp": {"convergence"},
+        "iawp": {"metrics", "convergence", "width"},
+        "proteus": {"v_sweep", "alpha", "comm", "table_1"},
+        "qos": {"completions", "model_error"},
+        "heat": {"threshold", "units", "split"},
+    }
+    for found in document.read_reports(PUBLISHED):
+        for compared in found["experiments"]:
+            if compared["key"] in unlike.get(found["paper"], ()):
+                continue
+            methods = {row["method"] for row in compared["rows"]}
+            name = (found["paper"], compared["key"], methods)
+            # The elastic papers place everything by consolidation: their plain one is FIFO.
+            assert any(m.startswith("consolidate") or m in PLAIN for m in methods), name
+            assert any("shortest first" in m for m in methods), name

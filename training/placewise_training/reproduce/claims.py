@@ -18,7 +18,8 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`ours` is our number in words (with its interval), `why` the reason of the verdict in one or two sentences."""
+    """`ours` is our number in words (with its interval), `why` the reason of the verdict in one or two sentences: every
+    verdict that is published has one."""
 
     verdict: Verdict
     ours: str

@@ -41,7 +41,7 @@ _FIFO, _PROTEUS, _SHAPED, _PLACED, _SAVED = (
     "proteus × qos-savable, consolidate",
 )
 _SEARCHED, _LEARNED_PLACE = "proteus × qos shape, search", "proteus × qos shape, harmony"
-_FIFO_SHORT = f"fifo{SHORTEST}, consolidate"
+_FIFO_PLAIN, _FIFO_SHORT = "fifo, consolidate", f"fifo{SHORTEST}, consolidate"
 _QOS, _SAVABLE, _CER, _CER_SPREAD = (
     "qos, consolidate",
     "qos-savable, consolidate",
@@ -56,6 +56,7 @@ _METHODS: Mapping[str, tuple[Callable[[], AdmissionPolicy], str]] = {
     _SEARCHED: (_composed("qos"), "search"),
     _LEARNED_PLACE: (_composed("qos"), "harmony"),
     _SAVED: (_composed("qos-savable"), _HARMONY_LIKE),
+    _FIFO_PLAIN: (lambda: admission("fifo"), _HARMONY_LIKE),
     _FIFO_SHORT: (lambda: admission("fifo" + SHORTEST), _HARMONY_LIKE),
     _QOS: (lambda: admission("qos"), _HARMONY_LIKE),
     _SAVABLE: (lambda: admission("qos-savable"), _HARMONY_LIKE),

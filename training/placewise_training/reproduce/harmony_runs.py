@@ -4,15 +4,18 @@ Equal scenarios are run once per method and seed, however many figures look at t
 """
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from placewise_core.place.policy import PlacementPolicy
+from placewise_core.job import Job
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.view import ClusterView
 from placewise_training.reproduce.design import InterruptedRunError
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.bundles import Bundle, shipped
 from placewise_training.sim.discipline import Discipline, Order
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.oracle import Oracle
@@ -74,29 +77,13 @@ def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None
 
     `bundle` is the shipped one unless given. Raises NeedsBundleError, and InterruptedRunError after Ctrl-C.
     """
-    policy = policy_of(method, bundle or shipped())
-    truth = make_truth("judge", FIRST_SEED + seed)
     by_model = {model: Distribution() for model in HARMONY_MODELS}
 
     def observe(now_s: float, what: str, job: SimJob, places: Sequence[str]) -> None:
         if what == "finish":
             by_model[job.job.model].add(now_s - job.submit_time_s)
 
-    order: Order = "srtf" if method.endswith(_SHORTEST) else "policy"
-    options = SimOptions(
-        discipline=Discipline(every_s=scenario.every_s, order=order),
-        belief=make_truth("train", FIRST_SEED + seed).sharing,
-        observers=(observe,),
-        reports_progress=True,
-    )
-    jobs = scenario.workload().generate(truth, FIRST_SEED + seed)
-    simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)
-    if isinstance(policy, Oracle):
-        policy.attach(simulation)
-    result = simulation.run()
-    if result.is_partial:
-        raise InterruptedRunError
-    metrics = result.metrics
+    metrics = _simulated(scenario, method, policy_of(method, bundle or shipped()), seed, observe).metrics
     return {
         "jct": metrics.avg_jct_s / INTERVAL_S,
         "p95": metrics.p95 / INTERVAL_S,
@@ -106,3 +93,52 @@ def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None
         "makespan": metrics.makespan_s / INTERVAL_S,
         **{f"jct {model}": seen.mean / INTERVAL_S for model, seen in by_model.items()},
     }
+
+
+def decision_ms(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None) -> float:
+    """CPU milliseconds of a run's decisions, of ordering the queue and of attempts that placed nothing too, per task
+    placed. Raises as `run` does."""
+    policy = _Timed(policy_of(method, bundle or shipped()))
+    _simulated(scenario, method, policy, seed)
+    return 1000.0 * policy.spent_s / max(1, policy.tasks)
+
+
+class _Timed:
+    """A policy, and what its decisions cost."""
+
+    def __init__(self, policy: PlacementPolicy) -> None:
+        self.name = policy.name
+        self.spent_s, self.tasks = 0.0, 0
+        self._policy = policy
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        began = time.thread_time()
+        found = self._policy.order(jobs, view, context)
+        self.spent_s += time.thread_time() - began
+        return found
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        began = time.thread_time()
+        proposal = self._policy.propose(job, view, context)
+        self.spent_s += time.thread_time() - began
+        self.tasks += 0 if proposal is None else len(proposal.assignments)
+        return proposal
+
+
+def _simulated(scenario: Scenario, method: str, policy: PlacementPolicy, seed: int, *observers: Observer) -> SimResult:
+    truth = make_truth("judge", FIRST_SEED + seed)
+    order: Order = "srtf" if method.endswith(_SHORTEST) else "policy"
+    options = SimOptions(
+        discipline=Discipline(every_s=scenario.every_s, order=order),
+        belief=make_truth("train", FIRST_SEED + seed).sharing,
+        observers=observers,
+        reports_progress=True,
+    )
+    jobs = scenario.workload().generate(truth, FIRST_SEED + seed)
+    simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)
+    if isinstance(policy, Oracle):
+        policy.attach(simulation)
+    result = simulation.run()
+    if result.is_partial:
+        raise InterruptedRunError
+    return result

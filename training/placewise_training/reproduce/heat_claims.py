@@ -122,7 +122,15 @@ def _of_the_scheme() -> list[Claim]:
             "performance",
             "Computing performance is kept: completion against conventional",
             "not worse (no number)",
-            judge_not_worse(_E, tuple(READINGS), "completion", SCHEME, [EQUAL], 0.0),
+            judge_not_worse(
+                _E,
+                tuple(READINGS),
+                "completion",
+                SCHEME,
+                [EQUAL],
+                0.0,
+                "Mean over the readings. With equal shares every task waits for the weak nodes' part of it.",
+            ),
         ),
         Claim(
             "plain",

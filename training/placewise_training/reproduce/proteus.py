@@ -378,8 +378,9 @@ def paper(is_quick: bool) -> Paper:
             "Corrections of the formulas: no Comm on one GPU, ResNet-18 and ResNet-50 the right way round, times "
             "divided by τ = 1 h; V = 1; slots of 10 s with ε = 60 s, for large jobs of 60 s with ε = 360 s; one "
             "decision per slot for every method.",
-            "Placement is `consolidate` for all. Shortest first tells FIFO and Proteus of the job with the least time "
-            "on one GPU first; the paper knows only arrival order. Job speeds come from the judge (ElasticFlow A100, "
-            "Gavel V100 and Muri rows); the policies' cost model is the shipped bundle's.",
+            "Placement is `consolidate` for all, so that FIFO is plain consolidation. Shortest first tells FIFO and "
+            "Proteus of the job with the least time on one GPU first; the paper knows only arrival order. Job speeds "
+            "come from the judge (ElasticFlow A100, Gavel V100 and Muri rows); the policies' cost model is the shipped "
+            "bundle's.",
         ),
     )
