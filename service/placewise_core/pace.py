@@ -17,7 +17,7 @@ _MOST_SPEED = 4.0  # of the linear speed: beyond it what was declared cannot be 
 
 def workers_of(job: Job) -> int:
     """Worker tasks of the gang, at least 1."""
-    return max(1, sum(group.count for group in job.groups if group.role is Role.WORKER))
+    return max(1, sum([group.count for group in job.groups if group.role is Role.WORKER]))
 
 
 def linear_speed(job: Job, workers: float) -> float:

@@ -9,7 +9,7 @@ seed does not fix, so that the propensity of the choice is 1.
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ import numpy as np
 from placewise_core.features import Float32
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, Role
+from placewise_core.pace import workers_of
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.outlook import Outlook
 from placewise_core.place.plain_gang import PlainGang
@@ -32,7 +33,7 @@ _MOST_PARTS = 40
 
 # CountingPolicy.counted.
 Counted = Callable[[Outlook], Sequence[int] | None]
-_Key = tuple[tuple[int, str], ...]
+_Key = tuple[tuple[int, bool], ...]
 
 
 class SpeedScorer(Protocol):
@@ -147,7 +148,7 @@ class BestOfK:
             if proposal.is_fallback and found.by_placement:
                 found.failure = found.failure or proposal.fallback_reason
                 continue
-            key = _key((view.index[a.node], a.role) for a in proposal.assignments)
+            key = _key([(view.index[a.node], a.role) for a in proposal.assignments])
             found.by_placement.setdefault(key, (policy.name, proposal))
         found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
         return found
@@ -181,7 +182,7 @@ class _Found:
     def count_in(self, name: str, nodes: Sequence[int], gang: PlainGang) -> None:
         """A placement of a plain gang, by the node of each task."""
         role = gang.group.role
-        key = _key((m, role) for m in nodes)
+        key = _key([(m, role) for m in nodes])
         if key not in self.by_placement:
             self.by_placement[key] = (name, Proposal(gang.assignments(nodes)))
 
@@ -199,20 +200,16 @@ def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     middling_s = float(np.median(known)) if known else 1.0
     # Of witnesses none, as they go on as they are; nor of padding, which is the last.
     weight = np.zeros(max(len(jobs), int(tokens.job.max(initial=0)) + 1) + 1)
-    weight[: len(jobs)] = [_workers(other) / (other.single_gpu_s or middling_s) for other in jobs]
+    weight[: len(jobs)] = [workers_of(other) / (other.single_gpu_s or middling_s) for other in jobs]
     # A job has as many tokens as nodes, all with one speed: it counts once.
     kind = tokens.job + 1 + len(weight) * np.arange(len(speeds))[:, None]
     counts = np.bincount(kind.ravel())[kind]
     return np.asarray((speeds * (weight[tokens.job] / counts)).sum(axis=1))
 
 
-def _workers(job: Job) -> int:
-    return max(1, sum(group.count for group in job.groups if group.role is Role.WORKER))
-
-
-def _key(tasks: Iterable[tuple[int, Role]]) -> _Key:
+def _key(tasks: Sequence[tuple[int, Role]]) -> _Key:
     """From the node and role of each task; equal for placements that put the same tasks on the same nodes."""
-    return tuple(sorted([(m, role.value) for m, role in tasks]))
+    return tuple(sorted([(m, role is Role.WORKER) for m, role in tasks]))
 
 
 def _fallback(proposal: Proposal, reason: str) -> Proposal:
