@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
@@ -114,6 +114,16 @@ def job_info(release: str, name: str = "train", members: int = 2, **spec: Any) -
     return info
 
 
+def in_go(info: dict[str, Any]) -> dict[str, Any]:
+    """The same JobInfo from a Volcano whose internal PodGroup has no names for JSON.
+
+    Its fields are called as in Go, and those of the embedded metadata, which has names, stand beside them.
+    """
+    group = info["PodGroup"]
+    spec, status = ({k[:1].upper() + k[1:]: v for k, v in group[part].items()} for part in ("spec", "status"))
+    return info | {"PodGroup": group["metadata"] | {"Spec": spec, "Status": status, "Version": group["Version"]}}
+
+
 def node_info(name: str) -> dict[str, Any]:
     amounts = resource(64, 8)
     return {
@@ -186,14 +196,16 @@ async def bench() -> AsyncIterator[Bench]:
     watching.cancel()
 
 
+@pytest.mark.parametrize("spelled", [dict, in_go])
 @pytest.mark.parametrize("release", RELEASES)
 async def test_a_group_is_admitted_before_it_has_pods_and_its_pods_are_sent_where_decided(
-    bench: Bench, release: str
+    bench: Bench, release: str, spelled: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    assert await bench.enqueueable(job_info(release)) == -1  # asked for the first time: not known yet
+    assert await bench.enqueueable(spelled(job_info(release))) == -1  # asked for the first time: not known yet
     await bench.turn()
-    assert [await bench.enqueueable(job_info(release)) for _ in range(3)] == [1, 1, 1]
+    assert [await bench.enqueueable(spelled(job_info(release))) for _ in range(3)] == [1, 1, 1]
     job = bench.asked()
+    assert job.id == "default/train/9f1c2d3e"
     assert job.queue == "research"
     assert [(group.count, group.demand.gpus, group.demand.cpu_cores) for group in job.groups] == [(2, 2, 4)]
     decided = sorted(task.node for task in bench.oracle.decided[job.id][-1])
@@ -243,14 +255,17 @@ async def test_without_the_service_volcano_decides_alone(bench: Bench) -> None:
     assert await bench.prioritize(task_info("1.13", "train-0")) == {}
 
 
-async def test_roles_share_the_sum_and_parameter_servers_get_no_gpu(bench: Bench) -> None:
+@pytest.mark.parametrize("spelled", [dict, in_go])
+async def test_roles_share_the_sum_and_parameter_servers_get_no_gpu(
+    bench: Bench, spelled: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     info = job_info(
         "1.15",
         members=3,
         minTaskMember={"ps": 1, "worker": 2},
         minResources={"requests.cpu": "12", GPU: "8", "limits.cpu": "24", "count/pods": "3"},
     )
-    await bench.enqueueable(info)
+    await bench.enqueueable(spelled(info))
     await bench.turn()
     groups = {group.role: (group.count, group.demand.gpus, group.demand.cpu_cores) for group in bench.asked().groups}
     assert sorted(groups.values()) == [(1, 0, 4), (2, 4, 4)]
@@ -282,10 +297,13 @@ async def test_the_pods_volcano_binds_are_followed_to_their_end(bench: Bench) ->
     assert bench.oracle.held == {}
 
 
-async def test_groups_that_opted_out_are_abstained_from(bench: Bench) -> None:
+@pytest.mark.parametrize("spelled", [dict, in_go])
+async def test_groups_that_opted_out_are_abstained_from(
+    bench: Bench, spelled: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     info = job_info("1.15")
     info["PodGroup"]["metadata"]["annotations"] = {"placewise.dev/ignore": "true"}
-    assert await bench.enqueueable(info) == 0
+    assert await bench.enqueueable(spelled(info)) == 0
     assert await bench.prioritize(task_info("1.15", "x", job="default/unknown")) == {}
 
 

@@ -35,6 +35,7 @@ PERMIT, ABSTAIN, REJECT = 1, 0, -1
 # Scores of Volcano's own plugins are up to 100 × their weight: a decision has to stand above their sum.
 DECIDED_SCORE = 100_000.0
 MILLI = 1000.0
+_METADATA = ("name", "namespace", "uid", "labels", "annotations", "creationTimestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,23 @@ class VolcanoExtender:
 
 
 def _fields(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A PodGroup's metadata, spec and status, however the release spells the keys."""
-    lowered = {key[:1].lower() + key[1:]: value for key, value in group.items()}
+    """A PodGroup's metadata, spec and status, however the release spells the keys.
+
+    Volcano sends its internal type, which for long had no names for JSON: then the fields of the metadata stand beside
+    `Spec`, and those of the spec are called as in Go (`MinMember`).
+    """
+    lowered = _lowered(group)
     inner = lowered.get("podGroup")
-    return _fields(inner) if isinstance(inner, Mapping) else lowered
+    if isinstance(inner, Mapping):
+        return _fields(inner)
+    lowered.setdefault("metadata", {key: lowered[key] for key in _METADATA if key in lowered})
+    lowered["spec"] = _lowered(lowered.get("spec") or {})
+    return lowered
+
+
+def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Go's names of fields as the API spells them; what is in a field stays: names of roles and resources are names."""
+    return {key[:1].lower() + key[1:]: value for key, value in fields.items()}
 
 
 def _reference(job_id: str) -> GangRef:
