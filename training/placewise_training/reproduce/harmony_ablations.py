@@ -196,7 +196,7 @@ def _judge_techniques(results: Results) -> Judgement:
     }
     said = ", ".join(f"{name} {percent(change)}" for name, change in changes.items())
     if all(change.mean >= 0.25 and change.low > 0 for change in changes.values()):
-        return Judgement(Verdict.REPRODUCED, said)
+        return Judgement(Verdict.REPRODUCED, said, "Each is more than draws of training differ.")
     is_any = any(change.low > 0 for change in changes.values())
     why = (
         "Training is short: what a technique adds until convergence cannot be seen, and draws of training differ more."
@@ -217,7 +217,8 @@ def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
         others = [_change(results, key, usual, value) for value in means if value != usual]
         if best == usual:
             is_certain = all(change.high < 0 for change in others)
-            return Judgement(Verdict.REPRODUCED if is_certain else Verdict.PARTLY, said, "" if is_certain else _DRAWS)
+            verdict = Verdict.REPRODUCED if is_certain else Verdict.PARTLY
+            return Judgement(verdict, said, "More than draws of training differ." if is_certain else _DRAWS)
         change = _change(results, key, usual, best)
         why = f"Trained alike, {usual} {what} instead of {best}: JCT {percent(change)}."
         return Judgement(Verdict.NOT, said, why if change.low > 0 else f"{why} {_DRAWS}")
