@@ -4,6 +4,7 @@ The view is exactly as before when a function here returns. Tasks with the large
 are the hard ones to fit, and equal tasks stay in their order.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +15,9 @@ import numpy as np
 from placewise_core.cluster import Assignment
 from placewise_core.decision import Candidate
 from placewise_core.job import Job, Role, TaskGroup
-from placewise_core.place.gpus import takers, task_gpus
+from placewise_core.place.gpus import pick_gpus, takers
 from placewise_core.place.policy import NodeScorer, PlaceContext, Proposal, TaskContext
-from placewise_core.view import BoolArray, ClusterView, FloatArray
+from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray
 
 # Chooses a node for one task: (task, scores over all nodes) → (node index or -1, probability of that choice).
 Chooser = Callable[[TaskContext, FloatArray], tuple[int, float]]
@@ -172,6 +173,7 @@ class _Decoder:
             group=group,
             task="",
             demand=demand,
+            gpus=math.ceil(demand[GPUS]),
             sharing=self.job.gpu_sharing,
             mask=mask,
             view=self.view,
@@ -244,7 +246,10 @@ class _Decoder:
                 m, probability = self.choose(task, scores)
                 if m < 0:
                     return -1, ()
-            gpus = task_gpus(task, m)
+            if task.is_plain:  # then the node has the GPUs
+                gpus: tuple[int, ...] | None = self.view.first_free_gpus(m, task.gpus)
+            else:
+                gpus = pick_gpus(self.view, m, self.job, task.group, task.demand, self.context.interference)
             if gpus is not None:
                 break
             task.mask[m] = False
@@ -257,12 +262,17 @@ class _Decoder:
 
     def _claim(self, task: TaskContext, m: int, names: Sequence[str], gpus: tuple[int, ...]) -> None:
         """Gives the tasks of these names node m, and each its part of the GPUs."""
-        group, node, each = task.group, self.view.nodes[m].id, len(gpus) // len(names)
-        self.assignments += [
-            Assignment(name, group.role, node, gpus[i * each : (i + 1) * each], demand=group.demand)
-            for i, name in enumerate(names)
-        ]
-        self.placed += [(group, m)] * len(names)
+        group, node = task.group, self.view.nodes[m].id
+        if len(names) == 1:
+            self.assignments.append(Assignment(names[0], group.role, node, gpus, group.demand))
+            self.placed.append((group, m))
+        else:
+            each = len(gpus) // len(names)
+            self.assignments += [
+                Assignment(name, group.role, node, gpus[i * each : (i + 1) * each], group.demand)
+                for i, name in enumerate(names)
+            ]
+            self.placed += [(group, m)] * len(names)
         self.remaining -= len(names)
         if self.remaining:  # nothing reads the view after the last task
             self.view.claim_alike(self.job, self.assignments[self._claimed :])

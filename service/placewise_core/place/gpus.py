@@ -5,19 +5,11 @@ import math
 import numpy as np
 
 from placewise_core.job import Job, TaskGroup
-from placewise_core.place.policy import TaskContext
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, may_share
 from placewise_core.view_arrays import Company
 
 _COMPANY_SPAN = 2**32  # GPU model and company of a GPU in one number
-
-
-def task_gpus(task: TaskContext, m: int) -> tuple[int, ...] | None:
-    """As pick_gpus, for a task on node m of its mask: if it is plain the node has the GPUs."""
-    if task.is_plain:
-        return task.view.first_free_gpus(m, math.ceil(task.demand[GPUS]))
-    return pick_gpus(task.view, m, task.job, task.group, task.demand, task.context.interference)
 
 
 def pick_gpus(

@@ -4,10 +4,10 @@ The model of slowdown is fitted to measurements (place/data/lif.json, made by pl
 slowdown − 1 = a₁U + a₂B + a₃U² + a₄B², with U and B the shares of the node's CPU and bandwidth that *other* tasks hold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -26,7 +26,7 @@ _KEPT_MODELS = 4096  # model names come from users, in any number
 # second, by the cores a task asks for and by its bandwidth · what all that is worked out from: the constant and the
 # coefficients of U, B, U² and B², summed over the tasks. Columns are nodes.
 _U, _B, _UU, _BB, _PRESENT, _BY_CPU, _BY_CPU_SQUARED, _BY_NETWORK, _BY_NETWORK_SQUARED = range(9)
-_SCORED, _SUMMED = slice(0, 9), slice(9, 14)
+_SUMMED = slice(9, 14)
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class _Sums:
     stamps: IntArray
     nodes: Sequence[tuple[float, float, float, float]]
     layout_stamp: int
+    view: ref[ClusterView]
 
 
 class LeastInterference(ScoredPolicy):
@@ -54,6 +55,10 @@ class LeastInterference(ScoredPolicy):
         self._of = lru_cache(maxsize=_KEPT_MODELS)(self._looked_up)
         self._kept: dict[tuple[str, float, float], FloatArray] = {}
         self._sums: WeakKeyDictionary[ClusterView, _Sums] = WeakKeyDictionary()
+        self._last: tuple[Callable[[], ClusterView | None], _Sums | None] = (
+            lambda: None,
+            None,
+        )  # mostly it is the same
 
     def _looked_up(self, model: str) -> tuple[float, float, float, float]:
         a1, a2, a3, a4 = self._coefficients.of(model).tolist()
@@ -85,19 +90,20 @@ class LeastInterference(ScoredPolicy):
     def _weighed(self, task: TaskContext, asked: BoolArray) -> FloatArray:
         """(M,) right for the nodes that are asked for."""
         # Not a matrix product: that may round equal nodes differently, and ties go to the first.
-        weighted = self._weights(task.job, task.demand) * self._renewed(task.view, asked)[_SCORED]
-        scores: FloatArray = np.add.reduce(weighted, axis=0)
+        weights = self._weights(task.job, task.demand)
+        scores: FloatArray = np.add.reduce(weights * self._renewed(task.view, asked)[: len(weights)], axis=0)
         return scores
 
     def _weights(self, job: Job, demand: FloatArray) -> FloatArray:
-        """(9, 1) what the rows of the table count for in the score."""
+        """(9, 1) what the rows of the table count for in the score; (7, 1) for a task that asks for no bandwidth, whose
+        last two would count for nothing."""
         key = (job.model, float(demand[CPU]), float(demand[NETWORK]))
         weights = self._kept.get(key)
         if weights is None:
             if len(self._kept) >= _KEPT_MODELS:
                 self._kept.clear()
             model, cpu, network = key
-            row = [*self._of(model), 1.0, cpu, cpu * cpu, network, network * network]
+            row = [*self._of(model), 1.0, cpu, cpu * cpu, *((network, network * network) if network else ())]
             weights = self._kept[key] = -np.array(row)[:, None]
         return weights
 
@@ -113,7 +119,8 @@ class LeastInterference(ScoredPolicy):
         network = (view.capacity[NETWORK] - outlook.free[NETWORK]) * network_scale
         constant, u, b, uu, bb = sums
         table = np.array(_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale))  # (9, J, M)
-        table *= self._weights(gang.job, gang.demand)[:, None]
+        weights = self._weights(gang.job, gang.demand)[:, None]
+        table = table[: len(weights)] * weights
         return outlook.greedy(table.sum(axis=0))
 
     def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
@@ -128,9 +135,10 @@ class LeastInterference(ScoredPolicy):
 
     def _renewed(self, view: ClusterView, asked: BoolArray) -> FloatArray:
         """(14, M) the table, right in the columns that are asked for."""
-        sums = self._sums.get(view)
+        sums = self._last[1] if self._last[0]() is view else self._sums.get(view)
         if sums is None or sums.layout_stamp != view.layout_stamp:
             sums = self._sums[view] = _begun(view)
+        self._last = (sums.view, sums)
         is_old = sums.stamps != view.node_stamp
         is_old &= asked
         for m in is_old.nonzero()[0].tolist():
@@ -160,7 +168,7 @@ def _begun(view: ClusterView) -> _Sums:
     """No node is counted yet: the stamps of a view begin at 1."""
     rows = [CPU, NETWORK]
     nodes = list(zip(*view.capacity[rows].tolist(), *view.inverse_capacity[rows].tolist(), strict=True))
-    return _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64), nodes, view.layout_stamp)
+    return _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64), nodes, view.layout_stamp, ref(view))
 
 
 def _scored(

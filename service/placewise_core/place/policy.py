@@ -41,7 +41,8 @@ class PlaceContext:
 class TaskContext:
     """One task of a gang about to be given a node, after `placed` tasks of the same job were tentatively claimed.
 
-    `mask` (M,) marks the nodes it may go to; `demand` is (R,). `is_plain`: as ClusterView.is_plain says of it.
+    `mask` (M,) marks the nodes it may go to; `demand` is (R,), `gpus` its GPUs counted whole. `is_plain`: as
+    ClusterView.is_plain says of it.
     `rooms` (M,): its plain rooms, for scorers that count rooms; None for others, and where it is not plain.
     """
 
@@ -49,6 +50,7 @@ class TaskContext:
     group: TaskGroup
     task: str
     demand: FloatArray
+    gpus: int
     sharing: GpuSharing
     mask: BoolArray
     view: ClusterView
