@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of
 
@@ -30,11 +30,13 @@ def algorithm_3(idle: int, scale: float, c_p: float, c_s: float, q: float) -> in
 
 
 @given(st.integers(1, 200), st.floats(0.001, 1e4), positive, positive, st.floats(0.0, 50.0))
+@settings(deadline=None)
 def test_k_is_the_largest_n_the_threshold_allows(idle: int, scale: float, c_p: float, c_s: float, q: float) -> None:
     assert unit_count(idle, scale, c_p, c_s, q) == algorithm_3(idle, scale, c_p, c_s, q)
 
 
 @given(st.integers(2, 50), st.integers(1, 400), positive, positive)
+@settings(deadline=None)
 def test_k_at_the_very_border(n: int, idle: int, c_p: float, q: float) -> None:
     scale = threshold_scale(n, c_p, 0.5 * c_p, q)
     assert unit_count(idle, scale, c_p, 0.5 * c_p, q) == algorithm_3(idle, scale, c_p, 0.5 * c_p, q)
@@ -46,6 +48,7 @@ def test_a_threshold_below_one_cpu_is_never_reached() -> None:
 
 
 @given(capabilities, positive)
+@settings(deadline=None)
 def test_uncapped_shares_sum_up_and_finish_together(capability: list[float], scale: float) -> None:
     c = np.array(capability)
     shares = levelled(scale, c, np.zeros(len(c)), np.full(len(c), np.inf))
@@ -55,6 +58,7 @@ def test_uncapped_shares_sum_up_and_finish_together(capability: list[float], sca
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_no_other_split_is_faster(data: st.DataObject) -> None:
     """Optimality (4), with and without caps and earlier work: no random feasible split has an earlier end."""
     c = np.array(data.draw(st.lists(positive, min_size=2, max_size=8)))
@@ -112,6 +116,7 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
 
 
 @given(nodes(), st.floats(0.01, 2000.0), st.floats(0.0, 100.0), st.floats(0.01, 20.0))
+@settings(deadline=None)
 def test_a_plan_is_whole_cool_and_accounts_for_every_unit(
     cluster: tuple[Node, ...], scale: float, serial: float, overhead_s: float
 ) -> None:
