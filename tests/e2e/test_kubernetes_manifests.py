@@ -106,6 +106,8 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("POST", "/api/v1/namespaces/default/pods"),
         ("PATCH", "/api/v1/nodes/n00"),
         ("POST", "/api/v1/namespaces/default/pods/any/eviction"),
+        ("PATCH", "/apis/batch/v1/namespaces/default/jobs/any"),
+        ("DELETE", "/apis/batch/v1/namespaces/default/jobs/any"),
         ("GET", "/apis/apps/v1/deployments"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/placewise/leases/of-another"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/placewise-kubernetes"),

@@ -266,9 +266,11 @@ async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
     await adapter.ready()
     try:
         gangs = gangs_of([4, 2, 3, 1] * 6, MODES[mode], gpus=2)
-        for number, pods in enumerate(gangs.values()):
+        for number, (name, pods) in enumerate(gangs.items()):
             if number == 8:
                 await (service.stop() if fault == "service" else asyncio.to_thread(adapter.kill))
+            if number % 2:  # decided ahead of its pods, which are bound as they come
+                await watched.make_job(f"{name}-{recorder.port}", pods)
             await watched.create(pods)
             if number == 16:
                 await (service.start() if fault == "service" else _again(adapter, recorder, options))
