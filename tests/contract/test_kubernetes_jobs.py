@@ -17,6 +17,7 @@ from placewise_client.adapter.native import Stage
 from placewise_kubernetes import names
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.host import JOB_FORGOTTEN_S
 from placewise_kubernetes.kube import KubeError
 
 OWN, ASKS = GangRules().own_scheduler, "default-scheduler"
@@ -201,6 +202,22 @@ async def test_what_is_held_for_pods_that_do_not_come_is_held_once(world: Kubern
     await world.step()
     assert len(world.asked("place")) == 2
     assert bound(world) == world.decided_nodes(key_of(world))
+
+
+async def test_a_job_without_pods_does_not_stand_in_the_queue_for_ever(world: KubernetesWorld) -> None:
+    world.oracle.waits.add("*")
+    pods = gang("g", 2, scheduler=OWN)
+    await make_job(world, job_of(pods), pods)
+    first = key_of(world)
+    world.host.native.pods.book.gangs[first].asked_at_s -= JOB_FORGOTTEN_S + 1
+    world.oracle.waits.clear()
+    await world.loop.run_pass(full=False)
+    assert world.kinds(first) == ["SUBMITTED", "CANCELLED"]
+    assert world.asked("place") == []
+    await come(world, *pods)
+    await world.step()
+    assert bound(world) == world.decided_nodes(key_of(world))
+    assert key_of(world) != first
 
 
 async def test_pods_that_ask_for_more_than_their_job_said_have_it_decided_anew(world: KubernetesWorld) -> None:

@@ -17,7 +17,7 @@ from placewise_client.adapter.native import Applied, HostState, HostUnreachableE
 from placewise_kubernetes import names
 from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.fit import first_fit, have_room
-from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.gang import GangRules, Source
 from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import read_group
@@ -42,6 +42,8 @@ BIND_RETRY_S = 1.0
 LINGER_S = 0.025
 # A PodGroup that was asked about, and neither asked about again nor given pods for this long, is taken for deleted.
 GROUP_FORGOTTEN_S = 300.0
+# A Job that waits for its turn and has made no pods for this long (a quota?) stands in nobody's way any more.
+JOB_FORGOTTEN_S = 30.0
 RELEASED_NOTE = {names.RELEASED: "true"}
 
 
@@ -371,8 +373,14 @@ class KubernetesHost:
 
     def _forget_groups(self) -> None:
         for gang in list(self.pods.book.active.values()):
-            if gang.templates and not gang.pods and self._clock() - gang.asked_at_s > GROUP_FORGOTTEN_S:
-                self.pods.book.remove(gang)
+            age_s = self._clock() - gang.asked_at_s
+            if not gang.templates or gang.pods:
+                continue
+            if gang.ref.source is Source.VOLCANO:
+                if age_s > GROUP_FORGOTTEN_S:
+                    self.pods.book.remove(gang)
+            elif age_s > JOB_FORGOTTEN_S and gang.plan is None:
+                self.pods.book.end(gang)
 
 
 def _needs_nodes(gang: Gang) -> bool:
