@@ -19,7 +19,7 @@ class Stage(enum.Enum):
     """How far a job is, as the *host* sees it. An adapter that restarts learns all it needs from this."""
 
     WAITING = "waiting"
-    """Held for us: it cannot start before we apply a placement or release it. After APPLIED: the host took that back."""
+    """Held for us: it cannot start before we apply a placement or release it. After APPLIED: the host took it back."""
     APPLIED = "applied"
     """A placement was applied and not taken back; the host starts it as soon as it can."""
     RELEASED = "released"
