@@ -187,12 +187,14 @@ def test_nobody_is_slowed_beyond_their_limit(situation: tuple[list[Node], list[J
 
 
 @given(situations())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_plain_gang_is_counted_out_as_it_would_be_claimed(situation: tuple[list[Node], list[Job], str]) -> None:
     made, asked, policy = situation
     view = view_of(made)
     place_all(view, asked[:-1], policy)
-    job = dataclasses.replace(asked[-1], groups=asked[-1].groups[:1])
+    group, demand = asked[-1].groups[0], asked[-1].groups[0].demand
+    group = dataclasses.replace(group, gpu_model="", demand=dataclasses.replace(demand, gpus=float(int(demand.gpus))))
+    job = dataclasses.replace(asked[-1], groups=(group,), gpu_sharing=GpuSharing())
     gang = PlainGang.of(job, view, context())
     outlook = None if gang is None else Outlook.of(gang)
     assume(outlook is not None)
