@@ -14,6 +14,7 @@ from tests.fakes.kubernetes_api import JOBS
 from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise_client.adapter.native import Stage
+from placewise_client.errors import StateUnavailableError
 from placewise_kubernetes import names
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.gang import GangRules
@@ -218,6 +219,25 @@ async def test_a_job_without_pods_does_not_stand_in_the_queue_for_ever(world: Ku
     await world.step()
     assert bound(world) == world.decided_nodes(key_of(world))
     assert key_of(world) != first
+
+
+@pytest.mark.parametrize("scheduler", [OWN, ASKS])
+async def test_what_the_service_could_not_say_of_a_job_it_is_asked_of_its_pods(
+    world: KubernetesWorld, scheduler: str
+) -> None:
+    world.oracle.fail_always = StateUnavailableError("away")
+    pods = gang("g", 2, scheduler=scheduler)
+    await make_job(world, job_of(pods), pods)
+    for _ in range(3):
+        world.clock.advance(SETTINGS.release_after_s)
+        await world.loop.run_pass(full=False)
+    assert [verb for verb, _ in world.host.changes] == ["release"]
+    world.oracle.fail_always = None
+    await come(world, *pods)
+    for _ in range(2):
+        world.clock.advance(SETTINGS.retry_s)
+        await world.step()
+    assert bound(world) == world.decided_nodes(key_of(world))
 
 
 async def test_pods_that_ask_for_more_than_their_job_said_have_it_decided_anew(world: KubernetesWorld) -> None:

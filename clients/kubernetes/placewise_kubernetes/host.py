@@ -129,11 +129,15 @@ class KubernetesHost:
         return Applied.DONE
 
     async def release(self, job: NativeJob) -> Applied:
-        """See NativeScheduler."""
+        """See NativeScheduler. A gang of a Job that has made no pods yet is asked about again when they come."""
         gang = self.pods.book.gangs.get(job.key)
         if gang is None or not _needs_nodes(gang):
             return Applied.GONE
-        self.let_go(gang)
+        if gang.live() or gang.ref.source is Source.VOLCANO:
+            self.let_go(gang)
+        else:
+            gang.templates.clear()
+            self.pods.book.touch(gang)
         return Applied.DONE
 
     async def withdraw(self, job: NativeJob) -> Applied:
