@@ -205,6 +205,7 @@ def _judge_techniques(results: Results) -> Judgement:
 
 
 _DRAWS = "Draws of the same training differ by as much."
+_ONE_DRAW = "That is one draw of training, and others differ by as much."
 
 
 def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
@@ -221,7 +222,8 @@ def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
             return Judgement(verdict, said, "More than draws of training differ." if is_certain else _DRAWS)
         change = _change(results, key, usual, best)
         why = f"Trained alike, {usual} {what} instead of {best}: JCT {percent(change)}."
-        return Judgement(Verdict.NOT, said, why if change.low > 0 else f"{why} {_DRAWS}")
+        caution = _ONE_DRAW if change.count < 2 else _DRAWS if change.low <= 0 else ""
+        return Judgement(Verdict.NOT, said, f"{why} {caution}".strip())
 
     return judge
 
