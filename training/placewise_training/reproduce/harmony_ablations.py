@@ -205,7 +205,7 @@ def _judge_techniques(results: Results) -> Judgement:
 
 
 _DRAWS = "Draws of the same training differ by as much."
-_ONE_DRAW = "That is one draw of training, and others differ by as much."
+_ONE_DRAW = "Of one of them there is one draw of training alone, which says little."
 
 
 def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
