@@ -14,7 +14,6 @@ from placewise_core.job import Job, JobId, Priority
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.view import ClusterView
 from placewise_training.reproduce.believed import BelievedSpeed
-from placewise_training.reproduce.composed import Composed
 from placewise_training.reproduce.heat_lab import METHODS, ONE_NODE, Lab
 from placewise_training.reproduce.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
@@ -130,7 +129,7 @@ def run(admission: AdmissionPolicy, seed: int = 0) -> Trialled:
 
 
 def test_the_composition_starts_every_job_and_narrower_than_proteus_alone() -> None:
-    both = run(Composed(policy("proteus"), policy("qos"), policy("tetris-cer")))
+    both = run(policy("proteus-qos"))
     alone = run(policy("proteus"))
     assert both.result.metrics.unfinished == alone.result.metrics.unfinished == 0
     assert both.log.mean("gpus") < alone.log.mean("gpus")

@@ -5,6 +5,7 @@ from placewise_core.admit.fifo import Fifo
 from placewise_core.admit.min_min import MinMin
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.proteus import Proteus
+from placewise_core.admit.proteus_qos import ProteusQos, ProteusQosSavable
 from placewise_core.admit.qos import QosAware
 from placewise_core.admit.qos_savable import QosSavable
 from placewise_core.admit.random_gpus import RandomGpus
@@ -17,6 +18,8 @@ _POLICIES = (
     Proteus,
     QosAware,
     QosSavable,
+    ProteusQos,
+    ProteusQosSavable,
     Fifo,
     Capacity,
     MinMin,

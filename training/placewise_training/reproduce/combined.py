@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import QueueSettings
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
-from placewise_training.reproduce.composed import SHORTEST, Composed, admission
+from placewise_training.reproduce.composed import SHORTEST, admission
 from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
 from placewise_training.reproduce.heat_lab import (
     EQUAL,
@@ -29,10 +29,6 @@ _EPSILON_S = 360.0
 _HARMONY_LIKE = "consolidate"
 
 
-def _composed(shapes: str) -> Callable[[], AdmissionPolicy]:
-    return lambda: Composed(admission("proteus"), admission(shapes), admission("tetris-cer"))
-
-
 _FIFO, _PROTEUS, _SHAPED, _PLACED, _SAVED = (
     "fifo, load-balance",
     "proteus, load-balance",
@@ -51,11 +47,11 @@ _QOS, _SAVABLE, _CER, _CER_SPREAD = (
 _METHODS: Mapping[str, tuple[Callable[[], AdmissionPolicy], str]] = {
     _FIFO: (lambda: admission("fifo"), "load-balance"),
     _PROTEUS: (lambda: admission("proteus"), "load-balance"),
-    _SHAPED: (_composed("qos"), "load-balance"),
-    _PLACED: (_composed("qos"), _HARMONY_LIKE),
-    _SEARCHED: (_composed("qos"), "search"),
-    _LEARNED_PLACE: (_composed("qos"), "harmony"),
-    _SAVED: (_composed("qos-savable"), _HARMONY_LIKE),
+    _SHAPED: (lambda: admission("proteus-qos"), "load-balance"),
+    _PLACED: (lambda: admission("proteus-qos"), _HARMONY_LIKE),
+    _SEARCHED: (lambda: admission("proteus-qos"), "search"),
+    _LEARNED_PLACE: (lambda: admission("proteus-qos"), "harmony"),
+    _SAVED: (lambda: admission("proteus-qos-savable"), _HARMONY_LIKE),
     _FIFO_PLAIN: (lambda: admission("fifo"), _HARMONY_LIKE),
     _FIFO_SHORT: (lambda: admission("fifo" + SHORTEST), _HARMONY_LIKE),
     _QOS: (lambda: admission("qos"), _HARMONY_LIKE),
