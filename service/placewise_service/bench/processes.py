@@ -22,6 +22,8 @@ from placewise_service.state.embedded import EmbeddedRedis
 _READY_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 25.0
+# A channel that was refused would wait a second before it tries again, and that would count as the service's.
+_AT_ONCE = [(f"grpc.{which}_reconnect_backoff_ms", 20) for which in ("initial", "min", "max")]
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ def free_port() -> int:
 async def _wait_until_ready(service: Service) -> None:
     """Until the service's own health check says so."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
-    async with grpc.aio.insecure_channel(service.target) as channel:
+    async with grpc.aio.insecure_channel(service.target, _AT_ONCE) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         while time.monotonic() < deadline_s and service.process.poll() is None:
             with contextlib.suppress(grpc.aio.AioRpcError):
