@@ -89,7 +89,7 @@ def test_double_dqn_solves_a_toy_problem() -> None:
     action = rng.integers(MOST_NODES, size=400)
     reward = rows[np.arange(400), action, 10]
     state.replay = Replay(rows, mask, action, action, reward, np.full(400, -1))
-    losses = [update(state, args, 0.0) for _ in range(120)]
+    losses = [float(update(state, args, 0.0)) for _ in range(120)]
     assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20])
     unseen = rng.random((20, len(COLUMNS)), dtype=np.float32)
     assert np.corrcoef(TorchValues(state.net).values(unseen), unseen[:, 10])[0, 1] > 0.9

@@ -23,6 +23,7 @@ class Args:
     warm_share: float = field(default=0.6, metadata={"help": "Of the budget, for imitation before the other method."})
     simulations: int = field(default=16, metadata={"help": "Simulations per round; after each, the net is updated."})
     jobs: int = field(default=40, metadata={"help": "Jobs per simulation."})
+    large_share: float = field(default=0.0, metadata={"help": "Share of the simulations that have 13 to 32 nodes."})
     interval_s: float = field(default=INTERVAL_S, metadata={"help": "Scheduling interval; Harmony's is 20 minutes."})
     width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
     heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})

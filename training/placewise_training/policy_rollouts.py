@@ -333,10 +333,12 @@ def rollout(
     return Episode(actor.intervals, metrics.avg_jct_s, metrics.finished)
 
 
-def situation(seed: int, jobs: int = 60) -> Situation:
+def situation(seed: int, jobs: int = 60, large_share: float = 0.0) -> Situation:
     """A cluster, a job mix and a member of the family of training truths, drawn by `seed`: mostly clusters like
-    Harmony's of several sizes, else any that reward_samples draws."""
+    Harmony's of several sizes, else any that reward_samples draws; `large_share` of all have 13 to 32 nodes."""
     drawn = training_situation(seed)
+    if np.random.default_rng((seed, 54)).random() < large_share:
+        return _large(drawn, jobs)
     rng = np.random.default_rng((seed, 53))
     if rng.random() >= _LIKE_HARMONY:
         return replace(drawn, workload=replace(drawn.workload, jobs=jobs))
@@ -346,6 +348,21 @@ def situation(seed: int, jobs: int = 60) -> Situation:
         pattern=str(rng.choice(["uniform", "poisson"])),
         per_interval=float(rng.uniform(0.3, 0.6)) * nodes,
         most_tasks=int(rng.choice([3, 3, 5, 8])) if nodes >= 9 else 3,
+        lengths=Lengths(median_s=float(rng.choice([720, 1200]))),
+    )
+    return replace(drawn, nodes=harmony_cluster(nodes), workload=workload)
+
+
+def _large(drawn: Situation, jobs: int) -> Situation:
+    """Harmony's cluster at the paper's second size, with larger gangs and a load in proportion to its tasks."""
+    rng = np.random.default_rng((drawn.seed, 55))
+    nodes = int(rng.integers(13, 33))
+    most_tasks = int(rng.choice([5, 8, 10]))
+    workload = HarmonyWorkload(
+        jobs=jobs,
+        pattern=str(rng.choice(["uniform", "poisson"])),
+        per_interval=float(rng.uniform(0.3, 0.6)) * nodes * (1 + 3) / (1 + most_tasks),
+        most_tasks=most_tasks,
         lengths=Lengths(median_s=float(rng.choice([720, 1200]))),
     )
     return replace(drawn, nodes=harmony_cluster(nodes), workload=workload)

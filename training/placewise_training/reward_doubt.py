@@ -20,16 +20,16 @@ _BEND = 0.3  # of the error of a log-speed: beyond it a member follows the media
 
 
 def train_doubt(net: RewardNet, training: Sequence[Sample], steps: int, rng: np.random.Generator) -> None:
-    """Fits the members, each to a bootstrap of its own. Leaves everything else of the net as it is."""
+    """Fits the members where the net is, each to a bootstrap of its own. Leaves everything else of it as it is."""
     pooled, wrong, _ = errors_of_new(net, training)
     doubt = net.doubt
     doubt.standardise(pooled)
     members = doubt.learned.out.shape[0]
-    weights = torch.from_numpy(rng.poisson(1.0, (len(wrong), members)).astype(np.float32))
+    weights = torch.from_numpy(rng.poisson(1.0, (len(wrong), members)).astype(np.float32)).to(wrong.device)
     optimiser = torch.optim.Adam(doubt.learned.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
     for _ in range(steps):
-        chosen = torch.from_numpy(rng.integers(0, len(wrong), _BATCH))
+        chosen = torch.from_numpy(rng.integers(0, len(wrong), _BATCH)).to(wrong.device)
         missed = doubt.members(pooled[chosen]) - wrong[chosen].unsqueeze(1)
         loss = torch.nn.functional.smooth_l1_loss(missed, torch.zeros_like(missed), reduction="none", beta=_BEND)
         optimiser.zero_grad()
@@ -62,9 +62,11 @@ def errors_of_new(net: RewardNet, samples: Sequence[Sample]) -> tuple[Tensor, Te
     the net expects of it without any doubt."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     net.eval()
+    device = net.doubt.centre.device
     for start in range(0, len(samples), _BATCH):
         batch = collate(samples[start : start + _BATCH])
-        tokens, job, node, speed = (torch.from_numpy(np.asarray(batch[n])) for n in ("tokens", "job", "node", "speed"))
+        arrays = (np.asarray(batch[name]) for name in ("tokens", "job", "node", "speed"))
+        tokens, job, node, speed = (torch.from_numpy(array).to(device) for array in arrays)
         with torch.no_grad():
             level, scale = net.members(tokens, job, node)
             at = (job == 0).long().argmax(dim=1, keepdim=True)  # the first token of the new job

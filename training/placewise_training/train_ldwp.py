@@ -23,13 +23,14 @@ from placewise_core.features import Float32
 from placewise_core.place.ldwp_rows import COLUMNS
 from placewise_training.data.ldwp_episodes import Recorder, Replay, Situation, situation
 from placewise_training.data.ldwp_judging import judged
+from placewise_training.device import chosen_device
 from placewise_training.models.dqn import NodeDqn
 from placewise_training.scalars import Scalars
 from placewise_training.sim.choosers import DrainFirst
 
 SCHEMA = "placewise.ldwp/1"
 CHECKPOINT, REPORT = "ldwp.pt", "ldwp.json"
-_ABOUT_THE_MACHINE = ("out", "threads", "resume")  # not of the model: left out of its report
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume")  # not of the model: left out of its report
 _VALIDATION_SEED = 9_000_000
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -59,6 +60,7 @@ class Args:
     judged_tasks: int = field(default=400, metadata={"help": "Tasks of each run of the judgement."})
     validate_every: int = field(default=15, metadata={"help": "Episodes between validations and checkpoints."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
+    device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 
@@ -104,15 +106,15 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             # -- learning: temporal differences, and the teacher's lead while it lasts --
             weight = args.margin_weight * (1.0 if is_logged else max(0.0, 1.0 - 2.0 * progress))
             _set_rate(state.optimiser, args.rate * (1.0 - 0.9 * state.episode / rounds))
-            losses = [update(state, args, weight) for _ in range(args.updates)]
-            write("loss", float(np.mean(losses)), state.episode)
+            loss = float(torch.stack([update(state, args, weight) for _ in range(args.updates)]).mean())
+            write("loss", loss, state.episode)
             state.episode += 1
 
             # -- validation and checkpoint --
             if state.episode % args.validate_every == 0 or state.episode in (args.logged, rounds):
                 score = validated(state.net, held_back, taught)
                 write("validation/speed_over_teacher", score, state.episode)
-                state.history.append({"episode": state.episode, "score": score, "loss": float(np.mean(losses))})
+                state.history.append({"episode": state.episode, "score": score, "loss": loss})
                 if score > state.best:
                     state.best, state.best_net = score, _copied(state.net)
                 keep(args, state, state.earlier_s + time.process_time() - began)
@@ -147,8 +149,10 @@ class TorchValues:
     net: NodeDqn
 
     def values(self, rows: Float32) -> Float32:
+        device = _device_of(self.net)
         with torch.no_grad():
-            found: Float32 = self.net(torch.from_numpy(rows)[None], torch.ones(1, len(rows))).numpy()[0]
+            values = self.net(torch.from_numpy(rows)[None].to(device), torch.ones(1, len(rows), device=device))
+        found: Float32 = values[0].cpu().numpy()
         return found
 
 
@@ -177,18 +181,21 @@ def _turnaround(now: Situation, chooser: Any) -> float:
 # -- learning ---------------------------------------------------------------------------------------------------------
 
 
-def update(state: State, args: Args, margin_weight: float) -> float:
+def update(state: State, args: Args, margin_weight: float) -> Tensor:
     """One step on a batch: Huber loss of double DQN's temporal differences, and the margin loss of demonstrations
-    (Hester et al. 2018): the teacher's node must lead by `margin`. The loss."""
+    (Hester et al. 2018): the teacher's node must lead by `margin`. The loss (), where the net is: to read it would make
+    a GPU wait."""
     rng = np.random.default_rng((args.seed, 73, state.updates))
     chosen = rng.integers(len(state.replay), size=args.batch)
     replay = state.replay
     following = replay.next[chosen]
-    rows, mask = torch.from_numpy(replay.rows[chosen]), torch.from_numpy(replay.mask[chosen])
-    action, taught = torch.from_numpy(replay.action[chosen]), torch.from_numpy(replay.taught[chosen])
-    reward = torch.from_numpy(replay.reward[chosen])
-    goes_on = torch.from_numpy((following >= 0).astype(np.float32))
-    next_rows, next_mask = torch.from_numpy(replay.rows[following]), torch.from_numpy(replay.mask[following])
+    device = _device_of(state.net)
+    rows, mask, action, taught, reward = (
+        torch.from_numpy(kept[chosen]).to(device)
+        for kept in (replay.rows, replay.mask, replay.action, replay.taught, replay.reward)
+    )
+    goes_on = torch.from_numpy((following >= 0).astype(np.float32)).to(device)
+    next_rows, next_mask = (torch.from_numpy(kept[following]).to(device) for kept in (replay.rows, replay.mask))
 
     values = state.net(rows, mask)  # (B, C)
     with torch.no_grad():
@@ -207,13 +214,14 @@ def update(state: State, args: Args, margin_weight: float) -> float:
     state.updates += 1
     if state.updates % args.target_every == 0:
         state.target.load_state_dict(state.net.state_dict())
-    return float(loss.detach())
+    return loss.detach()
 
 
 def fresh(args: Args) -> State:
     """The beginning."""
-    net = NodeDqn(len(COLUMNS), args.width)
-    target = NodeDqn(len(COLUMNS), args.width)
+    device = chosen_device(args.device)
+    net = NodeDqn(len(COLUMNS), args.width).to(device)
+    target = NodeDqn(len(COLUMNS), args.width).to(device)
     target.load_state_dict(net.state_dict())
     return State(net, target, torch.optim.Adam(net.parameters(), lr=args.rate), Replay.empty())
 
@@ -224,7 +232,11 @@ def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _copied(net: NodeDqn) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in net.state_dict().items()}
+    return {name: value.cpu().clone() for name, value in net.state_dict().items()}
+
+
+def _device_of(net: NodeDqn) -> torch.device:
+    return net.value.bias.device
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------

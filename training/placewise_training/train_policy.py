@@ -25,6 +25,7 @@ from placewise_core.features import feature_schema
 from placewise_core.place.harmony import Harmony
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
+from placewise_training.device import chosen_device
 from placewise_training.evaluate_policy import FIRST_SEED, Contender, Setting, average_jct_s
 from placewise_training.models.policy import PolicyNet
 from placewise_training.policy_args import Args, check, method_at, reward_of
@@ -52,7 +53,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     check(args)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = chosen_device(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
     scorer = _scorer(args)
 
@@ -135,7 +136,7 @@ def _episodes(
     first = 100_000 * args.seed + run.rounds * args.simulations
     net = exported(run.net, args.out)
     for i in range(args.simulations):
-        drawn = situation(first + i, args.jobs)
+        drawn = situation(first + i, args.jobs, args.large_share)
         teacher = None
         if method == "imitate":
             # At first the teacher acts, later mostly the net: what it will meet is what it must have learned about.
@@ -169,7 +170,7 @@ def exported(net: PolicyNet, folder: Path) -> OnnxPolicy:
 
 def _yardstick(args: Args, i: int) -> float:
     """Average JCT of consolidate, shortest first, in validation simulation i."""
-    drawn = situation(FIRST_VALIDATION_SEED + i, args.jobs)
+    drawn = situation(FIRST_VALIDATION_SEED + i, args.jobs, args.large_share)
     policy = placement_policies()["consolidate"]
     options = SimOptions(discipline=Discipline(every_s=args.interval_s, order="declared"), reports_progress=True)
     sim = Simulation(drawn.nodes, jobs_of(drawn), drawn.truth, policy, options=options, seed=drawn.seed)
@@ -179,7 +180,8 @@ def _yardstick(args: Args, i: int) -> float:
 def _validate(args: Args, net: PolicyNet, yardsticks: Sequence[float]) -> float:
     """Geometric mean of the net's JCT over consolidate's in the same order, over the validation simulations."""
     greedy = Conduct(sampled=False)
-    drawn = [situation(FIRST_VALIDATION_SEED + i, args.jobs) for i in range(args.validation_simulations)]
+    numbers = range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + args.validation_simulations)
+    drawn = [situation(number, args.jobs, args.large_share) for number in numbers]
     acting = exported(net, args.out)
     ours = [rollout(each, acting, greedy, interval_s=args.interval_s).avg_jct_s for each in drawn]
     return float(np.exp(np.mean(np.log(np.array(ours) / np.array(yardsticks)))))

@@ -23,6 +23,7 @@ from placewise_core.part_tokens import REPORTED
 from placewise_training.data import reward_samples
 from placewise_training.data.reward_samples import Sample, collate, fingerprint, judging_situation, training_situation
 from placewise_training.data.unfamiliar import PRACTICE
+from placewise_training.device import chosen_device
 from placewise_training.judge_reward import beyond, calibration, constant_error, errors, judge, spread_limit
 from placewise_training.models.reward import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
 from placewise_training.reward_doubt import choose_gain, train_doubt
@@ -85,7 +86,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = chosen_device(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
 
     # -- data: whole simulations are held back, so that no sample has a sibling on the other side --
@@ -141,13 +142,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
     # -- doubt: an ensemble on the finished net's errors, scaled on what it was not trained on --
     show("training the doubt", 0, 1)
-    net.cpu()
     for parameter in net.doubt.learned.parameters():
         parameter.requires_grad = True
     train_doubt(net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
     practice = _practice(args, show)
     gains = choose_gain(net, [held_back, *practice])
-    net.to(device)
     _keep(args, net, optimiser, schedule, args.steps, best, _copied(net))
     train_s = time.perf_counter() - began
 
@@ -337,7 +336,7 @@ def _restore(
     optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LambdaLR,
 ) -> tuple[int, float, dict[str, torch.Tensor]]:
-    stored = torch.load(path, weights_only=True)
+    stored = torch.load(path, map_location="cpu", weights_only=True)  # it may have been written beside a GPU
     if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != _shape(args):
         raise ValueError(f"{path}: a checkpoint of another net or of other features")
     net.load_state_dict(stored["net"])

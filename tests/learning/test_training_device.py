@@ -1,0 +1,108 @@
+"""Trainers compute on a GPU where there is one. Where there is none, torch's meta device stands for it: it computes
+nothing, but refuses a tensor that stayed on the CPU, as a GPU would."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from placewise_core.features import PART_FEATURES
+from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_training import policy_args, train_ldwp, train_policy, train_reward
+from placewise_training.data.ldwp_episodes import MOST_NODES, Replay
+from placewise_training.data.reward_samples import Sample
+from placewise_training.device import chosen_device
+from placewise_training.export_policy import load_net as load_policy
+from placewise_training.models.policy import PolicyNet
+from placewise_training.models.reward import RewardNet
+from placewise_training.policy_checkpoint import Run, copied, keep, restore
+from placewise_training.reward_doubt import train_doubt
+
+ELSEWHERE = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize(
+    ("is_there", "asked", "expected"),
+    [(True, "", "cuda"), (False, "", "cpu"), (True, "cpu", "cpu"), (False, "cuda:1", "cuda:1")],
+)
+def test_a_gpu_is_chosen_where_there_is_one_unless_another_device_is_asked_for(
+    is_there: bool, asked: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
+    assert chosen_device(asked) == torch.device(expected)
+
+
+class AskedError(Exception):
+    """A trainer asked where to compute."""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "args"),
+    [(train_reward, train_reward.Args), (train_policy, policy_args.Args), (train_ldwp, train_ldwp.Args)],
+    ids=["reward", "policy", "ldwp"],
+)
+def test_every_trainer_asks_where_to_compute(
+    trainer: ModuleType, args: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(asked: str) -> torch.device:
+        raise AskedError(asked)
+
+    monkeypatch.setattr(trainer, "chosen_device", ask)
+    with pytest.raises(AskedError, match=r"^somewhere$"):
+        trainer.train(args(out=tmp_path, device="somewhere"))
+
+
+@pytest.mark.parametrize("device", ELSEWHERE)
+def test_ldwp_learns_where_its_net_is(device: str) -> None:
+    args = replace(train_ldwp.Args(), batch=8, device=device, target_every=2)
+    state = train_ldwp.fresh(args)
+    rng = np.random.default_rng(0)
+    shape = (20, MOST_NODES)
+    rows, action = rng.random((*shape, len(COLUMNS)), dtype=np.float32), rng.integers(MOST_NODES, size=20)
+    reward = rng.random(20).astype(np.float32)
+    state.replay = Replay(rows, np.ones(shape, dtype=np.float32), action, action, reward, np.full(20, -1))
+    for _ in range(2):
+        assert train_ldwp.update(state, args, 1.0).device.type == device
+    assert {parameter.device.type for parameter in state.target.parameters()} == {device}
+
+
+@pytest.mark.parametrize("device", ELSEWHERE)
+def test_the_doubt_learns_where_its_net_is(device: str) -> None:
+    net = RewardNet(PART_FEATURES, width=16, heads=4).to(device)
+    rng = np.random.default_rng(0)
+    tokens = rng.random((4, PART_FEATURES), dtype=np.float32)
+    samples = [Sample(tokens, np.array([0, 0, 1, 1]), np.arange(4), np.ones(4, dtype=np.float32))] * 3
+    train_doubt(net, samples, 2, rng)
+    assert {parameter.device.type for parameter in net.doubt.parameters()} == {device}
+
+
+def test_checkpoints_are_read_onto_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are written beside a GPU, they are resumed and exported without one."""
+    asked: list[Any] = []
+    load = torch.load
+
+    def watched(*where: Any, **options: Any) -> Any:
+        asked.append(options.get("map_location"))
+        return load(*where, **options)
+
+    ldwp = replace(train_ldwp.Args(), out=tmp_path, width=8)
+    train_ldwp.keep(ldwp, train_ldwp.fresh(ldwp), 0.0)
+    net = PolicyNet(16, 2, 1)
+    run = Run(net, torch.optim.Adam(net.parameters()), best_state=copied(net))
+    keep(tmp_path, run)
+    reward = {"simulations": 2, "judged_simulations": 1, "steps": 1, "width": 8, "heads": 2, "doubt_steps": 1}
+    trained = train_reward.Args(out=tmp_path, practice=1, held_back=0.5, **reward)
+    train_reward.train(trained)
+
+    monkeypatch.setattr(torch, "load", watched)
+    train_ldwp.restored(ldwp)
+    restore(tmp_path, run)
+    load_policy(tmp_path / "policy.pt")
+    train_reward.load_net(tmp_path / "reward.pt")
+    train_reward.train(replace(trained, steps=1, resume=True))
+    assert asked == ["cpu"] * 5
