@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -269,6 +270,39 @@ def test_bundle_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     truncate(target)
     assert invoke(["bundle", "verify", str(target)]) == 5
     assert "checksum" in capsys.readouterr().err
+
+
+def git(*words: str) -> str:
+    told = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *told, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_manifest_names_the_commit_it_was_built_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_bundle(tmp_path / "source", "net")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+
+    def built(*options: str) -> str:
+        target = repository / "built"
+        assert invoke(["bundle", "build", str(target), "--from", str(source), *options]) == 0
+        return load(target).manifest.git_commit
+
+    assert not built()  # there is no repository
+    git("init", "--quiet")
+    assert not built()  # there is no commit
+    (repository / "trainer.py").write_text("one")
+    git("add", "trainer.py")
+    git("commit", "--quiet", "--message", "a trainer")
+    git("tag", "-a", "v1", "-m", "a tag is no commit")
+    assert built() == git("rev-parse", "HEAD")
+    (repository / "trainer.py").write_text("two")
+    assert built() == git("rev-parse", "HEAD") + "-dirty"
+    assert built("--commit", "abc") == "abc"
+    monkeypatch.setenv("PATH", "")
+    assert not built()  # there is no git
 
 
 def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
+from placewise_service.commands.commit import checked_out
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -41,7 +42,9 @@ def build(
     sources: Annotated[
         list[Path], typer.Option("--from", help="Folder with *.onnx and *.json to take in; later ones win.")
     ],
-    commit: Annotated[str, typer.Option(help="Commit the models were trained at; stands in the manifest.")] = "",
+    commit: Annotated[
+        str, typer.Option(help="Commit for the manifest; else that of the repository this runs in, -dirty if changed.")
+    ] = "",
     is_json: JsonOption = False,
 ) -> None:
     """Copy models and coefficients into a directory, write the manifest, and verify the result."""
@@ -52,7 +55,7 @@ def build(
     taken = _copy(sources, directory)
     if not taken:
         raise CommandError("there is no model and no coefficient file in the folders named", Exit.BAD_INPUT)
-    write_manifest(directory, _described(directory, taken, commit))
+    write_manifest(directory, _described(directory, taken, commit or checked_out()))
     _verify(directory, is_json=is_json)
 
 

@@ -28,8 +28,8 @@ class BundleError(ValueError):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What manifest.json says. `files` maps names to SHA-256; the rest is provenance, by model: opsets, seeds, what it
-    was trained or fitted on, how it was judged."""
+    """What manifest.json says. `files` maps names to SHA-256; the rest is provenance: the commit it was put together
+    at, and by model opsets, seeds, what it was trained or fitted on, how it was judged."""
 
     name: str
     created: str
