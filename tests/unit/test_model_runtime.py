@@ -1,6 +1,7 @@
 """Bundles with a net: what is refused, what keeps serving, and a swap under load that drops nothing."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -311,6 +312,7 @@ def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:
     assert set(bundle.manifest.seeds) == set(bundle.manifest.opsets) == nets
     made_of = {name.partition("/")[0] for name, sha256 in bundle.manifest.data_sha256.items() if len(sha256) == 64}
     assert made_of == {file.removesuffix(".json") for file in bundle.documents}
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", bundle.manifest.git_commit)
 
 
 def test_the_shipped_bundle_is_whole_and_knows_todays_features() -> None:
