@@ -54,6 +54,6 @@ def register(app: typer.Typer) -> None:
         resume: Annotated[bool, typer.Option(help="Go on from the checkpoints in `out`.")] = False,
         cards: Annotated[Path | None, typer.Option(help="Also write the model cards into this folder.")] = None,
     ) -> None:
-        """Train every model with its defaults, one after the other. Takes about an hour and a half on two cores."""
+        """Train every model with its defaults, one after the other. Takes about half an hour of one core."""
         shown = Console(stderr=True)
         run_all(app, out, cards, {"seed": seed, "resume": resume}, shown.rule)

@@ -29,7 +29,7 @@ from placewise_training import (
     train_stdm,
     train_throughput,
 )
-from placewise_training.cli import INTERRUPTED, progress_bar
+from placewise_training.cli import INTERRUPTED
 from placewise_training.export import MODEL, export_reward
 from placewise_training.model_card import write_card
 from placewise_training.train_reward import Args, train
@@ -125,15 +125,15 @@ def _policy(**options: Any) -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped; go on with --resume (checkpoint in {args.out})")
         raise typer.Exit(INTERRUPTED) from None
-    encoder, decoder = export_policy.export_policy(args.out, args.out)
+    graphs = export_policy.export_policy(args.out, args.out)
     if card:
         policy_card.write_card(args.out, card)
     report = json.loads((args.out / train_policy.REPORT).read_text("utf-8"))
     if as_json:
-        json.dump({**report, "models": [str(encoder), str(decoder)]}, sys.stdout)
+        json.dump({**report, "models": [str(graph) for graph in graphs]}, sys.stdout)
         sys.stdout.write("\n")
         return
-    table = Table(title=str(encoder), title_justify="left")
+    table = Table(title=str(graphs[0]), title_justify="left")
     for column in ("policy", "average JCT on the judging truth, seconds"):
         table.add_column(column, justify="left" if column == "policy" else "right")
     for name, by_seed in report["metrics"].get("avg_jct_s", {}).items():
@@ -149,16 +149,11 @@ train_app.command(name="policy")(_policy)
 def _stdm(**options: Any) -> None:
     as_json, card = options.pop("as_json"), options.pop("card")
     args = train_stdm.Args(**options)
-    shown = Console(stderr=True)
-
-    def show(title: str, done: int, total: int) -> None:
-        if not as_json:
-            shown.print(f"{done}/{total} {title}", highlight=False)
-
     try:
-        train_stdm.train(args, show)
+        with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
+            train_stdm.train(args, lambda title, done, total: show(f"stdm, {title}", done, total))
     except KeyboardInterrupt:
-        shown.print(f"stopped; go on with --resume (what is done is in {args.out})")
+        Console(stderr=True).print(f"stopped; go on with --resume (what is done is in {args.out})")
         raise typer.Exit(INTERRUPTED) from None
     model = export_stdm.export_stdm(args.out, args.out)
     report = json.loads((args.out / train_stdm.REPORT).read_text("utf-8"))
@@ -181,8 +176,8 @@ def _ldwp(**options: Any) -> None:
     as_json, card = options.pop("as_json"), options.pop("card")
     args = train_ldwp.Args(**options)
     try:
-        with progress_bar("ldwp", args.logged + args.episodes, is_hidden=as_json or not sys.stderr.isatty()) as show:
-            report = train_ldwp.train(args, lambda title, done, total: show(done) if title != "judging" else None)
+        with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
+            report = train_ldwp.train(args, show)
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped; go on with --resume (checkpoint in {args.out})")
         raise typer.Exit(INTERRUPTED) from None
@@ -216,16 +211,11 @@ train_app.command(name="stdm")(_stdm)
 def _throughput(**options: Any) -> None:
     as_json, card = options.pop("as_json"), options.pop("card")
     args = train_throughput.Args(**options)
-    shown = Console(stderr=True)
-
-    def show(title: str, done: int, total: int) -> None:
-        if not as_json:
-            shown.print(f"{done}/{total} {title}", highlight=False)
-
     try:
-        report = train_throughput.train(args, show)
+        with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
+            report = train_throughput.train(args, lambda title, done, total: show(f"fitting, {title}", done, total))
     except KeyboardInterrupt:
-        shown.print(f"stopped; go on with --resume (what is done is in {args.out})")
+        Console(stderr=True).print(f"stopped; go on with --resume (what is done is in {args.out})")
         raise typer.Exit(INTERRUPTED) from None
     if card:
         throughput_card.write_card(report, Path(card))

@@ -10,7 +10,6 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from placewise_training.judge_reward import beyond, calibration, constant_error,
 from placewise_training.models.reward import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
 from placewise_training.reward_doubt import choose_gain, train_doubt
 from placewise_training.reward_weights import net_of
+from placewise_training.scalars import Scalars
 
 SCHEMA = "placewise.reward/1"
 CHECKPOINT, REPORT = "reward.pt", "reward.json"
@@ -113,7 +113,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
     # -- training --
     began = time.perf_counter()
-    with _scalars(args.out) as write:
+    with Scalars(args.out) as write:
         for step in range(first, args.steps):
             rng = np.random.default_rng((args.seed, 32, step))  # by step: a resumed run goes on as it would have
             batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
@@ -128,12 +128,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimiser.step()
             schedule.step()
-            if write is not None and step % 20 == 0:
+            if step % 20 == 0:
                 write("loss/training", float(loss.detach()), step)
             if (step + 1) % args.validate_every == 0 or step + 1 == args.steps:
                 now = _validation_error(net, held_back, device)
-                if write is not None:
-                    write("loss/held_back", now, step)
+                write("loss/held_back", now, step)
                 if now <= best:  # equal where only the spread learns: then the latest
                     best, best_state = now, _copied(net)
                 _keep(args, net, optimiser, schedule, step + 1, best, best_state)
@@ -343,24 +342,3 @@ def _restore(
     optimiser.load_state_dict(stored["optimiser"])
     schedule.load_state_dict(stored["schedule"])
     return int(stored["step"]), float(stored["best_error"]), stored["best"]
-
-
-class _scalars(AbstractContextManager[Callable[[str, float, int], None] | None]):  # noqa: N801 - used like a function
-    """Writes TensorBoard scalars into `out`, where TensorBoard is installed."""
-
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self._writer: Any = None
-
-    def __enter__(self) -> Callable[[str, float, int], None] | None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra that training can do without
-        except ImportError:
-            return None
-        self._writer = SummaryWriter(str(self._out / "tensorboard"))
-        write: Callable[[str, float, int], None] = self._writer.add_scalar
-        return write
-
-    def __exit__(self, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.close()

@@ -43,7 +43,6 @@ def judged(
     for i, (load, (nodes, per_minute)) in enumerate(LOADS.items()):
         found[load] = {}
         for j, (name, chooser) in enumerate(choosers.items()):
-            show("judging", i * len(choosers) + j, len(LOADS) * len(choosers))
             runs = [_run(chooser(_FIRST_SEED + s), nodes, per_minute, tasks, _FIRST_SEED + s) for s in range(seeds)]
             if runs:
                 found[load][name] = {
@@ -53,6 +52,7 @@ def judged(
                         ("turnaround_s", estimate([run[1] for run in runs])),
                     )
                 }
+            show("judging", i * len(choosers) + j + 1, len(LOADS) * len(choosers))
     return found
 
 
