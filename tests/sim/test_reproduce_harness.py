@@ -118,6 +118,22 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
     assert CliRunner().invoke(reproduce_app, ["qos", "--resume"]).exit_code != 0
 
 
+def test_what_is_kept_of_a_seed_is_all_of_it() -> None:
+    """Four figures would turn differences of a thousandth, of which paired changes consist, into steps."""
+
+    def close(setting: str, method: str, seed: int) -> Outcome:
+        return Outcome({"time": 12345.678901234567 + (0.25 if method == "ours" else 0.0) + seed / 3.0})
+
+    made = paper(experiment(trial=close, methods=("ours", "theirs")))
+    results = ran(made)
+    read = report.from_json(made, json.loads(json.dumps(report.as_json(made, results, is_quick=False))))
+    for cell, kept in results.runs.items():
+        for seed, outcome in kept.items():
+            assert read.runs[cell][seed].values["time"] == pytest.approx(outcome.values["time"], rel=1e-15)
+    before, after = (found.change("e", ["1", "2"], "time", "ours", "theirs") for found in (results, read))
+    assert after.mean == pytest.approx(before.mean, rel=1e-9)
+
+
 def test_verdicts_follow_mean_and_interval() -> None:
     assert verdict_of(Estimate(-0.5, 0.1, 5), -0.4) is Verdict.REPRODUCED
     assert verdict_of(Estimate(-0.3, 0.1, 5), -0.4) is Verdict.PARTLY

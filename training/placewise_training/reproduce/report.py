@@ -88,7 +88,8 @@ def _row(experiment: Experiment, setting: str, method: str, results: Results) ->
             "ours": _rounded(found.mean * metric.scale),
             "ci95": _rounded(found.half_width * metric.scale),
             "seeds": found.count,
-            "values": {str(s): _rounded(v * metric.scale) for s, v in results.values(*cell, metric.name).items()},
+            # Whole: --resume goes on from them, and claims are judged on them.
+            "values": {str(s): v * metric.scale for s, v in results.values(*cell, metric.name).items()},
             "theirs": experiment.theirs.get((setting, method, metric.name)),
         }
     curves = results.curves(*cell)
@@ -107,7 +108,8 @@ def _rounded(value: float) -> float:
 
 
 def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
-    """The results that such an object holds of the paper's experiments as they are now, to its four figures."""
+    """The results that such an object holds of the paper's experiments as they are now: every seed's numbers whole, its
+    curves as thin as they were written."""
     results = Results(wall_s=float(found["wall_s"]), sittings=int(found.get("sittings", 1)))
     rows = {(e["key"], r["setting"], r["method"]): r for e in found["experiments"] for r in e["rows"]}
     for experiment in paper.experiments:
