@@ -6,6 +6,7 @@ and without an endpoint a span is a shared object that does nothing. OpenTelemet
 
 import contextlib
 import logging
+import math
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -23,6 +24,8 @@ from prometheus_client import (
     generate_latest,
     multiprocess,
 )
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from placewise_core.cluster import QueueState
 from placewise_service.afterwards import Afterwards
@@ -33,6 +36,9 @@ SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
+# Files that workers share cannot take a gauge back. This stands in for it: less than what any other worker may show of
+# a cluster of that name, under "livemax", and as good as any other under "livemostrecent".
+_GONE = -math.inf
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -90,14 +96,13 @@ class Telemetry:
         self._child("lag", self._view_lag, cluster).set(seconds)
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
-        """Shows no more what clusters were like that are gone. What was counted there stays counted.
-
-        Workers that share their metrics keep showing the last value: their files cannot take one back.
-        """
+        """Shows no more what clusters were like that are gone. What was counted there stays counted."""
         gauges = {"backlog": self._backlog, "delay": self._delay, "waiting": self._waiting, "lag": self._view_lag}
         for key in [key for key in self._children if key[0] in gauges and key[1] not in clusters]:
-            del self._children[key]
-            if not self._is_shared:
+            child = self._children.pop(key)
+            if self._is_shared:
+                child.set(_GONE)
+            else:
                 gauges[key[0]].remove(*key[1:])
 
     def log_drops(self, count: int) -> None:
@@ -136,7 +141,7 @@ class Telemetry:
         if not self._is_shared:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(_Shared())
         return generate_latest(registry)
 
     def close(self) -> None:
@@ -162,6 +167,15 @@ class Telemetry:
 
     def _gauge(self, name: str, text: str, *labels: str, mode: Any = "livemostrecent") -> Gauge:
         return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
+
+
+class _Shared(Collector):
+    """What all workers wrote, but for what is gone."""
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in multiprocess.MultiProcessCollector(None).collect():  # type: ignore[no-untyped-call]
+            metric.samples = [sample for sample in metric.samples if sample.value != _GONE]
+            yield metric
 
 
 class MutedTelemetry(Telemetry):

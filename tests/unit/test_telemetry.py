@@ -1,6 +1,11 @@
 """Metrics and logs: what is counted, how it is shown, and that tracing costs nothing where it is off."""
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -44,6 +49,51 @@ def test_gauges_of_a_cluster_that_is_gone_go_and_its_counters_stay() -> None:
     assert samples(telemetry)["placewise_view_lag_seconds", "here"] == 0.25
     telemetry.view_lag("gone", 0.5)  # a cluster of that name again
     assert samples(telemetry)["placewise_view_lag_seconds", "gone"] == 0.5
+
+
+WORKER = """
+import sys
+from placewise_core.cluster import QueueState
+from placewise_service.telemetry import Telemetry
+telemetry = Telemetry()
+for line in sys.stdin:
+    verb, *clusters = line.split()
+    if verb == "forget":
+        telemetry.forget_all_but(set(clusters))
+    for cluster in clusters if verb == "see" else ():
+        telemetry.queue(cluster, QueueState("q", backlog_s=1.0))
+        telemetry.view_lag(cluster, 0.25)
+        telemetry.conflict(cluster)
+    print(telemetry.render().decode(), end="#\\n", flush=True)
+"""
+
+
+def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path: Path) -> None:
+    shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    gauges = {"placewise_view_lag_seconds", "placewise_queue_backlog_seconds", "placewise_conflicts_total"}
+    with contextlib.ExitStack() as stack:
+        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        first, second = (
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", WORKER], env=shared, **ends)) for _ in range(2)
+        )
+
+        def shows(worker: subprocess.Popen[str], told: str) -> set[str]:
+            """Which of those metrics any worker has of "gone", after one of them was told something."""
+            assert worker.stdin
+            assert worker.stdout
+            worker.stdin.write(told + "\n")
+            worker.stdin.flush()
+            lines = list(iter(worker.stdout.readline, "#\n"))
+            assert any('cluster="here"' in line and line.startswith("placewise_view_lag_seconds") for line in lines)
+            return {line.partition("{")[0] for line in lines if 'cluster="gone"' in line} & gauges
+
+        for worker in (first, second):
+            assert shows(worker, "see gone here") == gauges
+        assert "placewise_view_lag_seconds" in shows(first, "forget here")  # the second has not heard of it yet
+        assert shows(second, "forget here") == {"placewise_conflicts_total"}
+        assert (
+            shows(first, "see gone here") == gauges
+        )  # a cluster of that name again, of which the second knows nothing
 
 
 def samples(telemetry: Telemetry) -> dict[tuple[str, ...], float]:
