@@ -72,11 +72,23 @@ class Resources:
 
 
 @frozen
+class CoRun:
+    """A model measured beside another on one GPU: speeds over those alone. A `neighbour_relative_speed` of 0 was not
+    measured; an empty `gpu_model` stands for any."""
+
+    model: str
+    relative_speed: float
+    neighbour_relative_speed: float = 0.0
+    gpu_model: str = ""
+
+
+@frozen
 class GpuSharing:
     """Whether tasks may run beside other jobs on one GPU; `max_slowdown` = speed alone / speed beside others, ≥ 1."""
 
     allowed: bool = False
     max_slowdown: float = 2.0
+    co_runs: tuple[CoRun, ...] = ()
 
 
 @frozen

@@ -23,7 +23,9 @@ MAX_AMOUNT = 2.0**32
 MAX_NUMBER = 1e15
 MAX_TIME_S = 253_402_300_799.0  # the end of the year 9999, the last that a Timestamp can hold
 MAX_ENTRIES = 256  # of one map
+MAX_CO_RUNS = 64  # of one job: more than there are models worth measuring against
 _MAX_COUNT = 1_000_000
+_MOST_RELATIVE_SPEED = 2.0  # a little over 1 is noise; more than twice as fast in company is a mistake
 
 NO_TELEMETRY = Telemetry()  # of a node that reports none
 
@@ -223,6 +225,8 @@ def check_job(job: Job, field: str, limits: Limits) -> None:
         _check_time(job.submit_time_s, f"{field}.submit_time")
     if not 1.0 <= job.gpu_sharing.max_slowdown <= MAX_NUMBER:
         raise InvalidRequestError("must be at least 1 (0 means 2)", f"{field}.gpu_sharing.max_slowdown")
+    if job.gpu_sharing.co_runs:
+        _check_co_runs(job, f"{field}.gpu_sharing.co_runs")
     for i, group in enumerate(job.groups):
         _check_group(group, f"{field}.groups[{i}]", limits)
     _check_count(job.task_count, limits.tasks_per_gang, f"{field}.groups")
@@ -230,6 +234,22 @@ def check_job(job: Job, field: str, limits: Limits) -> None:
         _check_shape(job, field)
     if job.subtasks:
         _check_subtasks(job.subtasks, f"{field}.subtasks", limits)
+
+
+def _check_co_runs(job: Job, field: str) -> None:
+    co_runs = job.gpu_sharing.co_runs
+    _check_count(len(co_runs), MAX_CO_RUNS, field)
+    if not job.model:
+        raise InvalidRequestError("are remembered by the job's model, which must be named", field)
+    for i, co_run in enumerate(co_runs):
+        _check_id(co_run.model, f"{field}[{i}].model")
+        _check_text(co_run.gpu_model, f"{field}[{i}].gpu_model", MAX_ID)
+        if not 0.0 < co_run.relative_speed <= _MOST_RELATIVE_SPEED:
+            raise InvalidRequestError(
+                f"must be above 0, at most {_MOST_RELATIVE_SPEED:g}", f"{field}[{i}].relative_speed"
+            )
+        if not 0.0 <= co_run.neighbour_relative_speed <= _MOST_RELATIVE_SPEED:
+            raise InvalidRequestError(f"must be 0 … {_MOST_RELATIVE_SPEED:g}", f"{field}[{i}].neighbour_relative_speed")
 
 
 def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:

@@ -27,6 +27,7 @@ from placewise_core.events import (
     SubtaskProfiled,
 )
 from placewise_core.job import Job, JobId, Resources, quantise
+from placewise_core.speed.co_runs import CoRunBook, is_row
 from placewise_core.view_arrays import (
     CPU,
     GPU_MEMORY,
@@ -80,8 +81,11 @@ class ClusterView(RoomArrays):
         self.settings: ClusterSettings = records.settings
         self.queues: dict[str, QueueState] = dict(records.queues)
         self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
-        self.subtask_profiles: dict[str, dict[str, float]] = {k: dict(v) for k, v in records.subtask_profiles.items()}
+        self.subtask_profiles: dict[str, dict[str, float]] = {
+            kind: dict(row) for kind, row in records.subtask_profiles.items() if not is_row(kind)
+        }
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
+        self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
         self._last_tenant: tuple[Job | None, Resources | None, int, GpuTenant] = (None, None, 0, _NOBODY)
         super().__init__()
         self._rebuild(records.nodes)
@@ -149,12 +153,14 @@ class ClusterView(RoomArrays):
             return
         if before is not None:
             self.remove_job(running.id)
-        self.jobs[running.id] = running
+        self.hold(running)
         self.claim_all(running.job, running.assignments)
 
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
         self.jobs[running.id] = running
+        if running.job.gpu_sharing.co_runs:
+            self.co_runs.add(running.job)
 
     def remove_job(self, job_id: JobId) -> RunningJob | None:
         """Gives back what a job holds; None if it holds nothing."""
@@ -162,6 +168,8 @@ class ClusterView(RoomArrays):
         if running is not None:
             for assignment in running.assignments:
                 self.unclaim(running.job, assignment)
+            if running.job.gpu_sharing.co_runs:
+                self.co_runs.remove(running.job)
         return running
 
     def claim(self, job: Job, assignment: Assignment) -> None:
@@ -348,10 +356,13 @@ class ClusterView(RoomArrays):
                 self.settings = change.settings
             case OverheadLearned():
                 self.overheads[change.task_kind] = change
+            case SubtaskProfiled() if is_row(change.kind):
+                self.co_runs.learn(change.kind, change.metrics)
             case SubtaskProfiled():
                 self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
             case ClusterDeleted():
                 self.jobs.clear()
+                self.co_runs = CoRunBook({}, ())
                 self.queues.clear()
                 self._rebuild(())
 
@@ -378,6 +389,7 @@ class ClusterView(RoomArrays):
         """
         other = copy.copy(self)
         other.jobs = {}
+        other.co_runs = CoRunBook({}, ())
         other.is_ready = np.ones(self.size, dtype=np.bool_)
         other.observe_time_s = np.zeros(self.size)
         other._is_hot = np.zeros(self.size, dtype=np.bool_)

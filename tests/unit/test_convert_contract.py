@@ -27,7 +27,7 @@ from placewise_core.decision import (
     Verdict,
 )
 from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Architecture, JobId, Priority, Role, SubtaskState
+from placewise_core.job import Architecture, CoRun, JobId, Priority, Role, SubtaskState
 from placewise_core.validate import Limits, check_node
 from placewise_service.api import convert_cluster, convert_in, convert_out, examples
 from placewise_service.engine.answers import held_until
@@ -93,7 +93,13 @@ def test_a_full_job_arrives_whole() -> None:
             ],
             "singleGpuSeconds": 60,
             "paramsMillions": 138,
-            "gpuSharing": {"allowed": True},
+            "gpuSharing": {
+                "allowed": True,
+                "coRuns": [
+                    {"model": "LM", "relativeSpeed": 0.6, "neighbourRelativeSpeed": 0.7, "gpuModel": "V100"},
+                    {"model": "GNMT", "relativeSpeed": 0.5},
+                ],
+            },
             "elastic": {"minGpus": 1, "maxGpus": 8},
             "shape": {"nodes": 2, "gpusPerNode": 4},
             "attainedGpuSeconds": 12,
@@ -115,6 +121,7 @@ def test_a_full_job_arrives_whole() -> None:
     assert (job.subtasks[1].state, job.subtasks[1].unit) == (SubtaskState.DONE, "gpu0")
     assert (job.single_gpu_s, job.params_millions, job.attained_gpu_s) == (60.0, 138.0, 12.0)
     assert (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown) == (True, 2.0)
+    assert job.gpu_sharing.co_runs == (CoRun("LM", 0.6, 0.7, "V100"), CoRun("GNMT", 0.5))
     assert job.elastic is not None
     assert (job.elastic.min_gpus, job.elastic.max_gpus) == (1, 8)
     assert job.shape is not None

@@ -3,7 +3,7 @@
 Never decides who may share: that compares these predictions with every job's own limit (place/gpus.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -18,6 +18,21 @@ class GpuInterference(Protocol):
         """Speed beside `others` (names of the models that share the GPU) over speed alone, in (0, 1]; 0 where they
         do not fit into its memory together."""
         ...
+
+
+def composed(speeds: Iterable[float]) -> float:
+    """Relative speed beside several, from those beside each of them: extra time adds up, 1/speed = 1 + Σ_j (1/speed
+    beside j − 1); 0 where one of them is 0.
+
+    Equal time slices are the fixed point of this rule (pairs at ½ give 1/n for n jobs); what three jobs really do to
+    each other has not been published.
+    """
+    extra = 0.0
+    for speed in speeds:
+        if speed <= 0.0:
+            return 0.0
+        extra += 1.0 / speed - 1.0
+    return 1.0 / (1.0 + extra)
 
 
 class NoInterference:
@@ -35,9 +50,7 @@ class MeasuredInterference:
     combination ran out of memory. `default[gpu]` stands for a pair that is not known: the lower quartile of what was
     measured on that GPU, at most ½, so that an unknown neighbour is rather refused than trusted.
 
-    Composition for three and more: extra time adds up, 1/speed = 1 + Σ_j (1/speed beside j − 1). Equal time slices are
-    the fixed point of this rule (pairs at ½ give 1/n for n jobs); what three jobs really do to each other has not been
-    published. Unknown models: the nearest known one by name; unknown GPU models: `fallback_gpu`.
+    Unknown models: the nearest known one by name; unknown GPU models: `fallback_gpu`.
     """
 
     pairs: Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -55,17 +68,23 @@ class MeasuredInterference:
         key = (model, *others, gpu_model)
         known = self._answers.get(key)
         if known is None:
-            known = self._answers[key] = self._composed(model, others, self._gpu(gpu_model))
+            gpu = self.gpu_of(gpu_model)
+            known = self._answers[key] = composed([self._pair(model, other, gpu) for other in others])
         return known
 
-    def _composed(self, model: str, others: Sequence[str], gpu: str) -> float:
-        extra = 0.0
-        for other in others:
-            speed = self._pair(model, other, gpu)
-            if speed <= 0.0:
-                return 0.0
-            extra += 1.0 / speed - 1.0
-        return 1.0 / (1.0 + extra)
+    @cached_property
+    def references(self) -> tuple[str, ...]:
+        """The models measured on every GPU model, by name."""
+        return tuple(sorted(set.intersection(*(set(rows) for rows in self.pairs.values()))))
+
+    def pair(self, model: str, other: str, gpu_model: str) -> float:
+        """Relative speed of a model beside one other."""
+        return self._pair(model, other, self.gpu_of(gpu_model))
+
+    def gpu_of(self, gpu_model: str) -> str:
+        """The measured GPU model that answers for this one."""
+        wanted = canonical(gpu_model)
+        return next((gpu for gpu in self.pairs if canonical(gpu) in wanted), self.fallback_gpu)
 
     def _pair(self, model: str, other: str, gpu: str) -> float:
         table = self.pairs[gpu]
@@ -73,10 +92,6 @@ class MeasuredInterference:
         if a is None or b is None:
             return self.default[gpu]
         return table[a].get(b, self.default[gpu])
-
-    def _gpu(self, gpu_model: str) -> str:
-        wanted = canonical(gpu_model)
-        return next((gpu for gpu in self.pairs if canonical(gpu) in wanted), self.fallback_gpu)
 
     @cached_property
     def _answers(self) -> dict[tuple[str, ...], float]:

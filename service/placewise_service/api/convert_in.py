@@ -25,6 +25,7 @@ from placewise_core.commands import (
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import (
     Architecture,
+    CoRun,
     ElasticRange,
     GpuSharing,
     Job,
@@ -199,7 +200,15 @@ def resources(message: job_pb2.Resources) -> Resources:
 
 
 def _sharing(message: job_pb2.GpuSharing) -> GpuSharing:
-    return GpuSharing(message.allowed, message.max_slowdown or _NO_SHARING.max_slowdown)
+    return GpuSharing(
+        message.allowed,
+        message.max_slowdown or _NO_SHARING.max_slowdown,
+        tuple([_co_run(co_run) for co_run in message.co_runs]) if message.co_runs else (),
+    )
+
+
+def _co_run(message: job_pb2.CoRun) -> CoRun:
+    return CoRun(message.model, message.relative_speed, message.neighbour_relative_speed, message.gpu_model)
 
 
 def _subtask(message: job_pb2.Subtask) -> Subtask:

@@ -26,13 +26,22 @@ from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load
 from placewise_service.model.ldwp import LDWP_REPORT
 from placewise_service.model.policy import POLICY_REPORT
 from placewise_service.model.reward import REWARD_REPORT
+from placewise_service.model.sharing import SHARING_REPORT
 from placewise_service.model.stdm import STDM_REPORT
 
 app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
 
 _KEPT = (".onnx", ".json", ".md")
 # Reports of training runs and documents of fits: what they say of seeds, data and figures goes into the manifest.
-_REPORTS = (REWARD_REPORT, POLICY_REPORT, STDM_REPORT, LDWP_REPORT, "throughput.json", "capability.json")
+_REPORTS = (
+    REWARD_REPORT,
+    POLICY_REPORT,
+    STDM_REPORT,
+    SHARING_REPORT,
+    LDWP_REPORT,
+    "throughput.json",
+    "capability.json",
+)
 DirectoryArgument = Annotated[Path, typer.Argument(help="Bundle directory.", file_okay=False)]
 
 

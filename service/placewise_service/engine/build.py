@@ -23,6 +23,7 @@ from placewise_core.place.registry import (
     search_policy,
 )
 from placewise_core.place.tables import packaged_tables
+from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_service.declog.sink import DecisionSink
@@ -48,7 +49,7 @@ def build_engine(
 ) -> Engine:
     """An engine on `store`, ready to be started. Raises BundleError if the bundle cannot be used."""
     tables = packaged_tables()
-    served = _Served(placement_policies(tables))
+    served = _Served(placement_policies(tables), InterferenceSource(tables.interference))
     registry = BundleRegistry(bundles, bundle, on_activate=served.use)
     served.use(registry.bundle)
     common = Common(
@@ -65,7 +66,7 @@ def build_engine(
         placer=Placer(
             served.placement,
             served.placement[options.fallback_policy],
-            tables.interference,
+            served.interference,
             served,
             observe_share=options.observe_share,
             monotonic_s=clock.monotonic_s,
@@ -79,8 +80,9 @@ def build_engine(
 class _Served:
     """The policies in force. `use` runs to its end on the event loop, so a request sees the old bundle or the new."""
 
-    def __init__(self, placement: dict[str, PlacementPolicy]) -> None:
+    def __init__(self, placement: dict[str, PlacementPolicy], interference: InterferenceSource) -> None:
         self.placement = placement
+        self.interference = interference
         self.admission: dict[str, AdmissionPolicy] = {}
         self.partition: dict[str, PartitionPolicy] = {}
         self.subtasks = SubtaskScheduler()
@@ -97,6 +99,7 @@ class _Served:
         self.admission.update(admission_policies(throughput))
         self.partition[partition.name] = partition
         self.subtasks.metrics_of = metrics_source(bundle.stdm)
+        self.interference.completer = bundle.sharing
         self._use_nets(bundle)
 
     def _use_nets(self, bundle: Bundle) -> None:

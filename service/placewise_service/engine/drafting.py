@@ -20,7 +20,8 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place import explore, neighbours, why
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
-from placewise_core.speed.interference import GpuInterference
+from placewise_core.speed.completed_interference import InterferenceSource
+from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice
 from placewise_service.engine.gang import held, with_groups
@@ -46,6 +47,7 @@ class Draft:
     version: int = 0
     answers: dict[JobId, JobDecision] = field(default_factory=dict)
     unpredicted: tuple[RunningJob, Proposal] | None = None
+    interference: GpuInterference = field(default_factory=NoInterference)
     holds: list[RunningJob] = field(default_factory=list)
     expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
     propensity: float = 1.0
@@ -65,7 +67,7 @@ class Placer:
 
     policies: Mapping[str, PlacementPolicy]
     fallback: PlacementPolicy
-    interference: GpuInterference
+    interference: InterferenceSource
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
     encoder: Encoder = field(default_factory=Encoder)
     observe_share: float = 0.0
@@ -85,7 +87,7 @@ class Placer:
         What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, where the time is up before the last job's turn.
         """
-        draft = Draft(decision_id, view.version)
+        draft = Draft(decision_id, view.version, interference=context.interference)
         # A dry run asks "where would it go": as though it held nothing yet.
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
@@ -169,7 +171,7 @@ class Placer:
         if draft.unpredicted is None:
             return
         (running, proposal), draft.unpredicted = draft.unpredicted, None
-        prediction = neighbours.predict(running.job, proposal.assignments, view, self.interference, self.solo_speed)
+        prediction = neighbours.predict(running.job, proposal.assignments, view, draft.interference, self.solo_speed)
         draft.answers[running.job.id] = JobDecision(
             job_id=running.job.id,
             outcome=Outcome.PLACED,

@@ -133,7 +133,7 @@ class Placing:
             randomness=seed,
             deadline_s=asked.deadline_s,
             is_explaining=command.is_explaining,
-            interference=self.placer.interference,
+            interference=self.placer.interference.of(live.view.co_runs, command.jobs),
         )
         draft = self.placer.draft(command, live.view, policy, context, uuid7(), running)
         draft.seed = seed

@@ -9,6 +9,7 @@ from placewise_core.commands import JobEvent, JobEventKind
 from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_core.job import Job
+from placewise_core.speed.co_runs import rows_of
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.observed import completed
@@ -81,14 +82,17 @@ class Reporter:
         return learned
 
     async def _profile(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> list[Event]:
-        """Metrics of subtasks that a job's description gives serve all subtasks of their kind from then on."""
+        """Metrics of subtasks that a job's description gives serve all subtasks of their kind from then on; co-runs,
+        all jobs of their model."""
+        described = [event.job for event in events if event.job is not None]
         given: dict[str, dict[str, float]] = {}
-        for event in events:
-            for subtask in event.job.subtasks if event.job is not None else ():
-                if subtask.kind and subtask.profile:
-                    given.setdefault(subtask.kind, {}).update(subtask.profile)
+        for subtask in [subtask for job in described for subtask in job.subtasks]:
+            if subtask.kind and subtask.profile:
+                given.setdefault(subtask.kind, {}).update(subtask.profile)
         known = live.view.subtask_profiles
         news = {kind: row for kind, row in given.items() if row.items() - known.get(kind, {}).items()}
+        co_runs, book = rows_of((job.model, job.gpu_sharing.co_runs) for job in described), live.view.co_runs
+        news |= {kind: row for kind, row in co_runs.items() if row.items() - book.row(kind).items()}
         return [await self._store.profile_subtask(cluster, kind, row) for kind, row in news.items()]
 
 

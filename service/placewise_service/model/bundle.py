@@ -14,6 +14,7 @@ from placewise_service.model.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
 from placewise_service.model.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
 from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_service.model.session import ModelError
+from placewise_service.model.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime
 from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
 
 Net = TypeVar("Net")
@@ -53,6 +54,7 @@ class Bundle:
     policy: PolicyRuntime | None = None
     stdm: StdmRuntime | None = None
     ldwp: LdwpRuntime | None = None
+    sharing: SharingRuntime | None = None
 
     @property
     def name(self) -> str:
@@ -85,13 +87,14 @@ def load(directory: Path) -> Bundle:
         policy=nets.load(PolicyRuntime.load, POLICY_REPORT, *POLICY_GRAPHS),
         stdm=nets.load(StdmRuntime.load, STDM_REPORT, STDM_MODEL),
         ldwp=nets.load(LdwpRuntime.load, LDWP_REPORT, LDWP_MODEL),
+        sharing=nets.load(SharingRuntime.load, SHARING_REPORT, SHARING_MODEL),
     )
 
 
 def schema_of(files: Iterable[str]) -> str:
     """Hash of the feature tables that the nets among these files read, as this version encodes them; "" for none.
 
-    The completion of subtask metrics and LDWP's net read no tokens: they name their columns themselves."""
+    The completions and LDWP's net read no tokens: they name their columns themselves."""
     models = sorted({_READERS[file] for file in files if file in _READERS})
     return str(feature_schema(*models)["hash"]) if models else ""
 

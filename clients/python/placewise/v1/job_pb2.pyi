@@ -31,12 +31,26 @@ class Resources(_message.Message):
     def __init__(self, cpu_cores: _Optional[float] = ..., gpus: _Optional[float] = ..., memory_gib: _Optional[float] = ..., gpu_memory_gib: _Optional[float] = ..., network_gbps: _Optional[float] = ..., extended: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class GpuSharing(_message.Message):
-    __slots__ = ("allowed", "max_slowdown")
+    __slots__ = ("allowed", "max_slowdown", "co_runs")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     MAX_SLOWDOWN_FIELD_NUMBER: _ClassVar[int]
+    CO_RUNS_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     max_slowdown: float
-    def __init__(self, allowed: bool = ..., max_slowdown: _Optional[float] = ...) -> None: ...
+    co_runs: _containers.RepeatedCompositeFieldContainer[CoRun]
+    def __init__(self, allowed: bool = ..., max_slowdown: _Optional[float] = ..., co_runs: _Optional[_Iterable[_Union[CoRun, _Mapping]]] = ...) -> None: ...
+
+class CoRun(_message.Message):
+    __slots__ = ("model", "relative_speed", "neighbour_relative_speed", "gpu_model")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBOUR_RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    relative_speed: float
+    neighbour_relative_speed: float
+    gpu_model: str
+    def __init__(self, model: _Optional[str] = ..., relative_speed: _Optional[float] = ..., neighbour_relative_speed: _Optional[float] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
     __slots__ = ("role", "count", "demand", "max_per_node", "gpu_model", "node_selector")

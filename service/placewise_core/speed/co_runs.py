@@ -1,0 +1,137 @@
+"""Co-runs that a site measured: what is known of one cluster, by model, and how the store keeps it. Predicts nothing.
+
+They come from two places: jobs that run bring theirs, and the store keeps, as it keeps subtask profiles, those of jobs
+that an event described. Both speak of models, not of jobs: what was measured of one job goes for the next of its model.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from placewise_core.frozen import frozen
+from placewise_core.job import CoRun, Job
+from placewise_core.speed.model_names import canonical
+
+# Rows of co-runs lie in the store's map of subtask profiles, under kinds that no subtask can have: names of kinds are
+# printable (validate.py).
+_SEPARATOR = "\x1f"
+_PREFIX = f"{_SEPARATOR}co-runs{_SEPARATOR}"
+_OWN, _NEIGHBOUR = "own", "neighbour"
+
+Rows = Mapping[str, Mapping[str, float]]
+Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that model's co-runs
+
+
+@frozen
+class PairSpeeds:
+    """Relative speeds of a pair: of the model asked about, and of the other; 0 where that was not measured."""
+
+    own: float
+    neighbour: float
+
+
+def is_row(kind: str) -> bool:
+    """True for a row of co-runs among rows of subtask profiles."""
+    return kind.startswith(_PREFIX)
+
+
+def rows_of(told: Iterable[Told]) -> dict[str, dict[str, float]]:
+    """Co-runs as rows of the store: by model, values by neighbour, GPU model and whose speed it is."""
+    rows: dict[str, dict[str, float]] = {}
+    for model, co_runs in told:
+        for co_run in co_runs:
+            rows.setdefault(_PREFIX + canonical(model), {}).update(_cells(co_run))
+    return rows
+
+
+def _cells(co_run: CoRun) -> Iterator[tuple[str, float]]:
+    at = f"{canonical(co_run.model)}{_SEPARATOR}{canonical(co_run.gpu_model)}{_SEPARATOR}"
+    yield at + _OWN, co_run.relative_speed
+    if co_run.neighbour_relative_speed > 0:
+        yield at + _NEIGHBOUR, co_run.neighbour_relative_speed
+
+
+class KnownCoRuns:
+    """Measured pairs by canonical model name, each seen from both sides. Nobody changes it."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._of: dict[str, dict[tuple[str, str], PairSpeeds]] = {}
+        for kind, row in rows.items():
+            self._read(kind.removeprefix(_PREFIX), row)
+        for model, pairs in [(model, dict(pairs)) for model, pairs in self._of.items()]:
+            for (other, gpu), speeds in pairs.items():
+                if speeds.neighbour > 0:
+                    self._of.setdefault(other, {}).setdefault((model, gpu), PairSpeeds(speeds.neighbour, speeds.own))
+
+    def _read(self, model: str, row: Mapping[str, float]) -> None:
+        pairs = self._of.setdefault(model, {})
+        for key in row:
+            at, _, whose = key.rpartition(_SEPARATOR)
+            if whose == _OWN:
+                other, _, gpu = at.partition(_SEPARATOR)
+                pairs[other, gpu] = PairSpeeds(row[key], row.get(f"{at}{_SEPARATOR}{_NEIGHBOUR}", 0.0))
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def of(self, model: str, gpu: str) -> dict[str, PairSpeeds]:
+        """Pairs of a model by the other one, all names canonical, on a GPU model: what was measured on it stands before
+        what goes for any."""
+        found: dict[str, PairSpeeds] = {}
+        for (other, measured_on), speeds in self._of.get(model, {}).items():
+            if not measured_on:
+                found.setdefault(other, speeds)
+            elif measured_on in gpu or (gpu and gpu in measured_on):  # "v100" of "teslav100sxm216gb", or the reverse
+                found[other] = speeds
+        return found
+
+
+class CoRunBook:
+    """What is known of one cluster now: rows of the store, and co-runs that its jobs bring."""
+
+    def __init__(self, rows: Rows, jobs: Iterable[Job]) -> None:
+        self._rows = {kind: dict(row) for kind, row in rows.items() if is_row(kind)}
+        # Jobs of one series bring the same: what is known changes with the first and with the last of them.
+        self._brought: Counter[Told] = Counter(_told(job) for job in jobs if job.gpu_sharing.co_runs)
+        self._known: KnownCoRuns | None = None
+
+    def row(self, kind: str) -> Mapping[str, float]:
+        """What the store knows of a model."""
+        return self._rows.get(kind, {})
+
+    def learn(self, kind: str, row: Mapping[str, float]) -> None:
+        """Takes over what the store has learned."""
+        self._rows.setdefault(kind, {}).update(row)
+        self._known = None
+
+    def add(self, job: Job) -> None:
+        """A job with co-runs runs now."""
+        told = _told(job)
+        self._brought[told] += 1
+        if self._brought[told] == 1:
+            self._known = None
+
+    def remove(self, job: Job) -> None:
+        """The inverse of add."""
+        told = _told(job)
+        self._brought[told] -= 1
+        if not self._brought[told]:
+            del self._brought[told]
+            self._known = None
+
+    def known(self, jobs: Iterable[Job]) -> KnownCoRuns:
+        """All of it, and what these jobs bring; the same object while nothing is new."""
+        news = [_told(job) for job in jobs if job.gpu_sharing.co_runs and _told(job) not in self._brought]
+        if news:
+            return KnownCoRuns(_merged(self._rows, rows_of([*self._brought, *news])))
+        if self._known is None:
+            self._known = KnownCoRuns(_merged(self._rows, rows_of(self._brought)))
+        return self._known
+
+
+def _told(job: Job) -> Told:
+    return job.model, job.gpu_sharing.co_runs
+
+
+def _merged(one: Rows, other: Rows) -> Rows:
+    """Rows with the values of both; the other's stand."""
+    return {kind: {**one.get(kind, {}), **other.get(kind, {})} for kind in (*one, *other)}

@@ -1,0 +1,111 @@
+"""Slowdowns where a site has measured some pairs: those as they are, the rest of a model's row completed by a net.
+
+Knows no net: a completion is handed in. Where there is none, or nothing to complete from, the packaged table answers.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.job import Job
+from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns
+from placewise_core.speed.interference import GpuInterference, MeasuredInterference, composed
+from placewise_core.speed.model_names import canonical, nearest
+from placewise_core.speed.sharing_row import known_row, prior_row, square_of
+from placewise_core.view_arrays import FloatArray
+
+
+class RowCompleter(Protocol):
+    """A learned completion of a model's row (sharing_row.columns_of). Must not raise."""
+
+    def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
+        """(C,) relative speeds from what would be assumed, (C,), and what was measured, (C,) with NaN for holes; None
+        where it cannot say."""
+        ...
+
+
+class CompletedInterference:
+    """GpuInterference of a site that has measured: a pair it has measured; else the pair from the completed row of one
+    of the two, or of both; else the table, which knows by name.
+
+    `known` may not change. Three and more are composed as the table's are.
+    """
+
+    def __init__(self, table: MeasuredInterference, known: KnownCoRuns, completer: RowCompleter | None) -> None:
+        self._table = table
+        self._known = known
+        self._completer = completer
+        self._answers: dict[tuple[str, ...], float] = {}
+        self._rows: dict[tuple[str, str], FloatArray | None] = {}
+
+    def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        if not others:
+            return 1.0
+        key = (model, *others, gpu_model)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = composed([self._pair(model, other, gpu_model) for other in others])
+        return found
+
+    def _pair(self, model: str, other: str, gpu_model: str) -> float:
+        a, b, gpu = canonical(model), canonical(other), canonical(gpu_model)
+        measured = self._known.of(a, gpu).get(b)
+        if measured is not None:
+            return min(1.0, measured.own)
+        completed = self._completed(a, b, gpu)
+        return self._table.pair(model, other, gpu_model) if completed is None else completed
+
+    def _completed(self, a: str, b: str, gpu: str) -> float | None:
+        """Speed of `a` beside `b` from the rows of either: where the other is a reference model, else where it is like
+        one; the mean where both rows say so."""
+        found: dict[bool, list[float]] = {True: [], False: []}
+        count = len(self._table.references)
+        for model, other, first in ((a, b, 0), (b, a, count)):
+            row = self._row(model, gpu)
+            if row is None:
+                continue
+            if model == other:
+                return float(row[-1])
+            like = nearest(other, self._table.references)
+            if like is not None:
+                found[like == other].append(float(row[first + self._table.references.index(like)]))
+        speeds = found[True] or found[False]
+        return sum(speeds) / len(speeds) if speeds else None
+
+    def _row(self, model: str, gpu: str) -> FloatArray | None:
+        """The model's completed row on a GPU model; None where nothing measured bears on it."""
+        key = (model, gpu)
+        if key not in self._rows:
+            self._rows[key] = self._complete(model, gpu)
+        return self._rows[key]
+
+    def _complete(self, model: str, gpu: str) -> FloatArray | None:
+        if self._completer is None:
+            return None
+        names = self._table.references
+        known = known_row(names, model, self._known.of(model, gpu))
+        if np.isnan(known).all():
+            return None
+        like = nearest(model, names)
+        prior = prior_row(square_of(self._table, self._table.gpu_of(gpu)), None if like is None else names.index(like))
+        return self._completer.complete(prior, known)
+
+
+class InterferenceSource:
+    """What predicts slowdowns for one request: the table, and what is measured and completed beyond it. `completer` is
+    that of the bundle in force."""
+
+    def __init__(self, table: MeasuredInterference, completer: RowCompleter | None = None) -> None:
+        self.table = table
+        self.completer = completer
+        self._last: tuple[KnownCoRuns, RowCompleter | None, CompletedInterference] | None = None
+
+    def of(self, book: CoRunBook, jobs: Iterable[Job]) -> GpuInterference:
+        """For jobs about to be placed on the cluster whose co-runs are in `book`."""
+        known = book.known(jobs)
+        if not known:
+            return self.table
+        if self._last is None or self._last[0] is not known or self._last[1] is not self.completer:
+            self._last = (known, self.completer, CompletedInterference(self.table, known, self.completer))
+        return self._last[2]

@@ -1,0 +1,191 @@
+"""Co-runs that a site measured: how they are kept, and in which order what is known answers for a pair."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.fakes.place_cases import node, running, view_of
+
+from placewise_core.events import ClusterRecords, Event, SubtaskProfiled
+from placewise_core.job import CoRun, GpuSharing, Job, JobId
+from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns, is_row, rows_of
+from placewise_core.speed.completed_interference import CompletedInterference, InterferenceSource
+from placewise_core.speed.interference import MeasuredInterference
+from placewise_core.speed.sharing_row import columns_of, known_row, prior_row, square_of
+from placewise_core.view import ClusterView
+from placewise_core.view_arrays import FloatArray
+
+TABLE = MeasuredInterference.from_table(
+    {
+        "pairs": {
+            "K80": {"lm": {"lm": 0.5, "resnet50": 0.6}, "resnet50": {"lm": 0.4, "resnet50": 0.45}},
+            "V100": {"lm": {"lm": 0.7, "resnet50": 0.6}, "resnet50": {"lm": 0.8, "resnet50": 0.5}},
+        },
+        "default": {"K80": 0.3, "V100": 0.35},
+        "fallback_gpu": "V100",
+    }
+)
+
+
+class Fixed:
+    """Completes every row with one value, and remembers what it was given."""
+
+    def __init__(self, value: float | None) -> None:
+        self.value = value
+        self.given: list[tuple[FloatArray, FloatArray]] = []
+
+    def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
+        self.given.append((prior, known))
+        return None if self.value is None else np.where(np.isnan(known), self.value, known)
+
+
+def known(**co_runs: Sequence[CoRun]) -> KnownCoRuns:
+    return KnownCoRuns(rows_of((model, tuple(several)) for model, several in co_runs.items()))
+
+
+def job_of(model: str, *co_runs: CoRun, name: str = "j") -> Job:
+    return Job(JobId(name), model=model, gpu_sharing=GpuSharing(True, 2.0, co_runs))
+
+
+def test_columns_and_rows_agree() -> None:
+    assert columns_of(TABLE.references) == ("own:lm", "own:resnet50", "other:lm", "other:resnet50", "itself")
+    square = square_of(TABLE, "V100")
+    np.testing.assert_allclose(prior_row(square, 0), [0.7, 0.6, 0.7, 0.8, 0.7])
+    np.testing.assert_allclose(prior_row(square, None), [0.75, 0.55, 0.65, 0.65, 0.6])
+    pairs = known(new=[CoRun("LM", 0.9, 0.2), CoRun("new", 0.4)]).of("new", "v100")
+    np.testing.assert_allclose(known_row(TABLE.references, "new", pairs), [0.9, np.nan, 0.2, np.nan, 0.4])
+
+
+def test_a_pair_is_known_from_both_sides_and_on_the_gpu_it_was_measured_on() -> None:
+    told = known(new=[CoRun("Res-Net 50", 0.9, 0.8), CoRun("resnet50", 0.5, 0.4, "V100")])
+    assert told.of("new", "teslak80") == {"resnet50": told.of("new", "k80")["resnet50"]}
+    assert told.of("new", "k80")["resnet50"].own == 0.9
+    assert told.of("new", "teslav100sxm216gb")["resnet50"].own == 0.5
+    assert told.of("resnet50", "teslav100sxm216gb")["new"].own == 0.4
+    assert known(new=[CoRun("lm", 0.9)]).of("lm", "v100") == {}, "the other's speed was not measured"
+    assert known(new=[CoRun("lm", 0.9, 0.8, "Tesla V100")]).of("new", "v100"), "a node may name its GPU in fewer words"
+    assert known(new=[CoRun("lm", 0.9, 0.8, "V100")]).of("new", "") == {}
+
+
+@pytest.mark.parametrize(
+    ("pair", "speed"),
+    [
+        (("new", "lm"), 0.9),  # measured
+        (("lm", "new"), 0.8),  # measured, seen from the other
+        (("new", "resnet50"), 0.65),  # completed
+        (("resnet50", "new"), 0.65),
+        (("new", "resnet101"), 0.65),  # completed, beside what is like resnet50
+        (("new", "new"), 0.65),
+        (("new", "mystery"), 0.35),  # nothing is like it: the careful default
+        (("mystery", "new"), 0.35),
+        (("resnet50", "lm"), 0.8),  # the table
+        (("resnet101", "lm"), 0.8),  # the nearest name
+    ],
+)
+def test_who_answers_for_a_pair(pair: tuple[str, str], speed: float) -> None:
+    told = known(new=[CoRun("lm", 0.9, 0.8)])
+    found = CompletedInterference(TABLE, told, Fixed(0.65))
+    for _ in range(2):  # and from memory
+        assert found.relative_speed(pair[0], [pair[1]], "V100") == pytest.approx(speed)
+
+
+def test_rows_of_both_agree_on_their_mean_and_a_named_reference_counts_more_than_a_likeness() -> None:
+    class Own(Fixed):
+        """The model's own speeds are 0.8, the others' 0.4."""
+
+        def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
+            return np.array([0.8, 0.8, 0.4, 0.4, 0.1])
+
+    both = known(resnet101=[CoRun("lm", 0.9)], resnet18=[CoRun("lm", 0.9)])
+    found = CompletedInterference(TABLE, both, Own(None))
+    assert found.relative_speed("resnet101", ["resnet18"], "V100") == pytest.approx(0.6)
+    assert found.relative_speed("resnet101", ["resnet50"], "V100") == pytest.approx(0.8)
+    one = CompletedInterference(TABLE, known(resnet50=[CoRun("lm", 0.9)], odd=[CoRun("lm", 0.9)]), Own(None))
+    assert one.relative_speed("resnet50", ["odd"], "V100") == pytest.approx(0.4), "odd's row names resnet50"
+
+
+def test_what_is_completed_starts_from_the_table_of_the_gpu() -> None:
+    completer = Fixed(0.65)
+    found = CompletedInterference(TABLE, known(new=[CoRun("lm", 0.9)]), completer)
+    for gpu in ("Tesla-K80", "H100"):
+        found.relative_speed("new", ["resnet50"], gpu)
+    np.testing.assert_allclose(completer.given[0][0], prior_row(square_of(TABLE, "K80"), None))
+    np.testing.assert_allclose(completer.given[1][0], prior_row(square_of(TABLE, "V100"), None))
+
+
+@pytest.mark.parametrize("completer", [None, Fixed(None)])
+def test_without_a_completion_what_was_measured_still_counts(completer: Fixed | None) -> None:
+    found = CompletedInterference(TABLE, known(new=[CoRun("lm", 1.02, 0.8)]), completer)
+    assert found.relative_speed("new", ["lm"], "V100") == 1.0, "faster in company is noise"
+    assert found.relative_speed("new", ["resnet50"], "V100") == pytest.approx(0.35)
+    assert found.relative_speed("new", ["lm", "mystery"], "V100") == pytest.approx(1 / (1 + 1 / 0.35 - 1))
+
+
+def test_co_runs_beside_no_reference_complete_nothing() -> None:
+    completer = Fixed(0.65)
+    found = CompletedInterference(TABLE, known(new=[CoRun("odd", 0.9, 0.8)]), completer)
+    assert found.relative_speed("new", ["odd"], "V100") == pytest.approx(0.9)
+    assert found.relative_speed("new", ["lm"], "V100") == pytest.approx(0.35)
+    assert not completer.given
+
+
+def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
+    book = CoRunBook({}, ())
+    assert not book.known([job_of("lm")])
+    series = [job_of("new", CoRun("lm", 0.9), name=f"j{i}") for i in range(3)]
+    assert book.known(series).of("new", "")["lm"].own == 0.9
+    assert not book.known(()), "what was asked for once is not kept"
+    book.add(series[0])
+    known_now = book.known(())
+    assert known_now.of("new", "")["lm"].own == 0.9
+    book.add(series[1])
+    assert book.known([series[2]]) is known_now
+    book.remove(series[0])
+    assert book.known(()) is known_now
+    book.remove(series[1])
+    assert not book.known(())
+
+
+def test_a_request_stands_before_the_store_and_leaves_the_rest_of_it() -> None:
+    stored = rows_of([("new", (CoRun("lm", 0.9, 0.8), CoRun("vgg", 0.3)))])
+    book = CoRunBook({**stored, "decode": {"sm": 0.5}}, ())
+    told = book.known([job_of("New", CoRun("LM", 0.5))]).of("new", "")
+    assert (told["lm"].own, told["lm"].neighbour, told["vgg"].own) == (0.5, 0.8, 0.3)
+    assert set(book.known(()).of("decode", "")) == set()
+
+
+def test_the_source_answers_by_name_until_something_is_known() -> None:
+    source = InterferenceSource(TABLE, Fixed(0.65))
+    book = CoRunBook({}, ())
+    assert source.of(book, [job_of("new")]) is TABLE
+    book.learn(*next(iter(rows_of([("new", (CoRun("lm", 0.9),))]).items())))
+    first = source.of(book, ())
+    assert first.relative_speed("new", ["resnet50"], "V100") == pytest.approx(0.65)
+    assert source.of(book, [job_of("other")]) is first
+    source.completer = None  # another bundle
+    assert source.of(book, ()).relative_speed("new", ["resnet50"], "V100") == pytest.approx(0.35)
+
+
+def test_a_view_knows_the_co_runs_of_its_jobs_and_of_the_store() -> None:
+    sharing = GpuSharing(True, 2.0, (CoRun("lm", 0.9, 0.8),))
+    row = rows_of([("stored", (CoRun("lm", 0.7),))])
+    view = view_of([node("a", gpus=2)])
+    assert not view.co_runs.known(())
+    job = running("r", "a", [0], model="new", gpu_sharing=sharing)
+    view.add_job(job)
+    view.add_job(job)  # as the store repeats it
+    view.add_job(replace(job, job=replace(job.job, model="newer")))  # and with another description
+    assert set(view.co_runs.known(()).of("new", "")) == set()
+    assert view.co_runs.known(()).of("newer", "")["lm"].own == 0.9
+    assert not view.emptied().co_runs.known(())
+    view.remove_job(job.id)
+    assert not view.co_runs.known(())
+    for kind, metrics in row.items():
+        assert is_row(kind)
+        view.apply(Event(view.version + 1, view.epoch, SubtaskProfiled(kind, metrics)))
+    assert view.co_runs.known(()).of("stored", "")["lm"].own == 0.7
+    assert not view.subtask_profiles
+    again = ClusterView(ClusterRecords("c", 1, "e", jobs=(job,), subtask_profiles=row))
+    assert {*again.co_runs.known(()).of("lm", "")} == {"new"}
+    assert again.co_runs.known(()).of("stored", "")["lm"].own == 0.7
