@@ -13,7 +13,7 @@ from placewise_core.job import NodeId, Resources, Role
 from placewise_service.engine import views
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.memory import MemoryStore
-from placewise_service.state.store import ReserveRequest
+from placewise_service.state.store import Reserved, ReserveRequest
 
 
 def _running(name: str, gpu: int) -> RunningJob:
@@ -116,5 +116,31 @@ async def test_a_decision_that_waits_for_the_tail_ends_its_rest(monkeypatch: pyt
             async with asyncio.timeout(5.0):
                 while name not in live.view.jobs:
                     await live.changed(1.0)
+    finally:
+        await opened.close()
+
+
+async def test_the_tail_is_in_the_way_of_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_PACE_S", 60.0)
+    monkeypatch.setattr(views, "_QUIET_PACE_S", 0.0)
+    store = MemoryStore(ManualClock(1000.0))
+    await store.report_nodes("c", [make_node("n0")], full=True)
+    opened = Views(store, ManualClock(1000.0), stale_telemetry_after_s=90.0)
+    try:
+        live = await opened.get("c")
+        await asyncio.sleep(0.01)  # its tail waits for events
+        job, version = _running("a", 0), live.view.version
+        live.assume([job])
+        result = await store.reserve("c", ReserveRequest((job,), ttl_s=60.0))
+        await asyncio.sleep(0.01)
+        assert live.view.version == version, "the tail has heard of it, but the decision is not answered yet"
+        assert isinstance(result, Reserved)
+        live.settle([job], is_held=True)
+        live.apply([result.event])
+        await store.reserve("c", ReserveRequest((_running("b", 1),), ttl_s=60.0))
+        async with asyncio.timeout(5.0):
+            while "b" not in live.view.jobs:
+                await live.changed(1.0)
+        assert live.view.free_gpus()[0] == 2
     finally:
         await opened.close()

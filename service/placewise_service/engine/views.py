@@ -82,7 +82,7 @@ class LiveView:
         """Follows the store until the cluster is deleted. Outlives every failure of the store."""
         while True:
             try:
-                async for position, events in self._store.tail(self.cluster, self._position, self._version):
+                async for position, events in self._store.tail(self.cluster, self._position, self._applied):
                     self._position = position
                     self._heard()
                     self.apply(events)
@@ -94,7 +94,11 @@ class LiveView:
             if not await self._reload():
                 return
 
-    def _version(self) -> int:
+    async def _applied(self) -> int:
+        """The view's version, once a decision under way is answered: Redis tells the tail of a reservation before it
+        answers whoever made it, who is not to wait until the tail has read what the view has already."""
+        if self._assumed:
+            await self._rest(_PACE_S)
         return self.view.version
 
     async def _reload(self) -> bool:

@@ -38,6 +38,7 @@ from placewise_service.state.store import (
     BundleChoice,
     Conflict,
     JobReport,
+    Known,
     Repeated,
     ReportResult,
     Reserved,
@@ -157,7 +158,7 @@ class MemoryStore:
         return records, f"{state.life}:{state.version}"
 
     async def tail(
-        self, cluster: str, position: str, known: Callable[[], int] = no_version
+        self, cluster: str, position: str, known: Known = no_version
     ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
         life, _, seen = position.partition(":")
         version = int(seen)
@@ -169,7 +170,8 @@ class MemoryStore:
                 raise StaleSnapshotError("the events after this position are gone; load the cluster again")
             events = state.events[version - state.trimmed :]
             version += len(events)
-            yield f"{life}:{version}", [event for event in events if event.version > known()]
+            applied = await known() if events else 0
+            yield f"{life}:{version}", [event for event in events if event.version > applied]
             if events and isinstance(events[-1].change, ClusterDeleted):
                 return
             if version == state.version:

@@ -37,6 +37,7 @@ from placewise_service.state.store import (
     BundleChoice,
     Conflict,
     JobReport,
+    Known,
     Repeated,
     ReportResult,
     Reserved,
@@ -80,7 +81,7 @@ class RedisStore:
             return records_from(cluster, reply) if reply is not None else None
 
     def tail(
-        self, cluster: str, position: str, known: Callable[[], int] = no_version
+        self, cluster: str, position: str, known: Known = no_version
     ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
         return tail(self._client.unbounded, cluster, position, self._block_ms, known)
 

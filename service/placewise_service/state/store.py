@@ -5,7 +5,7 @@ that replicas with different clocks agree on expiry. Any method raises StateUnav
 answer; a mutation that raised may or may not have happened, and is safe to repeat with the same ids.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
@@ -101,7 +101,10 @@ class BundleChoice:
     shadow: str = ""
 
 
-def no_version() -> int:
+Known = Callable[[], Awaitable[int]]
+
+
+async def no_version() -> int:
     """What a tail knows that has applied nothing itself."""
     return 0
 
@@ -122,10 +125,11 @@ class StateStore(Protocol):
         ...
 
     def tail(
-        self, cluster: str, position: str, known: Callable[[], int] = no_version
+        self, cluster: str, position: str, known: Known = no_version
     ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
         """Batches of later events with the position after each; an empty batch at least once a second tells that the
-        store is alive. Events up to version `known()` may be left out: a replica has applied its own already.
+        store is alive. Events up to the version that `known` gives when some have come may be left out: a replica has
+        applied its own already.
         Ends with StateUnavailableError, or with StaleSnapshotError when the stream was trimmed past `position` (load
         again)."""
         ...

@@ -1,6 +1,6 @@
 """Follows a cluster's event stream. Never skips, repeats or mixes histories: it stops with an error instead."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_core.events import ClusterDeleted, Event
@@ -9,6 +9,7 @@ from placewise_service.state.connection import Client
 from placewise_service.state.errors import redis_meant
 from placewise_service.state.keys import ClusterKeys, keys_of
 from placewise_service.state.records import position_of
+from placewise_service.state.store import Known
 
 _BATCH = 256
 # Idle rounds in which the server counts further than the stream shows, before it is taken for one left behind.
@@ -16,7 +17,7 @@ _BEHIND_ROUNDS = 3
 
 
 async def tail(
-    client: Client, cluster: str, position: str, block_ms: int, known: Callable[[], int]
+    client: Client, cluster: str, position: str, block_ms: int, known: Known
 ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
     """As StateStore.tail. Yields an empty batch every `block_ms` in which nothing happened."""
     keys = keys_of(cluster)
@@ -31,7 +32,7 @@ async def tail(
                 "XREAD", "COUNT", _BATCH, "BLOCK", block_ms, "STREAMS", keys.events, last
             )
             if reply:
-                events, last = await _decoded(reply[0][1], life, last, known())
+                events, last = await _decoded(reply[0][1], life, last, await known())
                 behind = 0
             else:
                 events = []
