@@ -180,6 +180,18 @@ def test_a_count_of_epochs_tells_nothing_of_the_length() -> None:
         assert changed.samples == job.samples
 
 
+def test_large_clusters_take_their_share_and_leave_the_others_as_they_are() -> None:
+    usual = [situation(seed, 5) for seed in range(60)]
+    mixed = [situation(seed, 5, large_share=0.5) for seed in range(60)]
+    large = [drawn for drawn in mixed if len(drawn.nodes) > 12]
+    assert max(len(drawn.nodes) for drawn in usual) <= 12
+    assert 20 <= len(large) <= 40
+    assert max(len(drawn.nodes) for drawn in large) > 28
+    assert {drawn.workload.most_tasks for drawn in large} == {5, 8, 10}
+    for before, after in zip(usual, mixed, strict=True):
+        assert len(after.nodes) > 12 or after.workload == before.workload
+
+
 @pytest.mark.slow
 def test_training_runs_resumes_exports_and_serves(tmp_path: Path) -> None:
     args = replace(TINY, out=tmp_path, method="imitate+ppo", tasks=120, warm_share=0.5, validate_every=1)
@@ -191,7 +203,8 @@ def test_training_runs_resumes_exports_and_serves(tmp_path: Path) -> None:
     export_policy(tmp_path, tmp_path / "bundle")
     written = json.loads((tmp_path / "bundle" / "policy.json").read_text("utf-8"))
     assert written["parity"] <= 1e-5
-    assert "Limits" in card(written)
+    assert "2 to 12 nodes" in card(written)
+    assert "2 to 32 nodes" in card({**written, "args": {**written["args"], "large_share": 0.5}})
     assert Bundle(tmp_path / "bundle").policy("harmony").name == "harmony"
 
     longer = train(replace(args, tasks=200, resume=True))
