@@ -21,7 +21,8 @@ _LIMITS = """
 ## Limits
 
 * Trained on clusters of 2 to {nodes} nodes with 2 to 8 GPUs each and gangs of at most {tasks} workers, on the `train`
-  truths with fabrics and input costs drawn per simulation. Larger clusters are looked at through a shortlist of 32 nodes.
+  truths with fabrics and input costs drawn per simulation. Larger clusters are looked at through a shortlist of 32
+  nodes.
 * How fast the network is can only be seen in speeds that hosts report of running jobs; without reports the net places
   as on a middling one.
 * The order rests on `single_gpu_seconds`. Jobs that do not declare it count as of middling length.
