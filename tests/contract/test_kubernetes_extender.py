@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import RawTestServer, TestClient
 from tests.e2e.kubernetes_cluster import fake_node, gang, pod
 from tests.fakes.kubernetes_api import FakeKube
 
@@ -22,7 +22,7 @@ from placewise_kubernetes.gang import GangRules
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeClient
 from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import build_app
+from placewise_kubernetes.server import build_server
 from placewise_kubernetes.volcano import VolcanoExtender
 
 RULES = GangRules()
@@ -69,8 +69,8 @@ async def bench() -> AsyncIterator[Bench]:
     host = KubernetesHost(cast(KubeClient, kube), RULES, NodeReader(RULES.gpu_resources))
     watching = asyncio.ensure_future(host.run())
     extender = Extender(host, fail_open_s=0.0, is_open_failing=False)
-    app = build_app(extender, VolcanoExtender(host, 0.0), AdapterMetrics(), host.is_synced)
-    async with TestClient(TestServer(app)) as http:
+    server = build_server(extender, VolcanoExtender(host, 0.0), AdapterMetrics(), host.is_synced)
+    async with TestClient(RawTestServer(server.request_handler)) as http:
         await kube.seen()
         yield Bench(http, host, kube)
         await host.writer.drain()

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import RawTestServer, TestClient
 from tests.e2e.kubernetes_cluster import fake_node, pod
 from tests.fakes.kubernetes_api import FakeKube
 from tests.fakes.oracle import OracleServer
@@ -28,7 +28,7 @@ from placewise_kubernetes.gang import GangRules
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeClient
 from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import build_app
+from placewise_kubernetes.server import build_server
 from placewise_kubernetes.volcano import DECIDED_SCORE, VolcanoExtender, amounts_of
 
 RELEASES = ("1.13", "1.15", "1.16")
@@ -188,8 +188,8 @@ async def bench() -> AsyncIterator[Bench]:
     async with AsyncClient(server.target) as client:
         loop = AdapterLoop(host, client, settings)
         await loop.run_pass(full=True)
-        app = build_app(Extender(host, 0.0), VolcanoExtender(host, 0.0), loop.metrics, host.is_synced)
-        async with TestClient(TestServer(app)) as http:
+        face = build_server(Extender(host, 0.0), VolcanoExtender(host, 0.0), loop.metrics, host.is_synced)
+        async with TestClient(RawTestServer(face.request_handler)) as http:
             yield Bench(http, loop, server, kube)
         await host.writer.drain()
     await server.stop()

@@ -22,7 +22,7 @@ from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeAccess, KubeClient
 from placewise_kubernetes.lease import KubeLease
 from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import build_app, server_tls
+from placewise_kubernetes.server import build_server, server_tls
 from placewise_kubernetes.volcano import VolcanoExtender
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,8 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
         identity = f"{socket.gethostname()}:{config.listen.port}"  # the same after a restart, so that it need not wait
         lease = KubeLease(kube, config.lease, identity) if config.lease else None
         volcano = VolcanoExtender(host, config.enqueue_budget_s)
-        app = build_app(extender, volcano, loop.metrics, host.is_synced, lambda: lease is None or lease.is_held)
-        port = await _listen(stack, app, config)
+        server = build_server(extender, volcano, loop.metrics, host.is_synced, lambda: lease is None or lease.is_held)
+        port = await _listen(stack, server, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = [tasks.create_task(host.run()), tasks.create_task(_decide(loop, lease))]
         log.info("listening on %s:%d", config.listen.host, port)
@@ -94,8 +94,8 @@ async def _decide(loop: AdapterLoop, lease: Lease | None) -> None:
     await lease.lead(loop.run())
 
 
-async def _listen(stack: AsyncExitStack, app: web.Application, config: KubernetesConfig) -> int:
-    runner = web.AppRunner(app, access_log=None)
+async def _listen(stack: AsyncExitStack, server: web.Server, config: KubernetesConfig) -> int:
+    runner = web.ServerRunner(server)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     site = web.TCPSite(runner, config.listen.host, config.listen.port, ssl_context=server_tls(config.listen))

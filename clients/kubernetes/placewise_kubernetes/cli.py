@@ -17,6 +17,7 @@ from pathlib import Path
 import uvloop
 
 from placewise_client.adapter.lease import LeaseLostError
+from placewise_client.adapter.process import settle_garbage_collector
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running
 from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
@@ -70,6 +71,7 @@ async def _run(config: KubernetesConfig, access: KubeAccess) -> None:
     async with running(config, access) as adapter:
         sys.stdout.write(f"ready on port {adapter.port}\n")
         sys.stdout.flush()
+        settle_garbage_collector()
         await stop.wait()
 
 

@@ -225,12 +225,13 @@ class KubernetesHost:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _wait_synced(self) -> None:
-        try:
-            async with asyncio.timeout(SYNC_LIMIT_S):
-                for reflector in self._reflectors:
-                    await reflector.synced.wait()
-        except TimeoutError as error:
-            raise HostUnreachableError("nodes and pods have not been listed yet") from error
+        if not self.is_synced():
+            try:
+                async with asyncio.timeout(SYNC_LIMIT_S):
+                    for reflector in self._reflectors:
+                        await reflector.synced.wait()
+            except TimeoutError as error:
+                raise HostUnreachableError("nodes and pods have not been listed yet") from error
         if not self.is_current():
             # What is decided on an old view could not be bound anyway.
             raise HostUnreachableError("a watch is broken")

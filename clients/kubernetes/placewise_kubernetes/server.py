@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import ssl
@@ -24,20 +25,21 @@ BODY_LIMIT_BYTES = 64 * 2**20
 STANDING_BY = "another replica decides"
 
 Answer = Callable[[Mapping[str, Any]], Awaitable[Any]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
-def build_app(
+def build_server(
     extender: Extender,
     volcano: VolcanoExtender,
     metrics: AdapterMetrics,
     is_synced: Callable[[], bool],
     is_leading: Callable[[], bool] = lambda: True,
-) -> web.Application:
-    """Routes: /filter /prioritize /bind, /volcano/jobEnqueueable /volcano/prioritize, /healthz /readyz /metrics.
+) -> web.Server:
+    """POST /filter /prioritize /bind, /volcano/jobEnqueueable /volcano/prioritize; GET /healthz /readyz /metrics.
 
     A replica that does not lead answers no scheduler: what it said could differ from what the leader says.
+    Without aiohttp's application around it: a scheduler waits for each call, and a table of paths is all the routing.
     """
-    app = web.Application(client_max_size=BODY_LIMIT_BYTES)
     calls: dict[str, Answer] = {
         "/filter": extender.filter,
         "/prioritize": extender.prioritize,
@@ -46,12 +48,27 @@ def build_app(
         "/volcano/prioritize": volcano.prioritize,
     }
     histograms = [_histogram(path) for path in calls]
-    for (path, answer), histogram in zip(calls.items(), histograms, strict=True):
-        app.router.add_post(path, _handler(answer, histogram, is_leading))
-    app.router.add_get("/healthz", _text("ok\n"))
-    app.router.add_get("/readyz", _readiness(is_synced, is_leading))
-    app.router.add_get("/metrics", _metrics(metrics, histograms))
-    return app
+    routes: dict[tuple[str, str], Handler] = {
+        ("POST", path): _handler(answer, histogram, is_leading)
+        for (path, answer), histogram in zip(calls.items(), histograms, strict=True)
+    }
+    routes["GET", "/healthz"] = _text("ok\n")
+    routes["GET", "/readyz"] = _readiness(is_synced, is_leading)
+    routes["GET", "/metrics"] = _metrics(metrics, histograms)
+    return web.Server(_routed(routes), request_factory=_request, access_log=None)
+
+
+def _routed(routes: Mapping[tuple[str, str], Handler]) -> Handler:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        handler = routes.get((request.method, request.path))
+        return await handler(request) if handler is not None else web.Response(text="no such page\n", status=404)
+
+    return handle
+
+
+def _request(*parts: Any) -> web.BaseRequest:
+    """As the server makes it by itself, which cannot be told of a limit."""
+    return web.BaseRequest(*parts, asyncio.get_running_loop(), client_max_size=BODY_LIMIT_BYTES)
 
 
 def server_tls(listen: ListenConfig) -> ssl.SSLContext | None:
@@ -67,10 +84,8 @@ def server_tls(listen: ListenConfig) -> ssl.SSLContext | None:
     return context
 
 
-def _handler(
-    answer: Answer, histogram: Histogram, is_leading: Callable[[], bool]
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(request: web.Request) -> web.Response:
+def _handler(answer: Answer, histogram: Histogram, is_leading: Callable[[], bool]) -> Handler:
+    async def handle(request: web.BaseRequest) -> web.Response:
         if not is_leading():
             return web.json_response({"Error": STANDING_BY}, status=503)
         started_s = time.monotonic()
@@ -91,25 +106,23 @@ def _histogram(path: str) -> Histogram:
     return Histogram(f"placewise_kubernetes_{name}_seconds", f"Time to answer {path}")
 
 
-def _text(text: str, status: int = 200) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(text=text, status=status)
+def _text(text: str) -> Handler:
+    async def handle(_: web.BaseRequest) -> web.Response:
+        return web.Response(text=text)
 
     return handle
 
 
-def _readiness(
-    is_synced: Callable[[], bool], is_leading: Callable[[], bool]
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(_: web.Request) -> web.Response:
+def _readiness(is_synced: Callable[[], bool], is_leading: Callable[[], bool]) -> Handler:
+    async def handle(_: web.BaseRequest) -> web.Response:
         problem = "nodes and pods are not listed yet" if not is_synced() else "" if is_leading() else STANDING_BY
         return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
 
     return handle
 
 
-def _metrics(metrics: AdapterMetrics, histograms: list[Histogram]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handle(_: web.Request) -> web.Response:
+def _metrics(metrics: AdapterMetrics, histograms: list[Histogram]) -> Handler:
+    async def handle(_: web.BaseRequest) -> web.Response:
         own = "\n".join(line for histogram in histograms for line in histogram.lines())
         return web.Response(text=f"{metrics.text()}{own}\n")
 

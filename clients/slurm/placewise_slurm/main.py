@@ -19,6 +19,7 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
+from placewise_client.adapter.process import settle_garbage_collector
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import NotFoundError, PlacewiseError
 from placewise_slurm.config import BridgeConfig, load
@@ -80,6 +81,7 @@ async def _bridge(config: BridgeConfig) -> None:
 
 
 async def _run_until_signal(config: BridgeConfig) -> None:
+    settle_garbage_collector()
     task = asyncio.ensure_future(run_bridge(config))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

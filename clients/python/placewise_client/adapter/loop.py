@@ -223,6 +223,9 @@ class AdapterLoop:
             return
         verdicts = await self.decider.decide([entry.job for entry in waiting])
         gate = asyncio.Semaphore(_APPLY_AT_ONCE)
+        if len(waiting) == 1:  # as nearly always: a task of its own would begin after whatever else has come meanwhile
+            await self._follow(waiting[0], verdicts[waiting[0].job.key], gate)
+            return
         await asyncio.gather(*(self._follow(entry, verdicts[entry.job.key], gate) for entry in waiting))
 
     async def _follow(self, entry: Entry, verdict: Verdict, gate: asyncio.Semaphore) -> None:
@@ -246,6 +249,7 @@ class AdapterLoop:
             started_s = self.clock()
             result = await self.native.apply(entry.job, placement)
             self.metrics.apply_s.observe(self.clock() - started_s)
+            await asyncio.sleep(0)  # who waits for it goes on before it is written down
         self.metrics.applied.inc(result.value)
         if result is Applied.UNREACHABLE:
             return  # the verdict stands, and applying it again is harmless
