@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
+import json
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from aiohttp.test_utils import RawTestServer, TestClient
+from aiohttp.test_utils import TestClient
 from tests.e2e.kubernetes_cluster import fake_node, gang, pod
+from tests.fakes.http_server import ReadyServer
 from tests.fakes.kubernetes_api import FakeKube
 
 from placewise.v1.cluster_pb2 import Assignment
@@ -70,7 +73,7 @@ async def bench() -> AsyncIterator[Bench]:
     watching = asyncio.ensure_future(host.run())
     extender = Extender(host, fail_open_s=0.0, is_open_failing=False)
     server = build_server(extender, VolcanoExtender(host, 0.0), AdapterMetrics(), host.is_synced)
-    async with TestClient(RawTestServer(server.request_handler)) as http:
+    async with TestClient(ReadyServer(server)) as http:
         await kube.seen()
         yield Bench(http, host, kube)
         await host.writer.drain()
@@ -200,3 +203,13 @@ async def test_health_and_metrics(bench: Bench) -> None:
     text = await (await bench.http.get("/metrics")).text()
     assert "placewise_kubernetes_filter_seconds_count 1" in text
     assert "placewise_adapter_overrides_total" in text
+
+
+async def test_a_call_may_be_large_and_a_page_unknown(bench: Bench) -> None:
+    document = pod("plain", gpus=0, annotations={"note": "x" * 2**21})  # aiohttp by itself reads a mebibyte and no more
+    document["metadata"]["uid"] = "plain"
+    body = io.BytesIO(json.dumps({"Pod": document, "Nodes": None, "NodeNames": NODES}).encode())
+    answer = await bench.http.post("/filter", data=body)
+    assert answer.status == 200 and (await answer.json())["NodeNames"] == NODES
+    assert (await bench.http.get("/filter")).status == 404
+    assert (await bench.http.get("/readyz")).status == 200

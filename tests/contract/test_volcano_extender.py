@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
-from aiohttp.test_utils import RawTestServer, TestClient
+from aiohttp.test_utils import TestClient
 from tests.e2e.kubernetes_cluster import fake_node, pod
+from tests.fakes.http_server import ReadyServer
 from tests.fakes.kubernetes_api import FakeKube
 from tests.fakes.oracle import OracleServer
 
@@ -189,7 +190,7 @@ async def bench() -> AsyncIterator[Bench]:
         loop = AdapterLoop(host, client, settings)
         await loop.run_pass(full=True)
         face = build_server(Extender(host, 0.0), VolcanoExtender(host, 0.0), loop.metrics, host.is_synced)
-        async with TestClient(RawTestServer(face.request_handler)) as http:
+        async with TestClient(ReadyServer(face)) as http:
             yield Bench(http, loop, server, kube)
         await host.writer.drain()
     await server.stop()

@@ -66,9 +66,10 @@ def _routed(routes: Mapping[tuple[str, str], Handler]) -> Handler:
     return handle
 
 
-def _request(*parts: Any) -> web.BaseRequest:
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
     """As the server makes it by itself, which cannot be told of a limit."""
-    return web.BaseRequest(*parts, asyncio.get_running_loop(), client_max_size=BODY_LIMIT_BYTES)
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT_BYTES)
 
 
 def server_tls(listen: ListenConfig) -> ssl.SSLContext | None:
