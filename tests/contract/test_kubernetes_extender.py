@@ -210,6 +210,7 @@ async def test_a_call_may_be_large_and_a_page_unknown(bench: Bench) -> None:
     document["metadata"]["uid"] = "plain"
     body = io.BytesIO(json.dumps({"Pod": document, "Nodes": None, "NodeNames": NODES}).encode())
     answer = await bench.http.post("/filter", data=body)
-    assert answer.status == 200 and (await answer.json())["NodeNames"] == NODES
+    assert answer.status == 200
+    assert (await answer.json())["NodeNames"] == NODES
     assert (await bench.http.get("/filter")).status == 404
     assert (await bench.http.get("/readyz")).status == 200
