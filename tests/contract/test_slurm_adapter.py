@@ -74,6 +74,53 @@ class SlurmConformance(AdapterConformance):
         assert asyncio.get_running_loop().time() - before_s < 5
         assert host.changes == [("apply", key)]
 
+    async def test_of_several_late_jobs_none_is_overlooked(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        for _ in range(3):
+            host.announce()
+        await world.loop.run_pass(full=False)
+        keys = []
+        for _ in range(3):  # one after the other, each later than the hook's word and the first looks
+            keys.append(await host.submit(1, 2, is_announced=False))
+            assert not await host.native.wait(timeout_s=10)
+            await world.loop.run_pass(full=False)
+        assert host.changes == [("apply", key) for key in keys]
+
+    async def test_a_job_announced_while_slurmrestd_is_away_is_found_with_it(
+        self, world: World, host: FakeSlurm
+    ) -> None:
+        await world.loop.run_pass(full=True)
+        key = await host.submit(1, 2)
+        await host.set_reachable(False)
+        await world.loop.run_pass(full=False)
+        await host.set_reachable(True)
+        await world.loop.run_pass(full=False)
+        assert host.changes == [("apply", key)]
+
+    async def test_an_update_whose_answer_was_lost_has_been_made(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        key = await host.submit(1, 2)
+        host.answers_to_lose = 2  # a kept connection that breaks is tried once more
+        await world.loop.run_pass(full=False)
+        assert await host.stage(key) is Stage.APPLIED
+        await world.loop.run_pass(full=False)
+        assert world.loop.metrics.applied.values == {"unreachable": 1, "done": 1}
+        assert world.loop.book.entries[key].job.stage is Stage.APPLIED
+
+    async def test_a_job_that_started_by_an_update_whose_answer_was_lost_keeps_its_decision(
+        self, world: World, host: FakeSlurm, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        await world.loop.run_pass(full=True)
+        key = await host.submit(1, 2)
+        host.answers_to_lose = 2
+        await world.loop.run_pass(full=False)
+        await host.run_scheduler()
+        await world.loop.run_pass(full=False)
+        decided = world.loop.book.entries[key].decided
+        assert decided is not None
+        assert f"job {key} placed on {decided.nodes} (decision {decided.decision_id})" in caplog.text
+
     async def test_a_job_that_slurm_never_makes_is_not_looked_for_for_ever(self, world: World, host: FakeSlurm) -> None:
         await world.loop.run_pass(full=True)
         host.announce()

@@ -64,6 +64,8 @@ class FakeSlurm:
     pokes: PokeListener = field(default_factory=PokeListener)
     refuse: list[int] = field(default_factory=list)
     """The next updates are refused with these Slurm error numbers."""
+    answers_to_lose: int = 0
+    """So many of the next updates are carried out, and the connection is then cut off."""
     is_controller_up: bool = True
     _server: asyncio.Server | None = None
     _native: SlurmScheduler | None = None
@@ -189,6 +191,9 @@ class FakeSlurm:
                 body = json.loads(await reader.readexactly(length)) if length else None
                 self.requests.append((method, path, body))
                 payload = json.dumps({"errors": [], **self._answer(method, path, body)}).encode()
+                if method == "POST" and self.answers_to_lose:
+                    self.answers_to_lose -= 1
+                    return
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):

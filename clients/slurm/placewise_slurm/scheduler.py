@@ -24,7 +24,7 @@ from placewise_client.adapter.native import (
     SharesDone,
     Stage,
 )
-from placewise_slurm import gres
+from placewise_slurm import gres, hostlist
 from placewise_slurm.http import TransportError
 from placewise_slurm.pokes import Hints, PokeListener
 from placewise_slurm.records import SlurmJob
@@ -56,7 +56,10 @@ class Preparation(Protocol):
 
 @dataclass(slots=True)
 class SlurmScheduler:
-    """`preparation` is awaited before a job is released (it writes the shares of a divisible job)."""
+    """`preparation` is awaited before a job is released (it writes the shares of a divisible job).
+
+    `_missing` counts the jobs that the submit hook has announced and that Slurm has not shown yet.
+    """
 
     rest: SlurmRest
     pokes: PokeListener
@@ -68,6 +71,7 @@ class SlurmScheduler:
     _let_go: set[int] = field(default_factory=set)
     _has_looked: bool = False
     _late_waits_s: tuple[float, ...] = ()
+    _missing: int = 0
     _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
 
     async def wait(self, timeout_s: float) -> bool:
@@ -76,25 +80,27 @@ class SlurmScheduler:
 
     async def observe(self, full: bool) -> HostState:
         hints = self.pokes.take()
+        self._missing += len(hints.passed_by)
+        is_complete = full or not self._has_looked
         try:
-            if full or not self._has_looked or hints.is_flood:
-                return await self._look_at_all(full or not self._has_looked)
-            found, is_certain = await self._look_at_hints(hints)
-            if is_certain and not self._late_waits_s:
-                return self._state(found)
-            return await self._look_for_late(is_announced=not is_certain)
+            if not is_complete and not hints.is_flood:
+                found, is_certain = await self._look_at_hints(hints)
+                if is_certain and not self._late_waits_s:
+                    return self._state(found)
+            return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by))
         except TransportError as error:
+            self._has_looked = False  # what the hints were about is not known: everything is looked at
             raise HostUnreachableError(str(error)) from error
 
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
-        return await self._change(job, lambda slurm: self._apply_to(slurm, placement))
+        return await self._change(job, lambda slurm: self._apply_to(slurm, placement), placement)
 
     async def release(self, job: NativeJob) -> Applied:
         return await self._change(job, self._release_it)
 
     async def withdraw(self, job: NativeJob) -> Applied:
         """Holds it first: Slurm refuses to hold a job that has started, so this cannot touch one."""
-        return await self._change(job, self._hold_again, is_held=False)
+        return await self._change(job, self._hold_again, wanted=(Stage.APPLIED, Stage.WAITING))
 
     async def explain(self, job: NativeJob, text: str) -> None:
         """Slurm shows its own reason (JobHeldUser) and has no free text that leaves the job otherwise untouched."""
@@ -102,8 +108,9 @@ class SlurmScheduler:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def _look_at_all(self, is_complete: bool) -> HostState:
+    async def _look_at_all(self, is_complete: bool, *, are_announced: bool) -> HostState:
         jobs = await self.rest.jobs()
+        self._expect_late(sum(job.id > self._last_id and _is_ours(job) for job in jobs), are_announced)
         if not is_complete:
             return self._state(jobs)
         nodes = await self.rest.nodes()
@@ -115,21 +122,23 @@ class SlurmScheduler:
             self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
         return HostState(state.jobs, [to_node(node, self.names) for node in nodes], is_complete=True)
 
-    async def _look_for_late(self, *, is_announced: bool) -> HostState:
-        """Looks at everything for a job that was announced; where it is not there yet, again in a moment."""
-        before = self._last_id
-        state = await self._look_at_all(False)
-        if self._last_id > before:
-            self._late_waits_s = ()
-        else:
-            self._late_waits_s = _LATE_WAITS_S if is_announced else self._late_waits_s[1:]
-        return state
+    def _expect_late(self, found: int, are_announced: bool) -> None:
+        """Where jobs that were announced are not there yet, everything is looked at again in a moment, and again.
+
+        Some never come: Slurm refuses a job after the hook has run, too.
+        """
+        self._missing = max(0, self._missing - found)
+        has_moved = are_announced or found > 0
+        self._late_waits_s = _LATE_WAITS_S if has_moved and self._missing else self._late_waits_s[1:]
+        if not self._late_waits_s:
+            self._missing = 0
 
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
         """The jobs the hints are about. False where some could not be found this way."""
         gate = asyncio.Semaphore(_READ_AT_ONCE)
         known = [self._named_job(job_id, gate) for job_id in sorted(hints.job_ids | self._completing)]
         named, (new, is_certain) = await asyncio.gather(asyncio.gather(*known), self._new_jobs(hints.passed_by))
+        self._missing -= len(new)
         found = [job for job in named if job is not None]
         return [*found, *new], is_certain and len(found) == len(known)
 
@@ -195,9 +204,17 @@ class SlurmScheduler:
     # --- changing -----------------------------------------------------------------------------------------------------
 
     async def _change(
-        self, job: NativeJob, change: Callable[[SlurmJob], Awaitable[Applied]], *, is_held: bool = True
+        self,
+        job: NativeJob,
+        change: Callable[[SlurmJob], Awaitable[Applied]],
+        placement: Placement | None = None,
+        *,
+        wanted: Sequence[Stage] = (Stage.WAITING,),
     ) -> Applied:
-        """Reads the job again and changes it only if it is still what it was taken for."""
+        """Reads the job again and changes it only if it is still what it was taken for.
+
+        One that has its `placement` already got it by an update whose answer was lost.
+        """
         try:
             slurm = await self._current(_job_id(job))
             if slurm is None or key(slurm) != job.key:
@@ -205,7 +222,8 @@ class SlurmScheduler:
             if slurm.is_watched:
                 self._let_go.add(slurm.id)
                 return Applied.DONE
-            wanted = (Stage.WAITING,) if is_held else (Stage.APPLIED, Stage.WAITING)
+            if placement is not None and stage(slurm) is Stage.APPLIED and _is_placed(slurm, placement):
+                return Applied.DONE
             if stage(slurm) not in wanted:
                 return Applied.GONE
             return await change(slurm)
@@ -263,6 +281,10 @@ class SlurmScheduler:
         """Slurm refuses to turn an untyped request into a typed one; without a request, or with a typed one, it may."""
         asked = {entry.type for entry in gres.gpu_entries(job.tres_per_node)}
         return bool(self._types) and asked <= set(self._types)
+
+
+def _is_placed(job: SlurmJob, placement: Placement) -> bool:
+    return sorted(hostlist.expand(job.required_nodes)) == sorted(placement.nodes)
 
 
 def _is_ours(job: SlurmJob) -> bool:

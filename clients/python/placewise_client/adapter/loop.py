@@ -34,7 +34,7 @@ from placewise_client.adapter.native import (
     Verdict,
     Waiting,
 )
-from placewise_client.adapter.reporter import OutcomeReporter
+from placewise_client.adapter.reporter import OutcomeReporter, is_as_decided
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import NotFoundError, PlacewiseError
 
@@ -140,6 +140,8 @@ class AdapterLoop:
             entry = item.entry
             if entry.job.stage is Stage.RUNNING:
                 self._note_start(entry)
+            elif entry.job.stage is Stage.APPLIED:
+                self._take_over(entry)
             elif entry.job.stage is Stage.WAITING and item.before is Stage.APPLIED:
                 self._drop_decision(entry)  # the host took it back by itself
             elif entry.job.stage is Stage.ENDED:
@@ -151,10 +153,19 @@ class AdapterLoop:
         return has_freed
 
     def _note_start(self, entry: Entry) -> None:
-        decided = entry.decided or self.decider.forget(entry.job)
-        self.decider.forget(entry.job)
-        entry.decided = decided
-        self.reporter.started(entry.job, decided)
+        self._take_over(entry)
+        self.reporter.started(entry.job, entry.decided)
+
+    def _take_over(self, entry: Entry) -> None:
+        """The host shows that a verdict was carried out: so it was, although the host's answer may have been lost."""
+        verdict = self.decider.forget(entry.job)
+        if entry.decided is None and verdict is not None:
+            entry.decided = verdict
+            if is_as_decided(entry.job, verdict):
+                self._log_placed(entry.job, verdict)
+
+    def _log_placed(self, job: NativeJob, placement: Placement) -> None:
+        log.info("job %s placed on %s (decision %s)", job.key, placement.nodes, placement.decision_id)
 
     def _note_end(self, entry: Entry, before: Stage | None) -> bool:
         """A job that was seen for the first time when it had ended is reported as started, too: its outcome joins."""
@@ -257,7 +268,7 @@ class AdapterLoop:
         if result is Applied.DONE:
             entry.decided = placement
             self.book.move(entry, Stage.APPLIED, self.clock())
-            log.info("job %s placed on %s (decision %s)", entry.job.key, placement.nodes, placement.decision_id)
+            self._log_placed(entry.job, placement)
         elif result is Applied.GONE:
             # The next look says what became of it; its end frees the reservation, which is joined through `decided`.
             entry.decided = placement
