@@ -13,6 +13,7 @@ from placewise_training.data.ldwp_episodes import MOST_NODES, Recorder, Replay, 
 from placewise_training.data.ldwp_judging import judged
 from placewise_training.export_ldwp import export_ldwp, parity
 from placewise_training.ldwp_card import card
+from placewise_training.sim.choosers import DrainFirst
 from placewise_training.sim.nets import OnnxNodeValues
 from placewise_training.train_ldwp import Args, State, TorchValues, fresh, load_net, train, update
 
@@ -37,9 +38,16 @@ def episode(
 
 def test_after_a_few_episodes_it_is_better_than_random_where_it_never_was(run: Path) -> None:
     net = TorchValues(load_net(run / "ldwp.pt"))
-    ours = [episode(seed, 0.0, values=net)[0] for seed in (501, 502, 503)]
-    random = [episode(seed, 0.0, explore=1.0)[0] for seed in (501, 502, 503)]
-    assert np.mean(np.log(ours)) < np.mean(np.log(random)) - 0.1
+    ours, random = [], []
+    for seed in (501, 502, 503):
+        now = situation(seed, 60)
+        for costs, values, explore in ((ours, net, 0.0), (random, None, 1.0)):
+            seen = Recorder(now.truth, now.has_times, values, explore, 0.0, seed, TINY.balance)
+            took = now.simulate(seen)[1]
+            costs.append((-seen.rewards(took).mean(), np.mean(list(took.values()))))
+    cost, turnaround = np.log(ours).mean(axis=0) - np.log(random).mean(axis=0)
+    assert cost < -0.2
+    assert turnaround < 0
 
 
 def test_a_stopped_run_ends_as_one_that_was_not(run: Path, tmp_path: Path) -> None:
@@ -117,3 +125,25 @@ def test_judgement_compares_the_same_tasks() -> None:
     found = judged(First(), 1, 12)
     assert set(found["9 nodes"]) == {"ldwp", "ldwp, times unknown", "drain", "ect", "pats", "random"}
     assert found["9 nodes"]["ldwp"] == found["9 nodes"]["ldwp, times unknown"]  # all to the first node, either way
+
+
+def test_a_decision_costs_more_the_more_its_node_is_loaded() -> None:
+    now = situation(603, 40)
+    plain, balanced = (Recorder(now.truth, now.has_times, None, 1.0, 0.0, 603, balance) for balance in (0.0, 2.0))
+    took, same = now.simulate(plain)[1], now.simulate(balanced)[1]
+    assert took == same
+    for rows, action, excess in zip(plain.rows, plain.actions, plain.excess, strict=True):
+        loads = rows[:, :4].mean(axis=1)  # CPU, GPU, memory, GPU memory: (7)
+        assert excess == pytest.approx(loads[action] - loads.mean(), abs=1e-6)
+    costs = plain.rewards(took) - balanced.rewards(took)
+    np.testing.assert_allclose(costs, 2.0 * np.array(plain.excess), atol=1e-6)
+    assert min(plain.excess) < 0 < max(plain.excess)
+
+
+def test_a_teacher_to_whom_load_counts_balances_it() -> None:
+    plain, balanced = [], []
+    for seed in (604, 605, 606):
+        now = situation(seed, 80)
+        plain.append(now.simulate(DrainFirst(now.truth))[0].load_balance)
+        balanced.append(now.simulate(DrainFirst(now.truth, load_s=600.0))[0].load_balance)
+    assert np.mean(balanced) > np.mean(plain) + 0.01

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from placewise_training.data.ldwp_episodes import REWARD_SCALE_S
 from placewise_training.train_ldwp import REPORT
 
 _HEADER = """# LDWP: nodes for pipeline tasks
@@ -20,11 +21,12 @@ train ldwp --card`.
 _CHOOSERS = {
     "ldwp": "**ldwp**",
     "ldwp, times unknown": "ldwp, nobody measured how long kinds take",
-    "drain": "drain first: the teacher, true times and queues known",
+    "drain": "drain first, true times and queues known: the teacher, loads left out",
     "ect": "ECT, true times and queues known",
     "pats": "PATS, true loads known",
     "random": "random",
 }
+_DECIMALS = {"throughput": 1, "turnaround_s": 1, "load_balance": 3}
 _LIMITS = """
 ## Limits
 
@@ -52,14 +54,15 @@ def card(report: Mapping[str, Any]) -> str:
     rows = {
         "net": f"deep sets over nodes, dueling heads, {report['parameters']:,} parameters",
         "training": f"double DQN, γ = {args['gamma']}, Huber loss; reward: minus the task's turnaround, credited in "
-        f"hindsight; {args['logged']} episodes of the teacher with its node leading (DQfD's margin), then "
+        f"hindsight, and {REWARD_SCALE_S * args['balance']:.0f} s for each unit by which its node's load (7) was above "
+        f"the mean of all; {args['logged']} episodes of the teacher with its node leading (DQfD's margin), then "
         f"{args['episodes']} of the net itself",
         "decisions": f"{report['samples']['decisions']:,}, each episode with its own truth, cluster and load",
         "seed": report["seed"],
         "data": f"SHA-256 of the replay `{report['data']['replay'][:16]}…`",
         "seconds": f"{report['seconds']['cpu']:.0f} of one core, without the judgement",
-        "validation": f"turnaround {report['validation']['best']:+.1%} against the teacher's, on drawn truths never "
-        "trained on",
+        "validation": f"costs {-report['validation']['best']:+.1%} against the teacher's, who knows true times and "
+        "queues, on drawn truths never trained on",
     }
     if "opset" in report:
         rows["export"] = f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
@@ -73,10 +76,11 @@ def _judgement(report: Mapping[str, Any]) -> str:
         "\n## On the judging truth\n\n"
         f"{args['judged_tasks']} tasks, {args['judged_seeds']} paired seeds, 95 % intervals; IAWP on every node. None\n"
         "of its times, metrics or rules of contention were trained on. `placewise reproduce ldwp` has the whole\n"
-        "evaluation.\n\n| load | nodes chosen by | tasks per minute | mean turnaround (s) |\n|---|---|---|---|\n"
+        "evaluation.\n\n| load | nodes chosen by | tasks per minute | mean turnaround (s) | degree of load balance |\n"
+        "|---|---|---|---|---|\n"
     )
     for load, found in report["metrics"].items():
         for name, row in found.items():
-            cells = [f"{row[key]['mean']:.1f} ± {row[key]['half_width']:.1f}" for key in ("throughput", "turnaround_s")]
+            cells = [f"{row[key]['mean']:.{n}f} ± {row[key]['half_width']:.{n}f}" for key, n in _DECIMALS.items()]
             text += f"| {load} | {_CHOOSERS[name]} | {' | '.join(cells)} |\n"
     return text

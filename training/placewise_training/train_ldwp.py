@@ -26,7 +26,6 @@ from placewise_training.data.ldwp_judging import judged
 from placewise_training.device import chosen_device
 from placewise_training.models.dqn import NodeDqn
 from placewise_training.scalars import Scalars
-from placewise_training.sim.choosers import DrainFirst
 
 SCHEMA = "placewise.ldwp/1"
 CHECKPOINT, REPORT = "ldwp.pt", "ldwp.json"
@@ -52,6 +51,9 @@ class Args:
     width: int = field(default=64, metadata={"help": "Neurons per layer."})
     margin: float = field(default=0.1, metadata={"help": "By how much the teacher's node must lead (DQfD's margin)."})
     margin_weight: float = field(default=1.0, metadata={"help": "Of the margin loss at first; falls to 0."})
+    balance: float = field(
+        default=2.0, metadata={"help": "Usual turnarounds (300 s) that a node's load (7) above the mean costs."}
+    )
     explore: float = field(default=0.25, metadata={"help": "Random decisions at first; falls to 0.02."})
     target_every: int = field(default=200, metadata={"help": "Optimiser steps between copies to the target net."})
     replay: int = field(default=12_000, metadata={"help": "Transitions kept."})
@@ -91,7 +93,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
     # -- what is validated on, and what the teacher does there --
     held_back = [situation(_VALIDATION_SEED + 1000 * args.seed + i, args.tasks) for i in range(args.validations)]
-    taught = [_turnaround(s, DrainFirst(s.truth)) for s in held_back]
+    taught = [_cost(now, args, None) for now in held_back]
 
     with Scalars(args.out) as write:
         while state.episode < rounds:
@@ -112,8 +114,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
             # -- validation and checkpoint --
             if state.episode % args.validate_every == 0 or state.episode in (args.logged, rounds):
-                score = validated(state.net, held_back, taught)
-                write("validation/speed_over_teacher", score, state.episode)
+                score = validated(state.net, args, held_back, taught)
+                write("validation/cost_below_teacher", score, state.episode)
                 state.history.append({"episode": state.episode, "score": score, "loss": loss})
                 if score > state.best:
                     state.best, state.best_net = score, _copied(state.net)
@@ -160,22 +162,20 @@ def play(args: Args, state: State, explore: float, guided: float) -> tuple[Mappi
     """One episode: turnaround in seconds by task, and what was seen."""
     seed = 1_000_000 * (args.seed + 1) + state.episode
     now = situation(seed, args.tasks)
-    seen = Recorder(now.truth, now.has_times, TorchValues(state.net), explore, guided, seed)
+    seen = Recorder(now.truth, now.has_times, TorchValues(state.net), explore, guided, seed, args.balance)
     return now.simulate(seen)[1], seen
 
 
-def validated(net: NodeDqn, held_back: Sequence[Situation], taught: Sequence[float]) -> float:
-    """Mean share by which turnaround is below the teacher's, who knows true times."""
-    gains = []
-    for now, teacher_s in zip(held_back, taught, strict=True):
-        gains.append(
-            1.0 - _turnaround(now, Recorder(now.truth, now.has_times, TorchValues(net), 0.0, 0.0, 0)) / teacher_s
-        )
-    return float(np.mean(gains))
+def validated(net: NodeDqn, args: Args, held_back: Sequence[Situation], taught: Sequence[float]) -> float:
+    """Mean share by which what decisions cost is below the teacher's, who knows true times."""
+    return float(np.mean([1.0 - _cost(now, args, net) / cost for now, cost in zip(held_back, taught, strict=True)]))
 
 
-def _turnaround(now: Situation, chooser: Any) -> float:
-    return float(np.mean(list(now.simulate(chooser)[1].values())))
+def _cost(now: Situation, args: Args, net: NodeDqn | None) -> float:
+    """Minus the mean reward of the net's decisions, or of the teacher's."""
+    values, guided = (None, 1.0) if net is None else (TorchValues(net), 0.0)
+    seen = Recorder(now.truth, now.has_times, values, 0.0, guided, 0, args.balance)
+    return -float(seen.rewards(now.simulate(seen)[1]).mean())
 
 
 # -- learning ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from placewise_training.sim.pipelines import PipelineTask, PipelineWorkload
 from placewise_training.sim.units import IawpUnits
 
 MOST_NODES = 12
-_REWARD_SCALE_S = 300.0  # a usual turnaround: rewards around −1
+REWARD_SCALE_S = 300.0  # a usual turnaround: rewards around −1
+_UTILISATIONS = [COLUMNS.index(name) for name in ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util")]
 _LEAST_REWARD = -6.0
 
 
@@ -66,7 +67,8 @@ def situation(seed: int, tasks: int) -> Situation:
 @dataclass(slots=True)
 class Recorder:
     """Chooses and keeps what it saw. With probability `explore` any node, with `guided` the teacher's, else the best
-    by `values`."""
+    by `values`. A unit of the chosen node's load (7) above the mean of all nodes costs as much as `balance` usual
+    turnarounds."""
 
     truth: str
     has_times: bool
@@ -74,16 +76,18 @@ class Recorder:
     explore: float
     guided: float
     seed: int
+    balance: float = 0.0
     name: str = "recorder"
     rows: list[Float32] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)
     taught: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    excess: list[float] = field(default_factory=list)  # of the chosen node's load over the mean of all
     _encoder: RowEncoder = field(default_factory=RowEncoder)
     _teacher: DrainFirst = field(init=False)
 
     def __post_init__(self) -> None:
-        self._teacher = DrainFirst(self.truth)
+        self._teacher = DrainFirst(self.truth, self.balance * REWARD_SCALE_S)
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         if self.has_times:
@@ -103,7 +107,15 @@ class Recorder:
         self.actions.append(action)
         self.taught.append(taught)
         self.numbers.append(task.number)
+        loads = rows[:, _UTILISATIONS].mean(axis=1)
+        self.excess.append(float(loads[action] - loads.mean()))
         return names[action]
+
+    def rewards(self, turnaround_s: Mapping[int, float]) -> NDArray[np.float32]:
+        """(decisions,) minus the turnaround of each task and what the load of its node costs."""
+        took = np.array([turnaround_s[number] for number in self.numbers])
+        late = np.maximum(_LEAST_REWARD, -took / REWARD_SCALE_S)
+        return np.asarray(late - self.balance * np.array(self.excess), dtype=np.float32)
 
 
 @dataclass(slots=True)
@@ -136,8 +148,6 @@ class Replay:
         mask = np.zeros((count, MOST_NODES), np.float32)
         for i, one in enumerate(seen.rows):
             rows[i, : len(one)], mask[i, : len(one)] = one, 1.0
-        took = np.array([turnaround_s[number] for number in seen.numbers])
-        reward = np.maximum(_LEAST_REWARD, -took / _REWARD_SCALE_S).astype(np.float32)
         following = np.arange(1, count + 1) + len(self)
         following[-1] = -1
         joined = Replay(
@@ -145,7 +155,7 @@ class Replay:
             np.concatenate([self.mask, mask]),
             np.concatenate([self.action, np.array(seen.actions)]),
             np.concatenate([self.taught, np.array(seen.taught)]),
-            np.concatenate([self.reward, reward]),
+            np.concatenate([self.reward, seen.rewards(turnaround_s)]),
             np.concatenate([self.next, following]),
         )
         return joined.last(most)

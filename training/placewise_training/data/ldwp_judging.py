@@ -12,6 +12,7 @@ from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.statistics import estimate
 from placewise_training.sim.units import IawpUnits
 
+FIGURES = ("throughput", "turnaround_s", "load_balance")
 _FIRST_SEED = 20_000  # no run of training has it
 # (nodes, tasks per minute): far more than six nodes can do, and about what nine can.
 LOADS: Mapping[str, tuple[int, float]] = {"6 nodes, overloaded": (6, 50.0), "9 nodes": (9, 50.0)}
@@ -30,7 +31,7 @@ def learned(net: NodeValues, seed: int, times_of: str = "judge") -> NodeChooser:
 def judged(
     net: NodeValues, seeds: int, tasks: int, show: Callable[[str, int, int], None] = lambda title, done, total: None
 ) -> dict[str, Any]:
-    """{load: {chooser: {"throughput" | "turnaround_s": {"mean", "half_width"}}}} with IAWP on every node."""
+    """{load: {chooser: {figure: {"mean", "half_width"}}}} with IAWP on every node; the figures are FIGURES."""
     choosers: dict[str, Callable[[int], NodeChooser]] = {
         "ldwp": lambda seed: learned(net, seed),
         "ldwp, times unknown": lambda seed: learned(net, seed, ""),
@@ -47,16 +48,14 @@ def judged(
             if runs:
                 found[load][name] = {
                     key: {"mean": e.mean, "half_width": e.half_width}
-                    for key, e in (
-                        ("throughput", estimate([run[0] for run in runs])),
-                        ("turnaround_s", estimate([run[1] for run in runs])),
-                    )
+                    for key, e in ((key, estimate([run[key] for run in runs])) for key in FIGURES)
                 }
             show("judging", i * len(choosers) + j + 1, len(LOADS) * len(choosers))
     return found
 
 
-def _run(chooser: NodeChooser, nodes: int, per_minute: float, tasks: int, seed: int) -> tuple[float, float]:
+def _run(chooser: NodeChooser, nodes: int, per_minute: float, tasks: int, seed: int) -> Mapping[str, float]:
     work = PipelineWorkload(tasks=tasks, per_minute=per_minute, sizes=SIZES).generate("judge", seed)
     result = PipelineSimulation(ldwp_cluster(nodes), work, "judge", chooser, IawpUnits(), seed=seed).run()
-    return result.throughput_per_min, result.avg_turnaround_s
+    values = (result.throughput_per_min, result.avg_turnaround_s, result.load_balance)
+    return dict(zip(FIGURES, values, strict=True))

@@ -122,19 +122,24 @@ class DrainFirst:
     """The node that would be empty first: the longer of its cores' and its GPUs' work, true times and queues known.
 
     What BacklogEct leaves out: cores and GPUs are two queues, and work that only cores can do fills one of them. The
-    teacher of the learned choice, and a yardstick for it.
+    teacher of the learned choice, and a yardstick for it. A node's load (7) counts like `load_s` seconds of work.
     """
 
     name = "drain"
     _SHARING = 1.4  # what a GPU does with several subtasks over one at a time, on training truths
 
-    def __init__(self, truth: str) -> None:
+    def __init__(self, truth: str, load_s: float = 0.0) -> None:
         self._kinds = subtask_truths(truth)
+        self._load_s = load_s
         self._kept: dict[int, tuple[Job, tuple[float, float]]] = {}
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
         cpu_s, gpu_s = self._work(task, task.job)
-        return min(nodes, key=lambda name: self._drain_s(nodes[name], cpu_s, gpu_s))
+        return min(nodes, key=lambda name: self._cost_s(nodes[name], cpu_s, gpu_s))
+
+    def _cost_s(self, queue: "NodeQueue", cpu_s: float, gpu_s: float) -> float:
+        load = sum(queue.utilisation()) / 4.0 if self._load_s else 0.0
+        return self._drain_s(queue, cpu_s, gpu_s) + self._load_s * load
 
     def _drain_s(self, queue: "NodeQueue", cpu_s: float, gpu_s: float) -> float:
         for task, job in queue.tasks.values():
