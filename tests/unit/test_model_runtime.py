@@ -302,6 +302,12 @@ def test_a_manifest_names_the_commit_it_was_built_at(tmp_path: Path, monkeypatch
     (repository / "trainer.py").write_text("two")
     assert built() == git("rev-parse", "HEAD") + "-dirty"
     assert built("--commit", "abc") == "abc"
+    (repository / "trainer.py").write_text("one")
+    git("add", "built")
+    git("commit", "--quiet", "--message", "a bundle in the repository")
+    other = make_bundle(tmp_path / "other", "net")
+    (other / "throughput.json").write_text((other / "throughput.json").read_text() + "\n")
+    assert built("--from", str(other)) == git("rev-parse", "HEAD")
     monkeypatch.setenv("PATH", "")
     assert not built()  # there is no git
 

@@ -61,10 +61,11 @@ def build(
         if not source.is_dir():
             raise BadInputError(str(source), "is not a directory")
     directory.mkdir(parents=True, exist_ok=True)
+    commit = commit or checked_out()  # before anything is copied: a bundle in the repository would make itself dirty
     taken = _copy(sources, directory)
     if not taken:
         raise CommandError("there is no model and no coefficient file in the folders named", Exit.BAD_INPUT)
-    write_manifest(directory, _described(directory, taken, commit or checked_out()))
+    write_manifest(directory, _described(directory, taken, commit))
     _verify(directory, is_json=is_json)
 
 
