@@ -73,13 +73,14 @@ class Resources:
 
 @frozen
 class CoRun:
-    """A model measured beside another on one GPU: speeds over those alone. A `neighbour_relative_speed` of 0 was not
-    measured; an empty `gpu_model` stands for any."""
+    """A model measured beside another on one GPU: speeds over those alone, and seconds per step alone. What is 0 was
+    not measured; an empty `gpu_model` stands for any."""
 
     model: str
     relative_speed: float
     neighbour_relative_speed: float = 0.0
     gpu_model: str = ""
+    step_s: float = 0.0
 
 
 @frozen

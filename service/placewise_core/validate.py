@@ -250,6 +250,7 @@ def _check_co_runs(job: Job, field: str) -> None:
             )
         if not 0.0 <= co_run.neighbour_relative_speed <= _MOST_RELATIVE_SPEED:
             raise InvalidRequestError(f"must be 0 … {_MOST_RELATIVE_SPEED:g}", f"{field}[{i}].neighbour_relative_speed")
+        _check_number(co_run.step_s, f"{field}[{i}].step_seconds")
 
 
 def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:

@@ -12,7 +12,7 @@ from placewise_core.job import CoRun, GpuSharing, Job, JobId
 from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns, is_row, rows_of
 from placewise_core.speed.completed_interference import CompletedInterference, InterferenceSource
 from placewise_core.speed.interference import MeasuredInterference
-from placewise_core.speed.sharing_row import columns_of, known_row, prior_row, square_of
+from placewise_core.speed.sharing_row import Square, columns_of, known_row
 from placewise_core.view import ClusterView
 from placewise_core.view_arrays import FloatArray
 
@@ -24,6 +24,7 @@ TABLE = MeasuredInterference.from_table(
         },
         "default": {"K80": 0.3, "V100": 0.35},
         "fallback_gpu": "V100",
+        "step_s": {"K80": {"lm": 1.0, "resnet50": 4.0}, "V100": {"lm": 0.1, "resnet50": 0.4}},
     }
 )
 
@@ -49,12 +50,18 @@ def job_of(model: str, *co_runs: CoRun, name: str = "j") -> Job:
 
 
 def test_columns_and_rows_agree() -> None:
-    assert columns_of(TABLE.references) == ("own:lm", "own:resnet50", "other:lm", "other:resnet50", "itself")
-    square = square_of(TABLE, "V100")
-    np.testing.assert_allclose(prior_row(square, 0), [0.7, 0.6, 0.7, 0.8, 0.7])
-    np.testing.assert_allclose(prior_row(square, None), [0.75, 0.55, 0.65, 0.65, 0.6])
-    pairs = known(new=[CoRun("LM", 0.9, 0.2), CoRun("new", 0.4)]).of("new", "v100")
-    np.testing.assert_allclose(known_row(TABLE.references, "new", pairs), [0.9, np.nan, 0.2, np.nan, 0.4])
+    assert columns_of(TABLE.references) == (
+        *("own:lm", "own:resnet50"),
+        *("other:lm", "other:resnet50"),
+        *("itself", "step_s"),
+    )
+    square = Square.of(TABLE, "V100")
+    np.testing.assert_allclose(square.row(0), [0.7, 0.6, 0.7, 0.8, 0.7, 0.1])
+    np.testing.assert_allclose(square.row(None), [0.75, 0.55, 0.65, 0.65, 0.6, 0.2])
+    np.testing.assert_allclose(square.row(None, without=0), [0.8, 0.5, 0.6, 0.5, 0.5, 0.4])
+    pairs = known(new=[CoRun("LM", 0.9, 0.2, step_s=2.0), CoRun("new", 0.4, step_s=8.0)]).of("new", "v100")
+    np.testing.assert_allclose(known_row(TABLE.references, "new", pairs), [0.9, np.nan, 0.2, np.nan, 0.4, 4.0])
+    assert np.isnan(known_row(TABLE.references, "lm", known(new=[CoRun("LM", 0.9, 0.2)]).of("lm", "v100"))).all()
 
 
 def test_a_pair_is_known_from_both_sides_and_on_the_gpu_it_was_measured_on() -> None:
@@ -95,7 +102,7 @@ def test_rows_of_both_agree_on_their_mean_and_a_named_reference_counts_more_than
         """The model's own speeds are 0.8, the others' 0.4."""
 
         def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
-            return np.array([0.8, 0.8, 0.4, 0.4, 0.1])
+            return np.array([0.8, 0.8, 0.4, 0.4, 0.1, 1.0])
 
     both = known(resnet101=[CoRun("lm", 0.9)], resnet18=[CoRun("lm", 0.9)])
     found = CompletedInterference(TABLE, both, Own(None))
@@ -107,11 +114,13 @@ def test_rows_of_both_agree_on_their_mean_and_a_named_reference_counts_more_than
 
 def test_what_is_completed_starts_from_the_table_of_the_gpu() -> None:
     completer = Fixed(0.65)
-    found = CompletedInterference(TABLE, known(new=[CoRun("lm", 0.9)]), completer)
+    found = CompletedInterference(TABLE, known(new=[CoRun("lm", 0.9, step_s=3.0)]), completer)
     for gpu in ("Tesla-K80", "H100"):
         found.relative_speed("new", ["resnet50"], gpu)
-    np.testing.assert_allclose(completer.given[0][0], prior_row(square_of(TABLE, "K80"), None))
-    np.testing.assert_allclose(completer.given[1][0], prior_row(square_of(TABLE, "V100"), None))
+    np.testing.assert_allclose(completer.given[0][0], Square.of(TABLE, "K80").row(None))
+    np.testing.assert_allclose(completer.given[1][0], Square.of(TABLE, "V100").row(None))
+    assert completer.given[0][1][-1] == pytest.approx(3.0)
+    assert np.isnan(completer.given[1][1][-1]), "steps are compared with those of the same GPU model alone"
 
 
 @pytest.mark.parametrize("completer", [None, Fixed(None)])
@@ -189,3 +198,11 @@ def test_a_view_knows_the_co_runs_of_its_jobs_and_of_the_store() -> None:
     again = ClusterView(ClusterRecords("c", 1, "e", jobs=(job,), subtask_profiles=row))
     assert {*again.co_runs.known(()).of("lm", "")} == {"new"}
     assert again.co_runs.known(()).of("stored", "")["lm"].own == 0.7
+
+
+def test_a_table_without_steps_serves_as_before() -> None:
+    bare = replace(TABLE, step_s={})
+    completer = Fixed(0.65)
+    found = CompletedInterference(bare, known(new=[CoRun("lm", 0.9, step_s=3.0)]), completer)
+    assert found.relative_speed("new", ["resnet50"], "V100") == pytest.approx(0.65)
+    assert np.isnan([completer.given[0][0][-1], completer.given[0][1][-1]]).all()

@@ -96,7 +96,13 @@ def test_a_full_job_arrives_whole() -> None:
             "gpuSharing": {
                 "allowed": True,
                 "coRuns": [
-                    {"model": "LM", "relativeSpeed": 0.6, "neighbourRelativeSpeed": 0.7, "gpuModel": "V100"},
+                    {
+                        "model": "LM",
+                        "relativeSpeed": 0.6,
+                        "neighbourRelativeSpeed": 0.7,
+                        "gpuModel": "V100",
+                        "stepSeconds": 2,
+                    },
                     {"model": "GNMT", "relativeSpeed": 0.5},
                 ],
             },
@@ -121,7 +127,7 @@ def test_a_full_job_arrives_whole() -> None:
     assert (job.subtasks[1].state, job.subtasks[1].unit) == (SubtaskState.DONE, "gpu0")
     assert (job.single_gpu_s, job.params_millions, job.attained_gpu_s) == (60.0, 138.0, 12.0)
     assert (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown) == (True, 2.0)
-    assert job.gpu_sharing.co_runs == (CoRun("LM", 0.6, 0.7, "V100"), CoRun("GNMT", 0.5))
+    assert job.gpu_sharing.co_runs == (CoRun("LM", 0.6, 0.7, "V100", 2.0), CoRun("GNMT", 0.5))
     assert job.elastic is not None
     assert (job.elastic.min_gpus, job.elastic.max_gpus) == (1, 8)
     assert job.shape is not None

@@ -10,9 +10,6 @@ from placewise_training.train_stdm import REPORT
 _SETS = {
     "subtasks_unseen_kinds": "subtasks (drawn): kinds held back",
     "subtasks_judge": "subtasks (drawn): known kinds, the judging truth's values",
-    "sharing_unseen_pairs": "GPU sharing (**measured**, K80): pairs held back, of networks known at other batches",
-    "sharing_unseen_networks": "GPU sharing (**measured**, K80): networks held back",
-    "sharing_unseen_gpu": "GPU sharing (**measured**): learnt on K80, judged on V100",
 }
 _METHODS = {
     "mean": "mean of the column",
@@ -38,8 +35,7 @@ _LIMITS = """
   `sim/pipelines.py`, four characters (memory, compute, texture, CPU) of independent uniform ranges. Errors on them say
   whether a method finds a structure that was put in; they say nothing about subtasks of a real site. `placewise
   profile` reads CPU use, host memory and step rate of its loops, no GPU counters, so its rows cannot fill the gap.
-* The measured rows are relative speeds of jobs that share a GPU (Gavel), few of them: the same problem, other columns.
-  Nothing that ships is trained on them.
+* The same problem on measured numbers is that of jobs that share a GPU: [sharing.md](sharing.md).
 * Two metrics drawn at random often tell nothing (CPU use never varies, host memory is unrelated to the others). The
   service completes only where a GPU metric or the speedup is among at least two known ones, and where throughputs are
   shares of 1; otherwise it works with what is known.
@@ -89,8 +85,7 @@ def _errors(report: Mapping[str, Any]) -> str:
     floors = report["floors"]
     return "\n".join(lines) + (
         f"\n\nNoise of the labels: a full four-second profile of the drawn rows is off by "
-        f"{floors['subtasks_profile']:.4f}; the two\nmeasurements of the same K80 pairs differ by "
-        f"{floors['sharing_sources']:.4f}.\n"
+        f"{floors['subtasks_profile']:.4f}.\n"
     )
 
 

@@ -17,15 +17,18 @@ from rich.table import Table
 from placewise_training import (
     export_ldwp,
     export_policy,
+    export_sharing,
     export_stdm,
     ldwp_card,
     policy_args,
     policy_card,
+    sharing_card,
     stdm_card,
     throughput_card,
     train_all,
     train_ldwp,
     train_policy,
+    train_sharing,
     train_stdm,
     train_throughput,
 )
@@ -206,6 +209,38 @@ train_app.command(name="ldwp")(_ldwp)
 _stdm.__signature__ = _signature(train_stdm.Args)  # type: ignore[attr-defined]
 _stdm.__doc__ = "Train what completes subtask metrics (IAWP), and judge it against plain methods."
 train_app.command(name="stdm")(_stdm)
+
+
+def _sharing(**options: Any) -> None:
+    as_json, card = options.pop("as_json"), options.pop("card")
+    args = train_sharing.Args(**options)
+    try:
+        with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
+            train_sharing.train(args, lambda title, done, total: show(f"sharing, {title}", done, total))
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped; go on with --resume (what is done is in {args.out})")
+        raise typer.Exit(INTERRUPTED) from None
+    model = export_sharing.export_sharing(args.out, args.out)
+    report = json.loads((args.out / train_sharing.REPORT).read_text("utf-8"))
+    if card:
+        sharing_card.write_card(args.out, Path(card))
+    if as_json:
+        json.dump({**report, "model": str(model), "bytes": model.stat().st_size}, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    table = Table(title=str(model), title_justify="left")
+    for column in ("held back", "co-runs known", "method", "mean absolute error"):
+        table.add_column(column)
+    for name, by_known in report["metrics"].items():
+        for known, found in by_known.items():
+            for method, errors in found["methods"].items():
+                table.add_row(name, known, method, f"{errors['mae']:.4f}")
+    Console().print(table)
+
+
+_sharing.__signature__ = _signature(train_sharing.Args)  # type: ignore[attr-defined]
+_sharing.__doc__ = "Train what completes slowdowns on shared GPUs from one or two co-runs, and judge it."
+train_app.command(name="sharing")(_sharing)
 
 
 def _throughput(**options: Any) -> None:

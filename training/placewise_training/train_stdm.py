@@ -9,13 +9,11 @@ which `--resume` goes on. Data and what it is worth: data/stdm_matrix.py.
 import argparse
 import hashlib
 import json
-import multiprocessing
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +26,16 @@ from placewise_training.data.stdm_matrix import (
     Matrix,
     Table,
     profile_rows,
-    sharing_matrix,
     subtask_matrix,
     truth_matrix,
 )
+from placewise_training.judging import cpu_s, judged_all
 from placewise_training.models.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.models.ncf import MetricCompletion, Ncf, loss, with_subtasks
 from placewise_training.scalars import Scalars
 
 SCHEMA = "placewise.stdm/1"
 CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
-_JUDGED = "judged.part.json"
 _ABOUT_THE_MACHINE = ("out", "threads", "processes", "resume")
 _FIRST_JUDGED_DRAW = 500
 # Sets progress: (title, done, total).
@@ -78,11 +75,12 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
-    began, began_cpu = time.perf_counter(), _cpu_s()
+    began, began_cpu = time.perf_counter(), cpu_s()
     settings = folds(args)
 
     # -- every method on the same folds and the same profiles; what an earlier run judged is not judged again --
-    metrics = _judged_all(settings, args, show)
+    judged = partial(judge, args=args)
+    metrics = judged_all(settings, judged, args.out, _numbers(args), args.processes, args.resume, show)
 
     # -- the one that ships: every kind, only draws of the training side --
     show("training the completion", len(settings), len(settings) + 1)
@@ -99,7 +97,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "parameters": sum(p.numel() for p in net.parameters()),
         "data": {"training": hashlib.sha256(everything.values.tobytes()).hexdigest()},
         "samples": {"training": len(everything.values)},
-        "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(_cpu_s() - began_cpu, 1)},
+        "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(cpu_s() - began_cpu, 1)},
         "loss": {"first": losses[0], "last": losses[-1]},
         "convergence": converged,
         "metrics": metrics,
@@ -114,79 +112,21 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
 
 def folds(args: Args) -> dict[str, list[Fold]]:
-    """The folds of each setting; kinds, networks and GPU types of the judged rows are in no history they are judged
-    from, but for `subtasks_judge`, whose kinds are known and whose values are the judging truth's, and
-    `sharing_unseen_pairs`, whose pairs nobody has seen of networks that are known at other batches."""
+    """The folds of each setting; kinds of the judged rows are in no history they are judged from, but for
+    `subtasks_judge`, whose kinds are known and whose values are the judging truth's."""
     rng = np.random.default_rng((args.seed, 51))
     drawn, fresh = subtask_matrix(args.draws), subtask_matrix(24, _FIRST_JUDGED_DRAW)
     kinds = list(dict.fromkeys(drawn.groups))
     judged = np.repeat(truth_matrix("judge").values, 10, axis=0)
-    measured, elsewhere = sharing_matrix("gavel_simulation", "K80"), sharing_matrix("gavel_oracle_v1", "V100")
-    jobs = sharing_matrix("gavel_simulation", "K80", by_job=True)
     return {
         "subtasks_unseen_kinds": [_fold(drawn, fresh, set(kinds[i::3]), args, rng) for i in range(3)],
         "subtasks_judge": [Fold(drawn, profile_rows(judged, args.known, rng), judged)],
-        "sharing_unseen_networks": [
-            _unseen(measured, {network}, args, rng) for network in sorted(set(measured.groups))
-        ],
-        "sharing_unseen_gpu": [
-            Fold(measured, profile_rows(elsewhere.values, args.known, rng), elsewhere.values),
-        ],
-        "sharing_unseen_pairs": [_unseen(jobs, held_back, args, rng) for held_back in _batches(jobs)],
     }
 
 
 def _fold(history: Table, judged: Table, held_back: set[str], args: Args, rng: np.random.Generator) -> Fold:
     true = judged.of(held_back).values
     return Fold(history.of(held_back, inside=False), profile_rows(true, args.known, rng), true)
-
-
-def _unseen(measured: Table, held_back: set[str], args: Args, rng: np.random.Generator) -> Fold:
-    """Nobody has run beside what is new, networks or jobs: its columns go as well as its rows."""
-    kept = np.array([not any(f"{column}:".startswith(f"{new}:") for new in held_back) for column in measured.columns])
-    columns = tuple(column for column, is_kept in zip(measured.columns, kept, strict=True) if is_kept)
-    table = Table(measured.groups, columns, measured.values[:, kept])
-    return _fold(table, table, held_back, args, rng)
-
-
-def _batches(jobs: Table) -> list[set[str]]:
-    """Jobs to hold back together: one batch of each network that has others."""
-    of_network: dict[str, list[str]] = {}
-    for job in jobs.groups:
-        of_network.setdefault(job.partition(":")[0], []).append(job)
-    several = [batches for batches in of_network.values() if len(batches) > 1]
-    return [{batches[i] for batches in several if i < len(batches)} for i in range(max(map(len, several)))]
-
-
-def _judged_all(settings: Mapping[str, Sequence[Fold]], args: Args, show: Show) -> dict[str, dict[str, Any]]:
-    """Every setting judged, those with most folds first; kept as they come, so that a resumed run has them."""
-    metrics = _judged_before(args)
-    missing = sorted(set(settings) - set(metrics), key=lambda name: -len(settings[name]))
-    show("judging", len(metrics), len(settings) + 1)
-    for name, found in _in_turn(missing, settings, args):
-        metrics[name] = found
-        (args.out / _JUDGED).write_text(json.dumps({"of": _numbers(args), "metrics": metrics}), "utf-8")
-        show(f"judged: {name}", len(metrics), len(settings) + 1)
-    return {name: metrics[name] for name in settings}
-
-
-def _in_turn(
-    names: Sequence[str], settings: Mapping[str, Sequence[Fold]], args: Args
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and judgement, as each is done. Spawned processes, as a fork of torch's threads may hang."""
-    if min(args.processes, len(names)) < 2:
-        yield from ((name, judge(settings[name], args)) for name in names)
-        return
-    with ProcessPoolExecutor(args.processes, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(judge, settings[name], args): name for name in names}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and of those it waited for."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 def judge(of_setting: Sequence[Fold], args: Args) -> dict[str, Any]:
@@ -221,11 +161,9 @@ def methods(history: Table, args: Args) -> Mapping[str, Completer]:
 
 
 def floors() -> dict[str, float]:
-    """Error no completion can go below: of a full four-second profile; and of two measurements of the same pairs."""
+    """Error that no completion can go below: of a full four-second profile."""
     share = float(np.mean(subtask_matrix(20, _FIRST_JUDGED_DRAW).values[:, 1:]))
-    one, other = sharing_matrix("gavel_simulation", "K80"), sharing_matrix("gavel_oracle_v1", "K80")
-    gaps = np.abs(one.values - other.values) if one.values.shape == other.values.shape else np.array([np.nan])
-    return {"subtasks_profile": PROFILE_ERROR * share, "sharing_sources": float(np.nanmean(gaps))}
+    return {"subtasks_profile": PROFILE_ERROR * share}
 
 
 def is_better(metrics: Mapping[str, Any]) -> bool:
@@ -365,15 +303,6 @@ def _restored(checkpoint: Path, args: Args, parts: Mapping[str, Any]) -> list[fl
     for name, of in parts.items():
         of.load_state_dict(stored[name])
     return list(stored["losses"])
-
-
-def _judged_before(args: Args) -> dict[str, dict[str, Any]]:
-    """What an interrupted run with the same arguments judged."""
-    path = args.out / _JUDGED
-    if not args.resume or not path.is_file():
-        return {}
-    stored = json.loads(path.read_text("utf-8"))
-    return dict(stored["metrics"]) if stored["of"] == _numbers(args) else {}
 
 
 def _numbers(args: Args) -> dict[str, float]:

@@ -15,7 +15,7 @@ from placewise_core.speed.model_names import canonical
 # printable (validate.py).
 _SEPARATOR = "\x1f"
 _PREFIX = f"{_SEPARATOR}co-runs{_SEPARATOR}"
-_OWN, _NEIGHBOUR = "own", "neighbour"
+_OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
 
 Rows = Mapping[str, Mapping[str, float]]
 Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that model's co-runs
@@ -23,10 +23,12 @@ Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that m
 
 @frozen
 class PairSpeeds:
-    """Relative speeds of a pair: of the model asked about, and of the other; 0 where that was not measured."""
+    """Relative speeds of a pair: of the model asked about, and of the other; seconds per step of the first alone. What
+    is 0 was not measured."""
 
     own: float
     neighbour: float
+    step_s: float = 0.0
 
 
 def is_row(kind: str) -> bool:
@@ -35,7 +37,7 @@ def is_row(kind: str) -> bool:
 
 
 def rows_of(told: Iterable[Told]) -> dict[str, dict[str, float]]:
-    """Co-runs as rows of the store: by model, values by neighbour, GPU model and whose speed it is."""
+    """Co-runs as rows of the store: by model, values by neighbour, GPU model and what was measured."""
     rows: dict[str, dict[str, float]] = {}
     for model, co_runs in told:
         for co_run in co_runs:
@@ -48,6 +50,8 @@ def _cells(co_run: CoRun) -> Iterator[tuple[str, float]]:
     yield at + _OWN, co_run.relative_speed
     if co_run.neighbour_relative_speed > 0:
         yield at + _NEIGHBOUR, co_run.neighbour_relative_speed
+    if co_run.step_s > 0:
+        yield at + _STEP, co_run.step_s
 
 
 class KnownCoRuns:
@@ -65,10 +69,11 @@ class KnownCoRuns:
     def _read(self, model: str, row: Mapping[str, float]) -> None:
         pairs = self._of.setdefault(model, {})
         for key in row:
-            at, _, whose = key.rpartition(_SEPARATOR)
-            if whose == _OWN:
+            at, _, what = key.rpartition(_SEPARATOR)
+            if what == _OWN:
                 other, _, gpu = at.partition(_SEPARATOR)
-                pairs[other, gpu] = PairSpeeds(row[key], row.get(f"{at}{_SEPARATOR}{_NEIGHBOUR}", 0.0))
+                more = (row.get(f"{at}{_SEPARATOR}{what}", 0.0) for what in (_NEIGHBOUR, _STEP))
+                pairs[other, gpu] = PairSpeeds(row[key], *more)
 
     def __bool__(self) -> bool:
         return bool(self._of)

@@ -12,7 +12,7 @@ from placewise_core.job import Job
 from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns
 from placewise_core.speed.interference import GpuInterference, MeasuredInterference, composed
 from placewise_core.speed.model_names import canonical, nearest
-from placewise_core.speed.sharing_row import known_row, prior_row, square_of
+from placewise_core.speed.sharing_row import Square, known_row
 from placewise_core.view_arrays import FloatArray
 
 
@@ -66,7 +66,7 @@ class CompletedInterference:
             if row is None:
                 continue
             if model == other:
-                return float(row[-1])
+                return float(row[-2])
             like = nearest(other, self._table.references)
             if like is not None:
                 found[like == other].append(float(row[first + self._table.references.index(like)]))
@@ -85,10 +85,12 @@ class CompletedInterference:
             return None
         names = self._table.references
         known = known_row(names, model, self._known.of(model, gpu))
-        if np.isnan(known).all():
+        if np.isnan(known[:-1]).all():
             return None
         like = nearest(model, names)
-        prior = prior_row(square_of(self._table, self._table.gpu_of(gpu)), None if like is None else names.index(like))
+        prior = Square.of(self._table, self._table.gpu_of(gpu)).row(None if like is None else names.index(like))
+        if self._table.measured_gpu(gpu) is None or np.isnan(prior[-1]):
+            known[-1] = np.nan  # steps on another GPU are no measure for these
         return self._completer.complete(prior, known)
 
 

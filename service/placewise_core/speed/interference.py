@@ -4,7 +4,7 @@ Never decides who may share: that compares these predictions with every job's ow
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -48,7 +48,8 @@ class MeasuredInterference:
 
     `pairs[gpu][a][b]` is the relative speed of model `a` beside `b`, canonical names; 0 where every measured
     combination ran out of memory. `default[gpu]` stands for a pair that is not known: the lower quartile of what was
-    measured on that GPU, at most ½, so that an unknown neighbour is rather refused than trusted.
+    measured on that GPU, at most ½, so that an unknown neighbour is rather refused than trusted. `step_s[gpu][a]`:
+    seconds per step of the model alone, the geometric mean over what was measured; may be missing.
 
     Unknown models: the nearest known one by name; unknown GPU models: `fallback_gpu`.
     """
@@ -56,11 +57,17 @@ class MeasuredInterference:
     pairs: Mapping[str, Mapping[str, Mapping[str, float]]]
     default: Mapping[str, float]
     fallback_gpu: str
+    step_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def from_table(cls, table: Mapping[str, object]) -> "MeasuredInterference":
         """From the packaged table (place/data/interference.json). Raises KeyError for a table of another form."""
-        return cls(pairs=table["pairs"], default=table["default"], fallback_gpu=table["fallback_gpu"])  # type: ignore[arg-type]
+        return cls(
+            pairs=table["pairs"],  # type: ignore[arg-type]
+            default=table["default"],  # type: ignore[arg-type]
+            fallback_gpu=table["fallback_gpu"],  # type: ignore[arg-type]
+            step_s=table.get("step_s", {}),  # type: ignore[arg-type]
+        )
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
         if not others:
@@ -83,8 +90,12 @@ class MeasuredInterference:
 
     def gpu_of(self, gpu_model: str) -> str:
         """The measured GPU model that answers for this one."""
+        return self.measured_gpu(gpu_model) or self.fallback_gpu
+
+    def measured_gpu(self, gpu_model: str) -> str | None:
+        """The measured GPU model that this one is; None if nothing was measured on it."""
         wanted = canonical(gpu_model)
-        return next((gpu for gpu in self.pairs if canonical(gpu) in wanted), self.fallback_gpu)
+        return next((gpu for gpu in self.pairs if canonical(gpu) in wanted), None)
 
     def _pair(self, model: str, other: str, gpu: str) -> float:
         table = self.pairs[gpu]

@@ -1,43 +1,59 @@
 """The row of a model among those measured: what a learned completion of GPU sharing reads and fills. Knows no net.
 
 Columns, for reference models p in the order of their names: `own:p`, speed of the model beside p over its speed alone;
-`other:p`, that of p beside the model; and `itself`, speed beside another job of the same model. All in (0, 1].
+`other:p`, that of p beside the model; `itself`, speed beside another job of the same model, all in (0, 1]; and
+`step_s`, seconds per step of the model alone. Of two jobs that take turns, the one with the longer steps gets more.
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from placewise_core.frozen import frozen
 from placewise_core.speed.co_runs import PairSpeeds
 from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.view_arrays import FloatArray
 
-ITSELF = "itself"
+ITSELF, STEP = "itself", "step_s"
 
 
 def columns_of(references: Sequence[str]) -> tuple[str, ...]:
-    """Names of the columns, (C,) = 2 · references + 1."""
-    return (*(f"own:{name}" for name in references), *(f"other:{name}" for name in references), ITSELF)
+    """Names of the columns, (C,) = 2 · references + 2."""
+    return (*(f"own:{name}" for name in references), *(f"other:{name}" for name in references), ITSELF, STEP)
 
 
-def square_of(table: MeasuredInterference, gpu: str) -> FloatArray:
-    """(P, P) speed of each reference model beside each, on a GPU model of the table."""
-    pairs, names = table.pairs[gpu], table.references
-    return np.array([[pairs[a].get(b, table.default[gpu]) for b in names] for a in names])
+@frozen
+class Square:
+    """What the table has of one GPU model: `speeds` (P, P) of each reference model beside each, `step_s` (P,) of each
+    alone, NaN where the table has none."""
 
+    speeds: FloatArray
+    step_s: FloatArray
 
-def prior_row(square: FloatArray, like: int | None) -> FloatArray:
-    """(C,) what is assumed of a model of which nothing is measured: all that is known of the reference model it is
-    like, by number, or the mean over all of them."""
-    if like is None:
-        return np.array([*square.mean(axis=0), *square.mean(axis=1), square.diagonal().mean()])
-    return np.array([*square[like], *square[:, like], square[like, like]])
+    @classmethod
+    def of(cls, table: MeasuredInterference, gpu: str) -> "Square":
+        pairs, steps, names = table.pairs[gpu], table.step_s.get(gpu, {}), table.references
+        return cls(
+            np.array([[pairs[a].get(b, table.default[gpu]) for b in names] for a in names]),
+            np.array([steps.get(name, np.nan) for name in names]),
+        )
+
+    def row(self, like: int | None, without: int | None = None) -> FloatArray:
+        """(C,) what is assumed of a model of which nothing is measured: all that is known of the reference model it is
+        like, by number; or the mean over all of them, or all but one."""
+        if like is not None:
+            itself = self.speeds[like, like]
+            return np.array([*self.speeds[like], *self.speeds[:, like], itself, self.step_s[like]])
+        kept = np.array([i for i in range(len(self.speeds)) if i != without])
+        own, other = self.speeds[kept].mean(axis=0), self.speeds[:, kept].mean(axis=1)
+        step_s = np.exp(np.log(self.step_s[kept]).mean())
+        return np.array([*own, *other, self.speeds.diagonal()[kept].mean(), step_s])
 
 
 def known_row(references: Sequence[str], model: str, co_runs: Mapping[str, PairSpeeds]) -> FloatArray:
     """(C,) NaN where the model's co-runs say nothing."""
     count = len(references)
-    row = np.full(2 * count + 1, np.nan)
+    row = np.full(2 * count + 2, np.nan)
     for i, name in enumerate(references):
         speeds = co_runs.get(name)
         if speeds is not None:
@@ -46,5 +62,8 @@ def known_row(references: Sequence[str], model: str, co_runs: Mapping[str, PairS
                 row[count + i] = min(1.0, speeds.neighbour)
     beside_itself = co_runs.get(model)
     if beside_itself is not None:
-        row[-1] = min(1.0, beside_itself.own)
+        row[-2] = min(1.0, beside_itself.own)
+    steps = [speeds.step_s for speeds in co_runs.values() if speeds.step_s > 0]
+    if steps:
+        row[-1] = np.exp(np.log(steps).mean())
     return row

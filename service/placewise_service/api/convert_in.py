@@ -208,7 +208,9 @@ def _sharing(message: job_pb2.GpuSharing) -> GpuSharing:
 
 
 def _co_run(message: job_pb2.CoRun) -> CoRun:
-    return CoRun(message.model, message.relative_speed, message.neighbour_relative_speed, message.gpu_model)
+    return CoRun(
+        message.model, message.relative_speed, message.neighbour_relative_speed, message.gpu_model, message.step_seconds
+    )
 
 
 def _subtask(message: job_pb2.Subtask) -> Subtask:

@@ -46,7 +46,7 @@ class SharingRuntime:
     def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
         """(C,) the row, what was measured unchanged; None where the net fails."""
         mask = ~np.isnan(known)
-        feeds = {"prior": prior[None], "known": np.nan_to_num(known)[None], "mask": mask[None]}
+        feeds = {"prior": np.nan_to_num(prior, nan=1.0)[None], "known": np.nan_to_num(known)[None], "mask": mask[None]}
         try:
             found = self._run({name: array.astype(np.float32) for name, array in feeds.items()})[0].astype(np.float64)
             if not np.isfinite(found).all():

@@ -1,9 +1,8 @@
-"""Matrices with holes to complete: IAWP's subtask description matrix, and measured GPU sharing. Completes nothing.
+"""Matrices with holes to complete: IAWP's subtask description matrix. Completes nothing.
 
-* `subtask_matrix`: rows drawn from the ranges of sim.pipelines. **Nobody has published measured metrics of subtasks**,
-  so these rows show whether a method can recover a structure that was put in, not how large errors are on real ones.
-* `sharing_matrix`: measured. Rows are jobs (network, batch) on one GPU type, columns the job beside them on the GPU,
-  values the relative speed (Gavel). The same problem on real numbers: two short co-runs known, the others wanted.
+Rows are drawn from the ranges of sim.pipelines. **Nobody has published measured metrics of subtasks**, so these rows
+show whether a method can recover a structure that was put in, not how large errors are on real ones. The same problem
+on real numbers is data/sharing_rows.py.
 
 Every value is in [0, 1]; NaN where nobody knows.
 """
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import to_unit
-from placewise_training.data.measured import gpu_pairs
 from placewise_training.sim.pipelines import draw_truths, subtask_truths
 
 Matrix = NDArray[np.float64]
@@ -63,24 +61,6 @@ def truth_matrix(truth: str) -> Table:
 def _table(rows: list[tuple[str, dict[str, float]]]) -> Table:
     values = np.array([to_unit(row) for _, row in rows])
     return Table(tuple(kind for kind, _ in rows), METRICS, values)
-
-
-def sharing_matrix(source: str, gpu_type: str, *, by_job: bool = False) -> Table:
-    """Relative speeds of one of Gavel's tables; jobs without a batch size are left out. Groups are networks, or jobs:
-    network and batch, named as the columns are. Raises ValueError if empty."""
-    cells: dict[tuple[str, str], float] = {}
-    for p in gpu_pairs():
-        if p.source != source or p.gpu_type != gpu_type or not (p.batch_a and p.batch_b):
-            continue
-        a, b = f"{p.model_a}:{p.batch_a:g}", f"{p.model_b}:{p.batch_b:g}"
-        cells[a, b], cells[b, a] = min(1.0, p.norm_a), min(1.0, p.norm_b)
-    if not cells:
-        raise ValueError(f"no pairs of {source} on {gpu_type}")
-    names = sorted({p.model_a + f":{p.batch_a:g}" for p in gpu_pairs() if p.batch_a})
-    rows = sorted({a for a, _ in cells})
-    values = np.array([[cells.get((a, b), np.nan) for b in names] for a in rows])
-    groups = rows if by_job else [row.partition(":")[0] for row in rows]
-    return Table(tuple(groups), tuple(names), values)
 
 
 def profile_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix:

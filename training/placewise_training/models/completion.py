@@ -17,6 +17,10 @@ RANKS = (1, 2, 3, 4)
 RIDGES = (0.003, 0.01, 0.03, 0.1)
 
 
+# (values, how much is known of each row, draws) → the rows with all else hidden.
+Hide = Callable[[Matrix, int, np.random.Generator], Matrix]
+
+
 class Completer(Protocol):
     """Anything that completes rows."""
 
@@ -80,23 +84,23 @@ def _filled_means(rows: Matrix, means: Matrix) -> Matrix:
     return np.where(counts > 0, np.nansum(rows, axis=0) / np.maximum(1, counts), means)
 
 
-def chosen_neighbours(history: Table, known: int) -> Completer:
+def chosen_neighbours(history: Table, known: int, hide: Hide = profile_rows) -> Completer:
     """Nearest rows with the k that does best on held-back groups of the history."""
-    return _best([nearest_rows(k) for k in NEIGHBOURS], history, known)
+    return _best([nearest_rows(k) for k in NEIGHBOURS], history, known, hide)
 
 
-def chosen_factors(history: Table, known: int) -> Completer:
+def chosen_factors(history: Table, known: int, hide: Hide = profile_rows) -> Completer:
     """Matrix factorisation with the rank and ridge that do best on held-back groups of the history."""
-    return _best([factorised(rank, ridge) for rank in RANKS for ridge in RIDGES], history, known)
+    return _best([factorised(rank, ridge) for rank in RANKS for ridge in RIDGES], history, known, hide)
 
 
-def _best(candidates: Sequence[Completer], history: Table, known: int) -> Completer:
-    return min(candidates, key=_held_back_error(history, known))
+def _best(candidates: Sequence[Completer], history: Table, known: int, hide: Hide) -> Completer:
+    return min(candidates, key=_held_back_error(history, known, hide))
 
 
-def _held_back_error(history: Table, known: int) -> Callable[[Completer], float]:
+def _held_back_error(history: Table, known: int, hide: Hide) -> Callable[[Completer], float]:
     folds = [(history.of({group}, inside=False), history.of({group})) for group in sorted(set(history.groups))]
-    seen = [profile_rows(out.values, known, np.random.default_rng((i, 7))) for i, (_, out) in enumerate(folds)]
+    seen = [hide(out.values, known, np.random.default_rng((i, 7))) for i, (_, out) in enumerate(folds)]
 
     def error(candidate: Completer) -> float:
         wrong = [

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16placewise/v1/job.proto\x12\x0cplacewise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x01\n\tResources\x12\x11\n\tcpu_cores\x18\x01 \x01(\x01\x12\x0c\n\x04gpus\x18\x02 \x01(\x01\x12\x12\n\nmemory_gib\x18\x03 \x01(\x01\x12\x16\n\x0egpu_memory_gib\x18\x04 \x01(\x01\x12\x14\n\x0cnetwork_gbps\x18\x05 \x01(\x01\x12\x37\n\x08\x65xtended\x18\x06 \x03(\x0b\x32%.placewise.v1.Resources.ExtendedEntry\x1a/\n\rExtendedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"Y\n\nGpuSharing\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x14\n\x0cmax_slowdown\x18\x02 \x01(\x01\x12$\n\x07\x63o_runs\x18\x03 \x03(\x0b\x32\x13.placewise.v1.CoRun\"c\n\x05\x43oRun\x12\r\n\x05model\x18\x01 \x01(\t\x12\x16\n\x0erelative_speed\x18\x02 \x01(\x01\x12 \n\x18neighbour_relative_speed\x18\x03 \x01(\x01\x12\x11\n\tgpu_model\x18\x04 \x01(\t\"\xcf\x02\n\tTaskGroup\x12*\n\x04role\x18\x01 \x01(\x0e\x32\x1c.placewise.v1.TaskGroup.Role\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\'\n\x06\x64\x65mand\x18\x03 \x01(\x0b\x32\x17.placewise.v1.Resources\x12\x14\n\x0cmax_per_node\x18\x04 \x01(\x05\x12\x11\n\tgpu_model\x18\x05 \x01(\t\x12@\n\rnode_selector\x18\x06 \x03(\x0b\x32).placewise.v1.TaskGroup.NodeSelectorEntry\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06WORKER\x10\x01\x12\x14\n\x10PARAMETER_SERVER\x10\x02\"\xbc\x02\n\x07Subtask\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x03(\t\x12\x17\n\x0fhas_gpu_version\x18\x04 \x01(\x08\x12\x33\n\x07profile\x18\x05 \x03(\x0b\x32\".placewise.v1.Subtask.ProfileEntry\x12\x0c\n\x04size\x18\x06 \x01(\x01\x12*\n\x05state\x18\x07 \x01(\x0e\x32\x1b.placewise.v1.Subtask.State\x12\x0c\n\x04unit\x18\x08 \x01(\t\x1a.\n\x0cProfileEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PENDING\x10\x01\x12\x0b\n\x07RUNNING\x10\x02\x12\x08\n\x04\x44ONE\x10\x03\"2\n\x0c\x45lasticRange\x12\x10\n\x08min_gpus\x18\x01 \x01(\x05\x12\x10\n\x08max_gpus\x18\x02 \x01(\x05\"-\n\x05Shape\x12\r\n\x05nodes\x18\x01 \x01(\x05\x12\x15\n\rgpus_per_node\x18\x02 \x01(\x05\"\xf4\x05\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x34\n\x0c\x61rchitecture\x18\x03 \x01(\x0e\x32\x1e.placewise.v1.Job.Architecture\x12\'\n\x06groups\x18\x04 \x03(\x0b\x32\x17.placewise.v1.TaskGroup\x12\x14\n\x0ctotal_epochs\x18\x05 \x01(\x01\x12\x12\n\nbatch_size\x18\x06 \x01(\x05\x12\x14\n\x0c\x64\x61taset_size\x18\x07 \x01(\x03\x12\x12\n\niterations\x18\x08 \x01(\x01\x12,\n\x08priority\x18\t \x01(\x0e\x32\x1a.placewise.v1.Job.Priority\x12\r\n\x05queue\x18\n \x01(\t\x12/\n\x0bsubmit_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x08subtasks\x18\x0c \x03(\x0b\x32\x15.placewise.v1.Subtask\x12\x1a\n\x12single_gpu_seconds\x18\r \x01(\x01\x12\x17\n\x0fparams_millions\x18\x0e \x01(\x01\x12-\n\x0bgpu_sharing\x18\x0f \x01(\x0b\x32\x18.placewise.v1.GpuSharing\x12+\n\x07\x65lastic\x18\x10 \x01(\x0b\x32\x1a.placewise.v1.ElasticRange\x12\"\n\x05shape\x18\x11 \x01(\x0b\x32\x13.placewise.v1.Shape\x12\x1c\n\x14\x61ttained_gpu_seconds\x18\x12 \x01(\x01\"l\n\x0c\x41rchitecture\x12\x1c\n\x18\x41RCHITECTURE_UNSPECIFIED\x10\x00\x12\n\n\x06SINGLE\x10\x01\x12\x14\n\x10PARAMETER_SERVER\x10\x02\x12\x0e\n\nALL_REDUCE\x10\x03\x12\x0c\n\x08PIPELINE\x10\x04\"G\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\n\n\x06URGENT\x10\x01\x12\t\n\x05PRIOR\x10\x02\x12\n\n\x06NORMAL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16placewise/v1/job.proto\x12\x0cplacewise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x01\n\tResources\x12\x11\n\tcpu_cores\x18\x01 \x01(\x01\x12\x0c\n\x04gpus\x18\x02 \x01(\x01\x12\x12\n\nmemory_gib\x18\x03 \x01(\x01\x12\x16\n\x0egpu_memory_gib\x18\x04 \x01(\x01\x12\x14\n\x0cnetwork_gbps\x18\x05 \x01(\x01\x12\x37\n\x08\x65xtended\x18\x06 \x03(\x0b\x32%.placewise.v1.Resources.ExtendedEntry\x1a/\n\rExtendedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"Y\n\nGpuSharing\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x14\n\x0cmax_slowdown\x18\x02 \x01(\x01\x12$\n\x07\x63o_runs\x18\x03 \x03(\x0b\x32\x13.placewise.v1.CoRun\"y\n\x05\x43oRun\x12\r\n\x05model\x18\x01 \x01(\t\x12\x16\n\x0erelative_speed\x18\x02 \x01(\x01\x12 \n\x18neighbour_relative_speed\x18\x03 \x01(\x01\x12\x11\n\tgpu_model\x18\x04 \x01(\t\x12\x14\n\x0cstep_seconds\x18\x05 \x01(\x01\"\xcf\x02\n\tTaskGroup\x12*\n\x04role\x18\x01 \x01(\x0e\x32\x1c.placewise.v1.TaskGroup.Role\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\'\n\x06\x64\x65mand\x18\x03 \x01(\x0b\x32\x17.placewise.v1.Resources\x12\x14\n\x0cmax_per_node\x18\x04 \x01(\x05\x12\x11\n\tgpu_model\x18\x05 \x01(\t\x12@\n\rnode_selector\x18\x06 \x03(\x0b\x32).placewise.v1.TaskGroup.NodeSelectorEntry\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06WORKER\x10\x01\x12\x14\n\x10PARAMETER_SERVER\x10\x02\"\xbc\x02\n\x07Subtask\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x03(\t\x12\x17\n\x0fhas_gpu_version\x18\x04 \x01(\x08\x12\x33\n\x07profile\x18\x05 \x03(\x0b\x32\".placewise.v1.Subtask.ProfileEntry\x12\x0c\n\x04size\x18\x06 \x01(\x01\x12*\n\x05state\x18\x07 \x01(\x0e\x32\x1b.placewise.v1.Subtask.State\x12\x0c\n\x04unit\x18\x08 \x01(\t\x1a.\n\x0cProfileEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PENDING\x10\x01\x12\x0b\n\x07RUNNING\x10\x02\x12\x08\n\x04\x44ONE\x10\x03\"2\n\x0c\x45lasticRange\x12\x10\n\x08min_gpus\x18\x01 \x01(\x05\x12\x10\n\x08max_gpus\x18\x02 \x01(\x05\"-\n\x05Shape\x12\r\n\x05nodes\x18\x01 \x01(\x05\x12\x15\n\rgpus_per_node\x18\x02 \x01(\x05\"\xf4\x05\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x34\n\x0c\x61rchitecture\x18\x03 \x01(\x0e\x32\x1e.placewise.v1.Job.Architecture\x12\'\n\x06groups\x18\x04 \x03(\x0b\x32\x17.placewise.v1.TaskGroup\x12\x14\n\x0ctotal_epochs\x18\x05 \x01(\x01\x12\x12\n\nbatch_size\x18\x06 \x01(\x05\x12\x14\n\x0c\x64\x61taset_size\x18\x07 \x01(\x03\x12\x12\n\niterations\x18\x08 \x01(\x01\x12,\n\x08priority\x18\t \x01(\x0e\x32\x1a.placewise.v1.Job.Priority\x12\r\n\x05queue\x18\n \x01(\t\x12/\n\x0bsubmit_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x08subtasks\x18\x0c \x03(\x0b\x32\x15.placewise.v1.Subtask\x12\x1a\n\x12single_gpu_seconds\x18\r \x01(\x01\x12\x17\n\x0fparams_millions\x18\x0e \x01(\x01\x12-\n\x0bgpu_sharing\x18\x0f \x01(\x0b\x32\x18.placewise.v1.GpuSharing\x12+\n\x07\x65lastic\x18\x10 \x01(\x0b\x32\x1a.placewise.v1.ElasticRange\x12\"\n\x05shape\x18\x11 \x01(\x0b\x32\x13.placewise.v1.Shape\x12\x1c\n\x14\x61ttained_gpu_seconds\x18\x12 \x01(\x01\"l\n\x0c\x41rchitecture\x12\x1c\n\x18\x41RCHITECTURE_UNSPECIFIED\x10\x00\x12\n\n\x06SINGLE\x10\x01\x12\x14\n\x10PARAMETER_SERVER\x10\x02\x12\x0e\n\nALL_REDUCE\x10\x03\x12\x0c\n\x08PIPELINE\x10\x04\"G\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\n\n\x06URGENT\x10\x01\x12\t\n\x05PRIOR\x10\x02\x12\n\n\x06NORMAL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,27 +45,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GPUSHARING']._serialized_start=292
   _globals['_GPUSHARING']._serialized_end=381
   _globals['_CORUN']._serialized_start=383
-  _globals['_CORUN']._serialized_end=482
-  _globals['_TASKGROUP']._serialized_start=485
-  _globals['_TASKGROUP']._serialized_end=820
-  _globals['_TASKGROUP_NODESELECTORENTRY']._serialized_start=705
-  _globals['_TASKGROUP_NODESELECTORENTRY']._serialized_end=756
-  _globals['_TASKGROUP_ROLE']._serialized_start=758
-  _globals['_TASKGROUP_ROLE']._serialized_end=820
-  _globals['_SUBTASK']._serialized_start=823
-  _globals['_SUBTASK']._serialized_end=1139
-  _globals['_SUBTASK_PROFILEENTRY']._serialized_start=1025
-  _globals['_SUBTASK_PROFILEENTRY']._serialized_end=1071
-  _globals['_SUBTASK_STATE']._serialized_start=1073
-  _globals['_SUBTASK_STATE']._serialized_end=1139
-  _globals['_ELASTICRANGE']._serialized_start=1141
-  _globals['_ELASTICRANGE']._serialized_end=1191
-  _globals['_SHAPE']._serialized_start=1193
-  _globals['_SHAPE']._serialized_end=1238
-  _globals['_JOB']._serialized_start=1241
-  _globals['_JOB']._serialized_end=1997
-  _globals['_JOB_ARCHITECTURE']._serialized_start=1816
-  _globals['_JOB_ARCHITECTURE']._serialized_end=1924
-  _globals['_JOB_PRIORITY']._serialized_start=1926
-  _globals['_JOB_PRIORITY']._serialized_end=1997
+  _globals['_CORUN']._serialized_end=504
+  _globals['_TASKGROUP']._serialized_start=507
+  _globals['_TASKGROUP']._serialized_end=842
+  _globals['_TASKGROUP_NODESELECTORENTRY']._serialized_start=727
+  _globals['_TASKGROUP_NODESELECTORENTRY']._serialized_end=778
+  _globals['_TASKGROUP_ROLE']._serialized_start=780
+  _globals['_TASKGROUP_ROLE']._serialized_end=842
+  _globals['_SUBTASK']._serialized_start=845
+  _globals['_SUBTASK']._serialized_end=1161
+  _globals['_SUBTASK_PROFILEENTRY']._serialized_start=1047
+  _globals['_SUBTASK_PROFILEENTRY']._serialized_end=1093
+  _globals['_SUBTASK_STATE']._serialized_start=1095
+  _globals['_SUBTASK_STATE']._serialized_end=1161
+  _globals['_ELASTICRANGE']._serialized_start=1163
+  _globals['_ELASTICRANGE']._serialized_end=1213
+  _globals['_SHAPE']._serialized_start=1215
+  _globals['_SHAPE']._serialized_end=1260
+  _globals['_JOB']._serialized_start=1263
+  _globals['_JOB']._serialized_end=2019
+  _globals['_JOB_ARCHITECTURE']._serialized_start=1838
+  _globals['_JOB_ARCHITECTURE']._serialized_end=1946
+  _globals['_JOB_PRIORITY']._serialized_start=1948
+  _globals['_JOB_PRIORITY']._serialized_end=2019
 # @@protoc_insertion_point(module_scope)

@@ -41,16 +41,18 @@ class GpuSharing(_message.Message):
     def __init__(self, allowed: bool = ..., max_slowdown: _Optional[float] = ..., co_runs: _Optional[_Iterable[_Union[CoRun, _Mapping]]] = ...) -> None: ...
 
 class CoRun(_message.Message):
-    __slots__ = ("model", "relative_speed", "neighbour_relative_speed", "gpu_model")
+    __slots__ = ("model", "relative_speed", "neighbour_relative_speed", "gpu_model", "step_seconds")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
     NEIGHBOUR_RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
     GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     relative_speed: float
     neighbour_relative_speed: float
     gpu_model: str
-    def __init__(self, model: _Optional[str] = ..., relative_speed: _Optional[float] = ..., neighbour_relative_speed: _Optional[float] = ..., gpu_model: _Optional[str] = ...) -> None: ...
+    step_seconds: float
+    def __init__(self, model: _Optional[str] = ..., relative_speed: _Optional[float] = ..., neighbour_relative_speed: _Optional[float] = ..., gpu_model: _Optional[str] = ..., step_seconds: _Optional[float] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
     __slots__ = ("role", "count", "demand", "max_per_node", "gpu_model", "node_selector")

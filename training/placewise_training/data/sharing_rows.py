@@ -1,0 +1,142 @@
+"""Measured GPU sharing as rows to complete: jobs on one GPU model, what each does beside reference models. Completes
+nothing.
+
+A row is a job (network, batch) on one GPU model (Gavel: K80 and V100), or one of this project's own training loops on
+CPU cores. Its columns are those of speed.sharing_row: own speed beside each reference network, that network's speed,
+speed beside another job of the same network, and seconds per step alone (Gavel's single-GPU rates, whose ratios are the
+speedups). A partner is named without its batch, as a scheduler knows it: a cell has as many values as batches of the
+partner were measured.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.speed.interference import MeasuredInterference
+from placewise_core.speed.model_names import canonical
+from placewise_training.data.measured import GpuPair, gpu_pairs, isolated_steps, profiled_sets
+from placewise_training.data.placement_tables import interference, usable_pairs
+
+Matrix = NDArray[np.float64]
+CPU_CORES = "CPU cores"  # the hardware of the profiler's rows
+
+# The network that each of the profiler's loops is a small copy of, by character (profiling/workloads.py); the loop
+# that waits for its input is like none of them.
+_LOOPS = {
+    "convolutional": "resnet18",
+    "recurrent": "lm",
+    "transformer": "transformer",
+    "embedding": "recommendation",
+    "input_bound": "input_bound",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedJob:
+    """One row: `pairs` (P + 1, K, 2) own speed and the partner's beside each reference network and, last, beside the
+    job's own; NaN where no batch of the partner was measured. `step_s` alone; NaN where it was not measured."""
+
+    hardware: str
+    network: str
+    batch: float
+    step_s: float
+    pairs: Matrix
+
+    @property
+    def batches(self) -> NDArray[np.int64]:
+        """(P + 1,) how many batches of each partner were measured."""
+        counts: NDArray[np.int64] = (~np.isnan(self.pairs[:, :, 0])).sum(axis=1)
+        return counts
+
+
+def without_networks(pairs: Iterable[GpuPair], networks: set[str]) -> list[GpuPair]:
+    """Pairs that none of these networks is part of."""
+    return [p for p in pairs if not networks & {canonical(p.model_a), canonical(p.model_b)}]
+
+
+def without_jobs(pairs: Iterable[GpuPair], jobs: set[tuple[str, float]]) -> list[GpuPair]:
+    """Pairs that none of these jobs (network, batch) is part of."""
+    return [p for p in pairs if not jobs & {(canonical(p.model_a), p.batch_a), (canonical(p.model_b), p.batch_b)}]
+
+
+def table_of(pairs: Sequence[GpuPair]) -> MeasuredInterference:
+    """The table that a service would have that knows these pairs."""
+    return MeasuredInterference.from_table(interference(pairs))
+
+
+def shared_jobs(pairs: Iterable[GpuPair], references: Sequence[str]) -> list[SharedJob]:
+    """Every job that is part of one of these pairs."""
+    cells: dict[tuple[str, str, float], list[tuple[str, float, float]]] = {}
+    for p in pairs:
+        a = (p.gpu_type, canonical(p.model_a), p.batch_a)
+        b = (p.gpu_type, canonical(p.model_b), p.batch_b)
+        cells.setdefault(a, []).append((b[1], p.norm_a, p.norm_b))
+        if a != b:
+            cells.setdefault(b, []).append((a[1], p.norm_b, p.norm_a))
+    alone = {(row.gpu_type, canonical(row.model), row.local_batch): 1.0 / row.steps_per_s for row in isolated_steps()}
+    return [SharedJob(*job, alone[job], _pairs(job[1], found, references)) for job, found in sorted(cells.items())]
+
+
+def profiled_jobs(references: Sequence[str]) -> list[SharedJob]:
+    """The profiler's loops in pairs. Speeds per CPU second, halved: as though the two had had equal shares of the
+    cores, which is what sharing a GPU begins with; by the clock, other work on the machine counts (README.md)."""
+    cells: dict[str, list[tuple[str, float, float]]] = {}
+    for measured in profiled_sets():
+        if len(measured.models) != 2:
+            continue
+        a, b = (_LOOPS[name] for name in measured.models)
+        own, other = (min(1.0, 0.5 * norm) for norm in measured.cpu_norms)
+        cells.setdefault(a, []).append((b, own, other))
+        cells.setdefault(b, []).append((a, other, own))
+    return [
+        SharedJob(CPU_CORES, loop, 0.0, float("nan"), _pairs(loop, found, references))
+        for loop, found in sorted(cells.items())
+    ]
+
+
+def _pairs(network: str, found: Sequence[tuple[str, float, float]], references: Sequence[str]) -> Matrix:
+    by_partner: list[list[tuple[float, float]]] = [[] for _ in range(len(references) + 1)]
+    for partner, own, other in found:
+        speeds = (min(1.0, own), min(1.0, other))
+        if partner in references:
+            by_partner[references.index(partner)].append(speeds)
+        if partner == network:
+            by_partner[-1].append(speeds)
+    pairs = np.full((len(by_partner), max(1, *map(len, by_partner)), 2), np.nan)
+    for i, several in enumerate(by_partner):
+        pairs[i, : len(several)] = np.array(several).reshape(-1, 2)
+    return pairs
+
+
+def as_row(speeds: Matrix, step_s: Matrix) -> Matrix:
+    """(…, C) the columns of speed.sharing_row from (…, P + 1, 2) speeds beside each partner and (…,) steps."""
+    return np.concatenate([speeds[..., :-1, 0], speeds[..., :-1, 1], speeds[..., -1:, 0], step_s[..., None]], axis=-1)
+
+
+def as_speeds(rows: Matrix) -> Matrix:
+    """(…, P + 1, 2) the inverse of as_row, but for steps; nobody else's speed stands beside the job's own network."""
+    count = (rows.shape[-1] - 2) // 2
+    own = np.concatenate([rows[..., :count], rows[..., -2:-1]], axis=-1)
+    other = np.concatenate([rows[..., count:-2], np.full_like(rows[..., -1:], np.nan)], axis=-1)
+    return np.stack([own, other], axis=-1)
+
+
+def floors() -> dict[str, float]:
+    """Error that no prediction can go below: of one measurement of K80 pairs against another; and of the best constant
+    for each partner, as nobody says with which batch the partner runs."""
+    sets: dict[str, dict[tuple[str, float, str, float], tuple[float, float]]] = {}
+    for p in gpu_pairs():
+        if p.gpu_type == "K80":
+            sets.setdefault(p.source, {})[p.model_a, p.batch_a, p.model_b, p.batch_b] = (p.norm_a, p.norm_b)
+    one, other = sets.values()
+    gaps = [np.abs(np.subtract(one[pair], other[pair])) for pair in one.keys() & other.keys()]
+    spread = []
+    pairs = usable_pairs()
+    for job in shared_jobs(pairs, table_of(pairs).references):
+        for speeds in job.pairs[:-1]:
+            measured = speeds[~np.isnan(speeds[:, 0])]
+            if len(measured) > 1:
+                spread.append(np.abs(measured - np.median(measured, axis=0)).ravel())
+    return {"sources": float(np.mean(gaps)), "batches_of_partners": float(np.concatenate(spread).mean())}
