@@ -123,13 +123,13 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(train_sharing, "folds", lambda args: settings)
     quick = Args(out=tmp_path, steps=5, draws=2, ncf_steps=6, processes=1)
     report = train(quick)
-    methods = report["metrics"]["networks"]["2"]["methods"]
+    methods = report["judged"]["networks"]["2"]["methods"]
     assert set(methods) >= {"rule", "default", "mean", "knn", "mf", "ncf", "completion", "completion_with_nets"}
     assert all(0.0 <= methods[name]["wrongly_together_2"] <= 1.0 for name in methods)
     model = export_sharing(tmp_path, tmp_path)
     assert parity(load_net(tmp_path / "sharing.pt"), model, len(report["columns"])) <= 1e-5
     assert "K80" in card(report)
-    assert train(replace(quick, resume=True))["metrics"] == report["metrics"]
+    assert train(replace(quick, resume=True))["judged"] == report["judged"]
 
 
 def exported(tmp_path: Path, columns: tuple[str, ...] | None = None) -> tuple[bytes, dict[str, object]]:

@@ -80,7 +80,7 @@ def card(report: Mapping[str, Any]) -> str:
         else "-",
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _errors(report) + _decisions(report["metrics"]["networks"]) + _LIMITS
+    return _HEADER + rows + _errors(report) + _decisions(report["judged"]["networks"]) + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _errors(report: Mapping[str, Any]) -> str:
         "(7.7 %). Judged are single pairs of batches, in no history of what judges them.\n",
         "| held back | co-runs known | cells | " + " | ".join(_METHODS.values()) + " |",
         "|---|---|---|" + "---|" * len(_METHODS),
-        *_error_rows(report["metrics"]),
+        *_error_rows(report["judged"]),
     ]
     floors = report["floors"]
     return "\n".join(lines) + (
@@ -102,10 +102,10 @@ def _errors(report: Mapping[str, Any]) -> str:
     )
 
 
-def _error_rows(metrics: Mapping[str, Any]) -> Iterator[str]:
+def _error_rows(judged: Mapping[str, Any]) -> Iterator[str]:
     for name, title in _HELD_BACK.items():
         for known, told in _KNOWN.items():
-            found = metrics[name].get(known)
+            found = judged[name].get(known)
             if found is not None:
                 cells = (f"{found['methods'][m]['mae']:.4f}" if m in found["methods"] else "" for m in _METHODS)
                 yield f"| {title} | {told} | {found['cells']} | {' | '.join(cells)} |"

@@ -231,7 +231,7 @@ def _sharing(**options: Any) -> None:
     table = Table(title=str(model), title_justify="left")
     for column in ("held back", "co-runs known", "method", "mean absolute error"):
         table.add_column(column)
-    for name, by_known in report["metrics"].items():
+    for name, by_known in report["judged"].items():
         for known, found in by_known.items():
             for method, errors in found["methods"].items():
                 table.add_row(name, known, method, f"{errors['mae']:.4f}")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -109,9 +109,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     args.out.mkdir(parents=True, exist_ok=True)
     began, began_cpu = time.perf_counter(), cpu_s()
     settings = folds(args)
-    metrics = judged_all(
-        settings, partial(judge, args=args), args.out, _numbers(args), args.processes, args.resume, show
-    )
+    ask = partial(judge, args=args)
+    judged = judged_all(settings, ask, args.out, _numbers(args), args.processes, args.resume, show)
 
     # -- the one that ships: every usable pair, and the profiler's --
     show("training", len(settings), len(settings) + 1)
@@ -129,7 +128,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "samples": {"pairs": len(pairs), "profiled_pairs": 15},
         "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(cpu_s() - began_cpu, 1)},
         "loss": {"first": losses[0], "last": losses[-1]},
-        "metrics": metrics,
+        "metrics": {name: _summary(by_known) for name, by_known in judged.items()},
+        "judged": judged,
         "floors": floors(),
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
@@ -145,24 +145,22 @@ def folds(args: Args) -> dict[str, list[Fold]]:
     pairs = usable_pairs()
     networks = sorted({canonical(p.model_a) for p in pairs})
     held_back: dict[str, list[tuple[Sequence[GpuPair], Asked]]] = {
-        "networks": [(without_networks(pairs, {name}), _of_network(name)) for name in networks],
-        "pairs": [(without_jobs(pairs, jobs), _among(jobs)) for jobs in _batches(pairs)],
+        "networks": [(without_networks(pairs, {name}), _among("network", {name})) for name in networks],
+        "pairs": [(without_jobs(pairs, jobs), _among("job", jobs)) for jobs in _batches(pairs)],
     }
     for gpu in sorted({p.gpu_type for p in pairs}):
-        held_back[f"gpu_{gpu.lower()}"] = [([p for p in pairs if p.gpu_type != gpu], _on(gpu))]
+        held_back[f"gpu_{gpu.lower()}"] = [([p for p in pairs if p.gpu_type != gpu], _among("hardware", {gpu}))]
     return {name: [_fold(history, is_asked, args) for history, is_asked in each] for name, each in held_back.items()}
 
 
-def _of_network(name: str) -> Asked:
-    return lambda job: job.network == name
+def _among(name: str, wanted: Collection[object]) -> Asked:
+    return lambda job: getattr(job, name) in wanted
 
 
-def _among(jobs: set[tuple[str, float]]) -> Asked:
-    return lambda job: (job.network, job.batch) in jobs
-
-
-def _on(gpu: str) -> Asked:
-    return lambda job: job.hardware == gpu
+def _summary(by_known: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Mean absolute errors of what ships and of what was served before, for a bundle's manifest."""
+    shown = ("completion", "rule")
+    return {known: {name: found["methods"][name]["mae"] for name in shown} for known, found in by_known.items()}
 
 
 def _batches(pairs: Iterable[GpuPair]) -> list[set[tuple[str, float]]]:

@@ -45,6 +45,11 @@ class SharedJob:
     pairs: Matrix
 
     @property
+    def job(self) -> tuple[str, float]:
+        """Network and batch."""
+        return self.network, self.batch
+
+    @property
     def batches(self) -> NDArray[np.int64]:
         """(P + 1,) how many batches of each partner were measured."""
         counts: NDArray[np.int64] = (~np.isnan(self.pairs[:, :, 0])).sum(axis=1)
