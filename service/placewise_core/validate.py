@@ -15,6 +15,7 @@ from placewise_core.errors import InvalidRequestError
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, Resources, Subtask, TaskGroup, quantise
 from placewise_core.partition.policy import ShareProgress
+from placewise_core.speed.model_names import canonical
 
 MAX_ID = 253  # as a DNS name, which host schedulers' ids are
 MAX_TEXT = 512
@@ -241,9 +242,13 @@ def _check_co_runs(job: Job, field: str) -> None:
     _check_count(len(co_runs), MAX_CO_RUNS, field)
     if not job.model:
         raise InvalidRequestError("are remembered by the job's model, which must be named", field)
+    _check_comparable(job.model, f"{field.removesuffix('.gpu_sharing.co_runs')}.model")
     for i, co_run in enumerate(co_runs):
         _check_id(co_run.model, f"{field}[{i}].model")
-        _check_text(co_run.gpu_model, f"{field}[{i}].gpu_model", MAX_ID)
+        _check_comparable(co_run.model, f"{field}[{i}].model")
+        if co_run.gpu_model:
+            _check_text(co_run.gpu_model, f"{field}[{i}].gpu_model", MAX_ID)
+            _check_comparable(co_run.gpu_model, f"{field}[{i}].gpu_model")
         if not 0.0 < co_run.relative_speed <= _MOST_RELATIVE_SPEED:
             raise InvalidRequestError(
                 f"must be above 0, at most {_MOST_RELATIVE_SPEED:g}", f"{field}[{i}].relative_speed"
@@ -251,6 +256,12 @@ def _check_co_runs(job: Job, field: str) -> None:
         if not 0.0 <= co_run.neighbour_relative_speed <= _MOST_RELATIVE_SPEED:
             raise InvalidRequestError(f"must be 0 … {_MOST_RELATIVE_SPEED:g}", f"{field}[{i}].neighbour_relative_speed")
         _check_number(co_run.step_s, f"{field}[{i}].step_seconds")
+
+
+def _check_comparable(name: str, field: str) -> None:
+    """Names of measured models are compared by their letters and digits; one without any would be every other such."""
+    if not canonical(name):
+        raise InvalidRequestError("needs a letter a … z or a digit, where co-runs are compared by it", field)
 
 
 def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:

@@ -10,6 +10,9 @@ from tests.fakes.state import CLUSTER, Harness, ended, node, records
 from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
 from placewise_core.errors import NotFoundError
 from placewise_core.events import QueueAdvanced, SettingsChanged
+from placewise_core.job import CoRun
+from placewise_core.speed.co_runs import CoRunBook, PairSpeeds, rows_of
+from placewise_core.view import ClusterView
 from placewise_service.state.store import BundleChoice, StateStore
 
 
@@ -50,6 +53,17 @@ async def test_profiles_are_merged(store: StateStore) -> None:
     await store.profile_subtask(CLUSTER, "decode", {"b": math.nan, "c": 3.0})
     row = (await records(store)).subtask_profiles["decode"]
     assert (row["a"], math.isnan(row["b"]), row["c"]) == (1.0, True, 3.0)
+
+
+async def test_co_runs_lie_beside_profiles(store: StateStore) -> None:
+    await store.profile_subtask(CLUSTER, "decode", {"a": 1.0})
+    for co_run in (CoRun("LM", 0.5, 0.75), CoRun("Réseau 50", 0.25, 0.5, "V100", 0.125)):
+        for kind, row in rows_of([("Our Net", (co_run,))]).items():
+            await store.profile_subtask(CLUSTER, kind, row)
+    loaded = await records(store)
+    known = CoRunBook(loaded.subtask_profiles, ()).known(()).of("ournet", "v100")
+    assert known == {"lm": PairSpeeds(0.5, 0.75), "rseau50": PairSpeeds(0.25, 0.5, 0.125)}
+    assert ClusterView(loaded).subtask_profiles == {"decode": {"a": 1.0}}
 
 
 async def test_mutations_of_an_unknown_cluster_say_so(harness: Harness) -> None:
