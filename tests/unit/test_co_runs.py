@@ -141,10 +141,10 @@ def test_co_runs_beside_no_reference_complete_nothing() -> None:
 
 def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
     book = CoRunBook({}, ())
-    assert not book.known([job_of("lm")])
+    assert book.is_empty
     series = [job_of("new", CoRun("lm", 0.9), name=f"j{i}") for i in range(3)]
     assert book.known(series).of("new", "")["lm"].own == 0.9
-    assert not book.known(()), "what was asked for once is not kept"
+    assert not book.known(()).of("new", ""), "what was asked for once is not kept"
     book.add(series[0])
     known_now = book.known(())
     assert known_now.of("new", "")["lm"].own == 0.9
@@ -152,8 +152,10 @@ def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
     assert book.known([series[2]]) is known_now
     book.remove(series[0])
     assert book.known(()) is known_now
+    assert not book.is_empty
     book.remove(series[1])
-    assert not book.known(())
+    assert book.is_empty
+    assert not book.known(()).of("new", "")
 
 
 def test_a_request_stands_before_the_store_and_leaves_the_rest_of_it() -> None:
@@ -180,16 +182,16 @@ def test_a_view_knows_the_co_runs_of_its_jobs_and_of_the_store() -> None:
     sharing = GpuSharing(True, 2.0, (CoRun("lm", 0.9, 0.8),))
     row = rows_of([("stored", (CoRun("lm", 0.7),))])
     view = view_of([node("a", gpus=2)])
-    assert not view.co_runs.known(())
+    assert not view.co_runs.known(()).of("new", "")
     job = running("r", "a", [0], model="new", gpu_sharing=sharing)
     view.add_job(job)
     view.add_job(job)  # as the store repeats it
     view.add_job(replace(job, job=replace(job.job, model="newer")))  # and with another description
     assert set(view.co_runs.known(()).of("new", "")) == set()
     assert view.co_runs.known(()).of("newer", "")["lm"].own == 0.9
-    assert not view.emptied().co_runs.known(())
+    assert not view.emptied().co_runs.known(()).of("new", "")
     view.remove_job(job.id)
-    assert not view.co_runs.known(())
+    assert not view.co_runs.known(()).of("new", "")
     for kind, metrics in row.items():
         assert is_row(kind)
         view.apply(Event(view.version + 1, view.epoch, SubtaskProfiled(kind, metrics)))

@@ -75,9 +75,6 @@ class KnownCoRuns:
                 more = (row.get(f"{at}{_SEPARATOR}{what}", 0.0) for what in (_NEIGHBOUR, _STEP))
                 pairs[other, gpu] = PairSpeeds(row[key], *more)
 
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
     def of(self, model: str, gpu: str) -> dict[str, PairSpeeds]:
         """Pairs of a model by the other one, all names canonical, on a GPU model: what was measured on it stands before
         what goes for any."""
@@ -98,6 +95,7 @@ class CoRunBook:
         # Jobs of one series bring the same: what is known changes with the first and with the last of them.
         self._brought: Counter[Told] = Counter(_told(job) for job in jobs if job.gpu_sharing.co_runs)
         self._known: KnownCoRuns | None = None
+        self.is_empty = not (self._rows or self._brought)
 
     def row(self, kind: str) -> Mapping[str, float]:
         """What the store knows of a model."""
@@ -107,6 +105,7 @@ class CoRunBook:
         """Takes over what the store has learned."""
         self._rows.setdefault(kind, {}).update(row)
         self._known = None
+        self.is_empty = False
 
     def add(self, job: Job) -> None:
         """A job with co-runs runs now."""
@@ -114,6 +113,7 @@ class CoRunBook:
         self._brought[told] += 1
         if self._brought[told] == 1:
             self._known = None
+            self.is_empty = False
 
     def remove(self, job: Job) -> None:
         """The inverse of add."""
@@ -122,6 +122,7 @@ class CoRunBook:
         if not self._brought[told]:
             del self._brought[told]
             self._known = None
+            self.is_empty = not (self._rows or self._brought)
 
     def known(self, jobs: Iterable[Job]) -> KnownCoRuns:
         """All of it, and what these jobs bring; the same object while nothing is new."""

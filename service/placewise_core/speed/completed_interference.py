@@ -105,9 +105,9 @@ class InterferenceSource:
 
     def of(self, book: CoRunBook, jobs: Iterable[Job]) -> GpuInterference:
         """For jobs about to be placed on the cluster whose co-runs are in `book`."""
-        known = book.known(jobs)
-        if not known:
+        if book.is_empty and not any(job.gpu_sharing.co_runs for job in jobs):  # nearly always
             return self.table
+        known = book.known(jobs)
         if self._last is None or self._last[0] is not known or self._last[1] is not self.completer:
             self._last = (known, self.completer, CompletedInterference(self.table, known, self.completer))
         return self._last[2]
