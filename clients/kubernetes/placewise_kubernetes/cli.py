@@ -17,7 +17,7 @@ from pathlib import Path
 import uvloop
 
 from placewise_client.adapter.lease import LeaseLostError
-from placewise_client.adapter.process import settle_garbage_collector
+from placewise_client.adapter.process import settle_garbage_collector, take_short_turns
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running
 from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"configuration of cluster {config.cluster!r} is good\n")
             return 0
         access = _access(options.kubeconfig)
+        take_short_turns()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, access))
     except (ConfigError, TargetError, ValueError, OSError) as error:

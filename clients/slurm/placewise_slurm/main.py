@@ -19,7 +19,7 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
-from placewise_client.adapter.process import settle_garbage_collector
+from placewise_client.adapter.process import settle_garbage_collector, take_short_turns
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import NotFoundError, PlacewiseError
 from placewise_slurm.config import BridgeConfig, load
@@ -155,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in problems:
             print(f"placewise-slurm: {problem}", file=sys.stderr)
         return EXIT_UNREACHABLE if problems else 0
+    take_short_turns()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_signal(config))
