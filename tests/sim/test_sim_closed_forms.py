@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from placewise_core.job import GpuSharing, Job, JobId, Resources
+from placewise_core.job import CoRun, GpuSharing, Job, JobId, Resources
 from placewise_core.place.load_balance import LoadBalance
+from placewise_core.place.tables import packaged_tables
+from placewise_core.speed.co_runs import KnownCoRuns, rows_of
+from placewise_core.speed.completed_interference import CompletedInterference
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import make_node
@@ -102,6 +105,29 @@ def test_utilisation_is_the_offered_load() -> None:
     busy_s = sum(job.samples for job in jobs)
     assert metrics.gpu_util == pytest.approx(busy_s / (servers * metrics.makespan_s), rel=1e-9)
     assert metrics.gpu_util == pytest.approx(load, rel=0.03)
+
+
+@pytest.mark.parametrize(("co_runs", "ends_s"), [((), 10.0), ((CoRun("ours", 0.8, 0.8),), 16.0)])
+def test_what_a_site_has_measured_is_believed_in_the_simulator_too(co_runs: tuple[CoRun, ...], ends_s: float) -> None:
+    """Two jobs of 10 that come 4 s apart share the GPU only where their model is known to tolerate it."""
+    node = make_node("n0", cpu_cores=1, gpus=1, memory_gib=1, network_gbps=1, max_jobs_per_gpu=2)
+    groups = gang(1, worker_demand=Resources(gpus=1))
+    tolerant = GpuSharing(allowed=True, max_slowdown=1.5)
+    jobs = [
+        SimJob(Job(JobId(f"j{i}"), model="ours", groups=groups, gpu_sharing=tolerant), 10.0, 4.0 * i, number=i)
+        for i in range(2)
+    ]
+    known = KnownCoRuns(rows_of([("ours", co_runs)]))
+    belief = CompletedInterference(packaged_tables().interference, known, None)
+    ends: dict[str, float] = {}
+
+    def note(now_s: float, what: str, job: SimJob, places: tuple[str, ...]) -> None:
+        if what == "finish":
+            ends[job.id] = now_s
+
+    options = SimOptions(observers=(note,), belief=belief)
+    Simulation([node], jobs, UnitSpeed(is_shared=True), LoadBalance(), options=options).run()
+    assert ends["j0"] == pytest.approx(ends_s)
 
 
 def test_speed_changes_settle_exactly() -> None:
