@@ -12,7 +12,7 @@ import torch
 from rich.progress import Progress
 
 from placewise_service.cli import invoke
-from placewise_training import train_all, train_throughput
+from placewise_training import train_all, train_sharing, train_throughput
 from placewise_training.train_cli import train_app
 
 # The options of a run of seconds, and the stages that have a bar.
@@ -35,6 +35,7 @@ RUNS: dict[str, tuple[str, set[str]]] = {
         "--draws 3 --pretrain-steps 5 --sgd-steps 5 --completion-steps 5 --processes 1",
         {"stdm"},
     ),
+    "sharing": ("--steps 5 --draws 2 --ncf-steps 6 --processes 1", {"sharing"}),
     "throughput": ("--splits 1", {"fitting"}),
 }
 
@@ -47,7 +48,11 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Any:
     groups = train_throughput.measured_groups()
+    folds = train_sharing.folds
     monkeypatch.setattr(train_throughput, "measured_groups", lambda: groups[:3])
+    monkeypatch.setattr(
+        train_sharing, "folds", lambda args: {name: made[:1] for name, made in list(folds(args).items())[:2]}
+    )
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
