@@ -3,6 +3,7 @@ nothing, but refuses a tensor that stayed on the CPU, as a GPU would."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +14,15 @@ import torch
 
 from placewise_core.features import PART_FEATURES
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_training import policy_args, train_ldwp, train_policy, train_reward
+from placewise_training import policy_args, train_ldwp, train_policy, train_reward, train_sharing, train_stdm
 from placewise_training.data.ldwp_episodes import MOST_NODES, Replay
 from placewise_training.data.reward_samples import Sample
 from placewise_training.device import chosen_device
 from placewise_training.export_policy import load_net as load_policy
+from placewise_training.models.ncf import MetricCompletion, Ncf
 from placewise_training.models.policy import PolicyNet
 from placewise_training.models.reward import RewardNet
+from placewise_training.models.sharing import CoRunCompletion
 from placewise_training.policy_checkpoint import Run, copied, keep, restore
 from placewise_training.reward_doubt import train_doubt
 
@@ -43,8 +46,14 @@ class AskedError(Exception):
 
 @pytest.mark.parametrize(
     ("trainer", "args"),
-    [(train_reward, train_reward.Args), (train_policy, policy_args.Args), (train_ldwp, train_ldwp.Args)],
-    ids=["reward", "policy", "ldwp"],
+    [
+        (train_reward, train_reward.Args),
+        (train_policy, policy_args.Args),
+        (train_ldwp, train_ldwp.Args),
+        (train_stdm, partial(train_stdm.Args, processes=1)),
+        (train_sharing, partial(train_sharing.Args, processes=1, draws=1)),
+    ],
+    ids=["reward", "policy", "ldwp", "stdm", "sharing"],
 )
 def test_every_trainer_asks_where_to_compute(
     trainer: ModuleType, args: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,6 +78,22 @@ def test_ldwp_learns_where_its_net_is(device: str) -> None:
     for _ in range(2):
         assert train_ldwp.update(state, args, 1.0).device.type == device
     assert {parameter.device.type for parameter in state.target.parameters()} == {device}
+
+
+@pytest.mark.parametrize("device", ELSEWHERE)
+def test_completions_learn_where_they_are(device: str) -> None:
+    values = np.random.default_rng(0).random((5, 6))
+    known = np.where(np.arange(6) < 2, values, np.nan)
+    metrics, co_runs = MetricCompletion(6).to(device), CoRunCompletion(2, members=2).to(device)
+    errors = [train_stdm.mean_error(metrics, values, known), train_sharing.mean_error(co_runs, values, known, values)]
+    cells = train_stdm.Cells.of(values, torch.device(device))
+    ncf = Ncf(5, 6).to(device)
+    errors.append((ncf(cells.subtask, cells.metric) - cells.value).mean() + ncf.table().mean() + ncf.weights())
+    for error in errors:
+        error.backward()  # type: ignore[no-untyped-call]
+        assert error.device.type == device
+    grown = [p.grad for net in (metrics, co_runs, ncf) for p in net.parameters()]
+    assert {grad.device.type for grad in grown if grad is not None} == {device}
 
 
 @pytest.mark.parametrize("device", ELSEWHERE)

@@ -2,8 +2,8 @@
 
     python -m placewise_training.train_sharing --out var/train/sharing        (placewise train sharing)
 
-Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged and a checkpoint of the net, from
-which `--resume` goes on. Data: data/sharing_rows.py.
+Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged, from which `--resume` goes on.
+Data: data/sharing_rows.py.
 """
 
 import argparse
@@ -40,7 +40,8 @@ from placewise_training.data.sharing_rows import (
     without_networks,
 )
 from placewise_training.data.stdm_matrix import PROFILE_ERROR, Table
-from placewise_training.judging import cpu_s, judged_all
+from placewise_training.device import chosen_device
+from placewise_training.judging import Show, cpu_s, judged_all
 from placewise_training.models.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.models.sharing import CoRunCompletion, log_odds
 from placewise_training.scalars import Scalars
@@ -55,8 +56,6 @@ _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5  # a co-run is a short profile, wi
 _LEAST = 0.02
 _WITH_STEPS = "_with_steps"
 _TOLD = 0.7  # how often training tells a job's steps
-# Sets progress: (title, done, total).
-Show = Callable[[str, int, int], None]
 # True for the jobs that are asked about.
 Asked = Callable[[SharedJob], bool]
 # What a method answers, what is true, and which of the cells are judged: (N, C) each.
@@ -79,7 +78,7 @@ class Args:
     ncf_steps: int = field(default=900, metadata={"help": "NCF: steps of SGD, after a third of them with Adam."})
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
-    device: str = field(default="", metadata={"help": "cpu or cuda; empty takes a GPU where there is one."})
+    device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
     resume: bool = field(default=False, metadata={"help": "Go on from what is in `out`."})
 
 
@@ -287,7 +286,7 @@ def _answers(
     cautious = np.array([[table.default[table.gpu_of(gpu)]] for gpu in asked.hardware])
     found["default"] = cautious.repeat(asked.true.shape[1], axis=1)
     count = int(known.removesuffix(_WITH_STEPS))
-    ncf = NcfArgs(seed=args.seed, pretrain_steps=args.ncf_steps // 3, sgd_steps=args.ncf_steps)
+    ncf = NcfArgs(seed=args.seed, device=args.device, pretrain_steps=args.ncf_steps // 3, sgd_steps=args.ncf_steps)
     for gpu in sorted(set(asked.hardware)):
         rows = np.array(asked.hardware) == gpu
         past = _past(history, table, table.gpu_of(gpu), args)
@@ -395,10 +394,9 @@ def fit(
     write: Callable[[str, float, int], None] = lambda name, value, step: None,
 ) -> tuple[CoRunCompletion, list[float]]:
     """One to three co-runs of a job known, the error of what it does beside the others; net and losses."""
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.manual_seed(args.seed)
     learnt = examples(history, has_profiled=has_profiled)
-    net = CoRunCompletion(learnt.speeds.shape[1] - 1, args.members).to(device)
+    net = CoRunCompletion(learnt.speeds.shape[1] - 1, args.members).to(chosen_device(args.device))
     nets = [*net.weights, *net.biases, *net.out]
     groups = [{"params": [net.steps, net.shrinkage], "weight_decay": 0.0}, {"params": nets, "lr": args.net_rate}]
     optimiser = torch.optim.AdamW(groups if nets else groups[:1], lr=args.rate, weight_decay=1e-2)
@@ -406,22 +404,26 @@ def fit(
     losses = []
     for step in range(args.steps):
         rng = np.random.default_rng((args.seed, 73, step))
-        prior, known, wanted = _batch(learnt, args, rng)
-        is_wanted = torch.from_numpy(holes(wanted, known)).to(device)
-        filled = net(*(array.to(device) for array in _inputs(prior, known)))
-        true = torch.from_numpy(np.nan_to_num(wanted)).float().to(device)
-        error = (filled - true).abs()[is_wanted].mean()
+        error = mean_error(net, *_batch(learnt, args, rng))
         optimiser.zero_grad()
-        error.backward()
+        error.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
         losses.append(float(error.detach()))
-        if step % 20 == 0:
-            write("loss/sharing", losses[-1], step)
-    net = net.cpu().eval()
+        write("loss/sharing", losses[-1], step)
     if checkpoint is not None:
-        _keep(checkpoint, net, args)
-    return net, losses
+        _keep(checkpoint, net.cpu(), args)
+    return net.cpu().eval(), losses
+
+
+def mean_error(net: CoRunCompletion, prior: Matrix, known: Matrix, true: Matrix) -> Tensor:
+    """Mean absolute error over what was not known, where the net is."""
+    device = net.steps.device
+    is_asked = torch.from_numpy(holes(true, known)).float().to(device)
+    filled = net(*(array.to(device) for array in _inputs(prior, known)))
+    gaps = (filled - torch.from_numpy(np.nan_to_num(true)).float().to(device)).abs()
+    error: Tensor = (gaps * is_asked).sum() / is_asked.sum()
+    return error
 
 
 def _batch(learnt: Examples, args: Args, rng: np.random.Generator) -> tuple[Matrix, Matrix, Matrix]:

@@ -29,6 +29,7 @@ from placewise_training.data.stdm_matrix import (
     subtask_matrix,
     truth_matrix,
 )
+from placewise_training.device import chosen_device
 from placewise_training.judging import cpu_s, judged_all
 from placewise_training.models.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.models.ncf import MetricCompletion, Ncf, loss, with_subtasks
@@ -36,7 +37,7 @@ from placewise_training.scalars import Scalars
 
 SCHEMA = "placewise.stdm/1"
 CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
-_ABOUT_THE_MACHINE = ("out", "threads", "processes", "resume")
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "processes", "resume")
 _FIRST_JUDGED_DRAW = 500
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -56,6 +57,7 @@ class Args:
     decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
     completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
     batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
+    device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
     resume: bool = field(default=False, metadata={"help": "Go on from what is in `out`."})
@@ -185,22 +187,24 @@ class Cells:
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, values: Matrix) -> "Cells":
+    def of(cls, values: Matrix, device: torch.device) -> "Cells":
         rows, columns = np.nonzero(~np.isnan(values))
         known = torch.from_numpy(values[rows, columns]).float()
-        return cls(torch.from_numpy(rows), torch.from_numpy(columns), known, (len(values), values.shape[1]))
+        subtask, metric, value = (t.to(device) for t in (torch.from_numpy(rows), torch.from_numpy(columns), known))
+        return cls(subtask, metric, value, (len(values), values.shape[1]))
 
 
 def complete_by_ncf(history: Matrix, partial: Matrix, args: Args) -> tuple[Matrix, list[float]]:
     """Adam on the history, then SGD with the new rows stitched on (4.3.4); values, and the losses of SGD."""
-    known = Cells.of(history)
-    net = Ncf(*known.shape)
+    device = chosen_device(args.device)
+    known = Cells.of(history, device)
+    net = Ncf(*known.shape).to(device)
     fit(net, known, torch.optim.Adam(net.parameters(), lr=5e-3, fused=True), args.pretrain_steps, args)
-    stitched = Cells.of(np.concatenate([history, partial]))
-    net = with_subtasks(net, len(partial))
+    stitched = Cells.of(np.concatenate([history, partial]), device)
+    net = with_subtasks(net, len(partial)).to(device)
     losses = fit(net, stitched, torch.optim.SGD(net.parameters(), lr=args.sgd_rate, fused=True), args.sgd_steps, args)
     with torch.no_grad():
-        found = net.table()[len(history) :].double().numpy()
+        found = net.table()[len(history) :].double().cpu().numpy()
     return np.where(np.isnan(partial), found, partial), losses
 
 
@@ -210,7 +214,7 @@ def fit(net: Ncf, cells: Cells, optimiser: torch.optim.Optimizer, steps: int, ar
     size = cells.shape[0] * cells.shape[1]
     losses = []
     for _ in range(steps):
-        chosen = torch.from_numpy(rng.integers(len(cells.value), size=args.batch))
+        chosen = torch.from_numpy(rng.integers(len(cells.value), size=args.batch)).to(cells.value.device)
         predicted = net(cells.subtask[chosen], cells.metric[chosen])
         value = loss(predicted, cells.value[chosen], net.weights(), args.decay, size)
         optimiser.zero_grad()
@@ -230,8 +234,9 @@ def convergence(fold: Fold, args: Args) -> dict[str, float]:
 
 def losses_from_scratch(fold: Fold, args: Args, steps: int) -> list[float]:
     """NCF without pre-training (4.3.4): Adam on history and new rows from random weights; the loss of every step."""
-    stitched = Cells.of(np.concatenate([fold.history.values, fold.partial]))
-    scratch = Ncf(*stitched.shape)
+    device = chosen_device(args.device)
+    stitched = Cells.of(np.concatenate([fold.history.values, fold.partial]), device)
+    scratch = Ncf(*stitched.shape).to(device)
     return fit(scratch, stitched, torch.optim.Adam(scratch.parameters(), lr=5e-3, fused=True), steps, args)
 
 
@@ -258,7 +263,7 @@ def train_completion(
     """Rows with most of their values hidden and profiling noise on the rest → all values; net and losses. Keeps a
     checkpoint where it is told to, and with `resume` goes on from it."""
     torch.manual_seed(args.seed)
-    net = MetricCompletion(history.shape[1])
+    net = MetricCompletion(history.shape[1]).to(chosen_device(args.device))
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, args.completion_steps)
     parts = {"net": net, "optimiser": optimiser, "schedule": schedule}
@@ -266,9 +271,7 @@ def train_completion(
     for step in range(len(losses), args.completion_steps):
         rng = np.random.default_rng((args.seed, 53, step))  # by step: a resumed run goes on as it would have
         rows = history[rng.integers(len(history), size=args.batch)]
-        partial = _hidden(rows, args.known, rng)
-        wanted = torch.from_numpy(holes(rows, partial))
-        error = (_forward(net, partial) - torch.from_numpy(np.nan_to_num(rows)).float()).abs()[wanted].mean()
+        error = mean_error(net, rows, _hidden(rows, args.known, rng))
         optimiser.zero_grad()
         error.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -278,7 +281,16 @@ def train_completion(
             write("loss/completion", losses[-1], step)
         if checkpoint is not None and ((step + 1) % _KEEP_EVERY == 0 or step + 1 == args.completion_steps):
             _keep(checkpoint, args, parts, losses)
-    return net.eval(), losses
+    return net.cpu().eval(), losses
+
+
+def mean_error(net: MetricCompletion, true: Matrix, partial: Matrix) -> Tensor:
+    """Mean absolute error over the holes, where the net is."""
+    device = net.out.weight.device
+    is_asked = torch.from_numpy(holes(true, partial)).float().to(device)
+    gaps = (_forward(net, partial) - torch.from_numpy(np.nan_to_num(true)).float().to(device)).abs()
+    error: Tensor = (gaps * is_asked).sum() / is_asked.sum()
+    return error
 
 
 _KEEP_EVERY = 500
@@ -319,8 +331,8 @@ def _hidden(rows: Matrix, known: int, rng: np.random.Generator) -> Matrix:
 
 
 def _forward(net: MetricCompletion, partial: Matrix) -> Tensor:
-    mask = torch.from_numpy(~np.isnan(partial)).float()
-    found: Tensor = net(torch.from_numpy(np.nan_to_num(partial)).float(), mask)
+    known, mask = torch.from_numpy(np.nan_to_num(partial)).float(), torch.from_numpy(~np.isnan(partial)).float()
+    found: Tensor = net(*(array.to(net.out.weight.device) for array in (known, mask)))
     return found
 
 

@@ -39,7 +39,8 @@ class Ncf(nn.Module):
     def table(self) -> Tensor:
         """(M, N) every value."""
         m, n = self.subtask.num_embeddings, self.metric.num_embeddings
-        values: Tensor = self(torch.arange(m).repeat_interleave(n), torch.arange(n).repeat(m))
+        subtasks, metrics = (torch.arange(count, device=self.subtask.weight.device) for count in (m, n))
+        values: Tensor = self(subtasks.repeat_interleave(n), metrics.repeat(m))
         return values.reshape(m, n)
 
     def weights(self) -> Tensor:
