@@ -39,10 +39,16 @@ class Extender:
         Raises:
             ValueError, KeyError: the call is not what an extender gets with nodeCacheCapable.
         """
-        pod, offered = parse_pod(arguments["Pod"]), _names(arguments)
-        if not self.host.rules.is_managed(pod):
-            return self._filter_foreign(pod, offered)
-        gang = self.host.take(pod)
+        offered = _names(arguments)
+        uid = arguments["Pod"]["metadata"]["uid"]
+        gang = self.host.pods.book.gang_of(uid)
+        if gang is not None:  # the watch has shown it: it need not be read again while its scheduler waits
+            pod = gang.pods[uid]
+        else:
+            pod = parse_pod(arguments["Pod"])
+            if not self.host.rules.is_managed(pod):
+                return self._filter_foreign(pod, offered)
+            gang = self.host.take(pod)
         if gang.has_started and gang.plan is None:
             return _passed(offered)
         await self._settle(gang)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -153,10 +155,7 @@ def parse_roles(text: str) -> dict[str, int]:
 
 def count_roles(pods: Iterable[Pod]) -> dict[str, int]:
     """Pods of each role."""
-    counts: dict[str, int] = {}
-    for pod in pods:
-        counts[role_of(pod)] = counts.get(role_of(pod), 0) + 1
-    return counts
+    return Counter(map(role_of, pods))
 
 
 def widest(pods: Sequence[Pod]) -> Pod:
@@ -179,7 +178,8 @@ def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -
     pods = list(pods)
     if reference.source is Source.SINGLE:
         return {role_of(pod): 1 for pod in pods}
-    for text in (*(pod.setting(names.GANG) for pod in pods), facts.annotations.get(names.GANG, "")):
+    said = (pod.setting(names.GANG) for pod in pods)
+    for text in itertools.chain(said, (facts.annotations.get(names.GANG, ""),)):
         if text:
             try:
                 return parse_roles(text)
