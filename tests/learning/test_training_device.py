@@ -14,16 +14,25 @@ import torch
 
 from placewise_core.features import PART_FEATURES
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_training import policy_args, train_ldwp, train_policy, train_reward, train_sharing, train_stdm
+from placewise_training import (
+    policy_args,
+    policy_batches,
+    train_ldwp,
+    train_policy,
+    train_reward,
+    train_sharing,
+    train_stdm,
+)
 from placewise_training.data.ldwp_episodes import MOST_NODES, Replay
-from placewise_training.data.reward_samples import Sample
+from placewise_training.data.reward_samples import Sample, collate
 from placewise_training.device import chosen_device
 from placewise_training.export_policy import load_net as load_policy
 from placewise_training.models.ncf import MetricCompletion, Ncf
 from placewise_training.models.policy import PolicyNet
-from placewise_training.models.reward import RewardNet
+from placewise_training.models.reward import RewardNet, relative_error, scale_loss
 from placewise_training.models.sharing import CoRunCompletion
 from placewise_training.policy_checkpoint import Run, copied, keep, restore
+from placewise_training.policy_rollouts import Conduct, rollout, situation
 from placewise_training.reward_doubt import train_doubt
 
 ELSEWHERE = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -96,13 +105,39 @@ def test_completions_learn_where_they_are(device: str) -> None:
     assert {grad.device.type for grad in grown if grad is not None} == {device}
 
 
+def reward_samples() -> list[Sample]:
+    tokens = np.random.default_rng(0).random((4, PART_FEATURES), dtype=np.float32)
+    return [Sample(tokens, np.array([0, 0, 1, 1]), np.arange(4), np.ones(4, dtype=np.float32))] * 3
+
+
+@pytest.mark.parametrize("device", ELSEWHERE)
+def test_the_reward_model_learns_where_it_is(device: str) -> None:
+    net = RewardNet(PART_FEATURES, width=16, heads=4, members=2).to(device)
+    tokens, job, node, speed, weight = train_reward._tensors(collate(reward_samples()), torch.device(device))
+    level, scale = net.members(tokens, job, node)
+    args = replace(train_reward.Args(), members=2)
+    true, weights = speed.unsqueeze(2), train_reward._weights(job, weight, args, np.random.default_rng(0))
+    loss = relative_error(level.exp(), true, weights) + scale_loss(level, scale, true, weights)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.device.type == device
+
+
+@pytest.mark.parametrize("device", ELSEWHERE)
+def test_the_policy_learns_where_it_is(device: str, tmp_path: Path) -> None:
+    net = PolicyNet(16, 2, 1).eval()
+    episode = rollout(situation(3, 6), train_policy.exported(net, tmp_path), Conduct(sampled=True))
+    batch = policy_batches.collate([interval.chunks[0] for interval in episode.intervals], torch.device(device))
+    said = policy_batches.ask(net.to(device), batch)
+    taken, spread = policy_batches.log_pi_taken(batch, said), policy_batches.entropy(batch, said)
+    loss = (taken + spread).mean() + said.value.mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.device.type == device
+
+
 @pytest.mark.parametrize("device", ELSEWHERE)
 def test_the_doubt_learns_where_its_net_is(device: str) -> None:
     net = RewardNet(PART_FEATURES, width=16, heads=4).to(device)
-    rng = np.random.default_rng(0)
-    tokens = rng.random((4, PART_FEATURES), dtype=np.float32)
-    samples = [Sample(tokens, np.array([0, 0, 1, 1]), np.arange(4), np.ones(4, dtype=np.float32))] * 3
-    train_doubt(net, samples, 2, rng)
+    train_doubt(net, reward_samples(), 2, np.random.default_rng(0))
     assert {parameter.device.type for parameter in net.doubt.parameters()} == {device}
 
 
