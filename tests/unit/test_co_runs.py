@@ -144,7 +144,8 @@ def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
     assert book.is_empty
     series = [job_of("new", CoRun("lm", 0.9), name=f"j{i}") for i in range(3)]
     assert book.known(series).of("new", "")["lm"].own == 0.9
-    assert not book.known(()).of("new", ""), "what was asked for once is not kept"
+    assert book.known(series[:1]) is book.known(series[:1])
+    assert not book.known(()).of("new", ""), "what was asked for once goes for nobody else"
     book.add(series[0])
     known_now = book.known(())
     assert known_now.of("new", "")["lm"].own == 0.9
@@ -207,3 +208,15 @@ def test_a_table_without_steps_serves_as_before() -> None:
     found = CompletedInterference(bare, known(new=[CoRun("lm", 0.9, step_s=3.0)]), completer)
     assert found.relative_speed("new", ["resnet50"], "V100") == pytest.approx(0.65)
     assert np.isnan([completer.given[0][0][-1], completer.given[0][1][-1]]).all()
+
+
+def test_of_co_runs_that_differ_the_same_stand_whoever_came_first() -> None:
+    one, other = (job_of("new", CoRun("lm", speed)) for speed in (0.9, 0.4))
+    found = [CoRunBook({}, jobs).known(()).of("new", "") for jobs in ((one, other), (other, one))]
+    assert found[0] == found[1]
+    book = CoRunBook({}, (one,))
+    before = book.known(())
+    book.add(other)
+    assert book.known(()) is not before
+    book.remove(other)
+    assert book.known(()) is before

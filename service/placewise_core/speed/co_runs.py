@@ -17,6 +17,8 @@ _SEPARATOR = "\x1f"
 _PREFIX = f"{_SEPARATOR}co-runs{_SEPARATOR}"
 _OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
 
+_KEPT = 64
+
 Rows = Mapping[str, Mapping[str, float]]
 Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that model's co-runs
 
@@ -94,7 +96,12 @@ class CoRunBook:
         self._rows = {kind: dict(row) for kind, row in rows.items() if is_row(kind)}
         # Jobs of one series bring the same: what is known changes with the first and with the last of them.
         self._brought: Counter[Told] = Counter(_told(job) for job in jobs if job.gpu_sharing.co_runs)
-        self._known: KnownCoRuns | None = None
+        # Of everything brought, whatever the order: a job that comes and goes again, as in a dry run, changes nothing.
+        self._state = 0
+        for told in self._brought:
+            self._state ^= hash(told)
+        # By state and by what a request brings that is not known yet: a job is often asked about again while it waits.
+        self._known: dict[tuple[int, tuple[Told, ...]], KnownCoRuns] = {}
         self.is_empty = not (self._rows or self._brought)
 
     def row(self, kind: str) -> Mapping[str, float]:
@@ -104,7 +111,7 @@ class CoRunBook:
     def learn(self, kind: str, row: Mapping[str, float]) -> None:
         """Takes over what the store has learned."""
         self._rows.setdefault(kind, {}).update(row)
-        self._known = None
+        self._known.clear()
         self.is_empty = False
 
     def add(self, job: Job) -> None:
@@ -112,7 +119,7 @@ class CoRunBook:
         told = _told(job)
         self._brought[told] += 1
         if self._brought[told] == 1:
-            self._known = None
+            self._state ^= hash(told)
             self.is_empty = False
 
     def remove(self, job: Job) -> None:
@@ -121,17 +128,20 @@ class CoRunBook:
         self._brought[told] -= 1
         if not self._brought[told]:
             del self._brought[told]
-            self._known = None
+            self._state ^= hash(told)
             self.is_empty = not (self._rows or self._brought)
 
     def known(self, jobs: Iterable[Job]) -> KnownCoRuns:
         """All of it, and what these jobs bring; the same object while nothing is new."""
-        news = [_told(job) for job in jobs if job.gpu_sharing.co_runs and _told(job) not in self._brought]
-        if news:
-            return KnownCoRuns(_merged(self._rows, rows_of([*self._brought, *news])))
-        if self._known is None:
-            self._known = KnownCoRuns(_merged(self._rows, rows_of(self._brought)))
-        return self._known
+        news = tuple(_told(job) for job in jobs if job.gpu_sharing.co_runs and _told(job) not in self._brought)
+        found = self._known.get((self._state, news))
+        if found is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            brought = sorted(self._brought, key=repr)  # of several that differ the same one stands on every replica
+            found = KnownCoRuns(_merged(self._rows, rows_of([*brought, *news])))
+            self._known[self._state, news] = found
+        return found
 
 
 def _told(job: Job) -> Told:
