@@ -80,7 +80,7 @@ def card(report: Mapping[str, Any]) -> str:
         else "-",
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _errors(report) + _decisions(report["judged"]["networks"]) + _LIMITS
+    return _HEADER + rows + _errors(report) + _decisions(report["judged"]) + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:
@@ -111,24 +111,24 @@ def _error_rows(judged: Mapping[str, Any]) -> Iterator[str]:
                 yield f"| {title} | {told} | {found['cells']} | {' | '.join(cells)} |"
 
 
-def _decisions(networks: Mapping[str, Any]) -> str:
+def _decisions(judged: Mapping[str, Any]) -> str:
     lines = [
         "\n## Decisions\n",
-        "Networks held back: shares of all pairs that would be put on one GPU although one of the two is then slowed "
-        "down beyond",
-        "its limit, and that would be kept apart without need.\n",
-        "| `max_slowdown` | co-runs known | " + " | ".join(_METHODS[m] for m in _DECIDED) + " |",
-        "|---|---|" + "---|" * len(_DECIDED),
+        "Shares of all pairs that would be put on one GPU although one of the two is then slowed down beyond its limit,",
+        "and that would be kept apart without need. For scale: by name, under pairs, is the table on networks it knows.\n",
+        "| held back | `max_slowdown` | co-runs known | " + " | ".join(_METHODS[m] for m in _DECIDED) + " |",
+        "|---|---|---|" + "---|" * len(_DECIDED),
     ]
-    for limit in LIMITS:
-        for known, told in _KNOWN.items():
-            methods = networks[known]["methods"]
-            cells = (
-                f"{methods[m][f'wrongly_together_{limit:g}']:.1%} + {methods[m][f'wrongly_apart_{limit:g}']:.1%}"
-                for m in _DECIDED
-            )
-            lines.append(f"| {limit:g} | {told} | {' | '.join(cells)} |")
+    for name in ("networks", "pairs"):
+        for limit in LIMITS:
+            for known, told in _KNOWN.items():
+                cells = (_wrong(judged[name][known]["methods"][m], limit) for m in _DECIDED)
+                lines.append(f"| {name} | {limit:g} | {told} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _wrong(method: Mapping[str, float], limit: float) -> str:
+    return f"{method[f'wrongly_together_{limit:g}']:.1%} + {method[f'wrongly_apart_{limit:g}']:.1%}"
 
 
 _DECIDED = ("rule", "default", "mean", "completion")
