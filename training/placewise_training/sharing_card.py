@@ -114,8 +114,9 @@ def _error_rows(judged: Mapping[str, Any]) -> Iterator[str]:
 def _decisions(judged: Mapping[str, Any]) -> str:
     lines = [
         "\n## Decisions\n",
-        "Shares of all pairs that would be put on one GPU although one of the two is then slowed down beyond its limit,",
-        "and that would be kept apart without need. For scale: by name, under pairs, is the table on networks it knows.\n",
+        "Shares of all pairs that would be put on one GPU although one of the two is then slowed down beyond its",
+        "limit, and that would be kept apart without need. For scale: by name, under pairs, is the table on networks",
+        "that it knows.\n",
         "| held back | `max_slowdown` | co-runs known | " + " | ".join(_METHODS[m] for m in _DECIDED) + " |",
         "|---|---|---|" + "---|" * len(_DECIDED),
     ]
