@@ -9,9 +9,11 @@ from tests.fakes.place_cases import node, running, view_of
 
 from placewise_core.events import ClusterRecords, Event, SubtaskProfiled
 from placewise_core.job import CoRun, GpuSharing, Job, JobId
-from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns, is_row, rows_of
+from placewise_core.speed import completed_interference, interference
+from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns, PairSpeeds, is_row, rows_of
 from placewise_core.speed.completed_interference import CompletedInterference, InterferenceSource
 from placewise_core.speed.interference import MeasuredInterference
+from placewise_core.speed.model_names import canonical
 from placewise_core.speed.sharing_row import Square, columns_of, known_row
 from placewise_core.view import ClusterView
 from placewise_core.view_arrays import FloatArray
@@ -73,6 +75,40 @@ def test_a_pair_is_known_from_both_sides_and_on_the_gpu_it_was_measured_on() -> 
     assert known(new=[CoRun("lm", 0.9)]).of("lm", "v100") == {}, "the other's speed was not measured"
     assert known(new=[CoRun("lm", 0.9, 0.8, "Tesla V100")]).of("new", "v100"), "a node may name its GPU in fewer words"
     assert known(new=[CoRun("lm", 0.9, 0.8, "V100")]).of("new", "") == {}
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "gpu", "goes"),
+    [
+        ("A10", "NVIDIA A10", True),
+        ("A10", "NVIDIA A10-24GB", True),
+        ("A10", "NVIDIA A100-SXM4-40GB", False),
+        ("A10", "A100 40GB", False),
+        ("NVIDIA A100 80GB", "A10", False),
+        ("A100-SXM4", "NVIDIA-A100-SXM4-40GB", True),
+        ("Tesla V100-SXM2-16GB", "V100", True),
+        ("T4", "Quadro T400 4GB", False),
+        ("P4", "Tesla P40", False),
+    ],
+)
+def test_a_gpu_model_whose_name_goes_on_in_digits_is_another(measured_on: str, gpu: str, goes: bool) -> None:
+    told = known(new=[CoRun("lm", 0.9, 0.8, measured_on)])
+    assert bool(told.of("new", canonical(gpu))) == goes
+    assert bool(told.of("lm", canonical(gpu))) == goes
+
+
+def test_of_gpu_models_alike_the_one_that_is_named_stands_in_whatever_order_they_were_told() -> None:
+    told = [CoRun("lm", 0.5, gpu_model="Tesla V100"), CoRun("lm", 0.6, gpu_model="V100"), CoRun("lm", 0.7)]
+    for order in (told, told[::-1]):
+        assert known(new=order).of("new", "v100")["lm"].own == 0.6
+        assert known(new=order).of("new", "teslav100")["lm"].own == 0.5
+        assert known(new=order).of("new", "k80")["lm"].own == 0.7
+
+
+def test_a_pair_that_each_side_told_its_own_part_of_is_known_whole() -> None:
+    both = known(new=[CoRun("lm", 0.9, step_s=2.0)], lm=[CoRun("new", 0.4)])
+    assert both.of("new", "") == {"lm": PairSpeeds(0.9, 0.4, 2.0)}
+    assert both.of("lm", "") == {"new": PairSpeeds(0.4, 0.9)}
 
 
 @pytest.mark.parametrize(
@@ -176,6 +212,38 @@ def test_the_source_answers_by_name_until_something_is_known() -> None:
     assert source.of(book, [job_of("other")]) is first
     source.completer = None  # another bundle
     assert source.of(book, ()).relative_speed("new", ["resnet50"], "V100") == pytest.approx(0.35)
+
+
+def test_the_source_does_not_begin_anew_for_clusters_in_turns() -> None:
+    source = InterferenceSource(TABLE, Fixed(0.65))
+    books = [CoRunBook(rows_of([(model, (CoRun("lm", 0.9),))]), ()) for model in ("new", "newer")]
+    first = [source.of(book, ()) for book in books]
+    assert [source.of(book, ()) for book in books] == first
+
+
+def test_what_is_kept_does_not_grow_with_the_names_that_users_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (completed_interference, interference):
+        monkeypatch.setattr(module, "_KEPT_ANSWERS", 50)
+    table = replace(TABLE)
+    source = InterferenceSource(table, Fixed(0.65))
+    book = CoRunBook(rows_of([("new", (CoRun("lm", 0.9),))]), ())
+    for predicts in (table, source.of(book, ())):
+        for i in range(120):
+            assert predicts.relative_speed(f"model-{i}", ["lm"], "V100") == pytest.approx(0.35)
+        assert len(vars(predicts)["_answers"]) <= 50
+    assert len(vars(source.of(book, ()))["_rows"]) <= 101
+    for i in range(120):
+        source.of(CoRunBook(rows_of([(f"model-{i}", (CoRun("lm", 0.9),))]), ()), ())
+    assert len(vars(source)["_kept"]) <= 16
+
+
+def test_a_site_that_measured_a_lot_keeps_it_less_often() -> None:
+    many = [(f"model-{i}", tuple(CoRun(f"other-{j}", 0.9, 0.8) for j in range(64))) for i in range(150)]
+    book = CoRunBook(rows_of(many), ())
+    waiting = [job_of(f"waits-{i}", CoRun("lm", 0.9)) for i in range(12)]
+    told = [book.known([job]) for job in waiting]
+    assert sum(known.size for known in vars(book)["_known"].values()) <= 100_000 + told[0].size
+    assert book.known([waiting[-1]]) is told[-1]
 
 
 def test_a_view_knows_the_co_runs_of_its_jobs_and_of_the_store() -> None:

@@ -4,8 +4,10 @@ They come from two places: jobs that run bring theirs, and the store keeps, as i
 that an event described. Both speak of models, not of jobs: what was measured of one job goes for the next of its model.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from placewise_core.frozen import frozen
 from placewise_core.job import CoRun, Job
@@ -18,6 +20,7 @@ _PREFIX = f"{_SEPARATOR}co-runs{_SEPARATOR}"
 _OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
 
 _KEPT = 64
+_KEPT_PAIRS = 100_000  # in all that is kept: models are named by users, in any number
 
 Rows = Mapping[str, Mapping[str, float]]
 Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that model's co-runs
@@ -65,8 +68,8 @@ class KnownCoRuns:
             self._read(kind.removeprefix(_PREFIX), row)
         for model, pairs in [(model, dict(pairs)) for model, pairs in self._of.items()]:
             for (other, gpu), speeds in pairs.items():
-                if speeds.neighbour > 0:
-                    self._of.setdefault(other, {}).setdefault((model, gpu), PairSpeeds(speeds.neighbour, speeds.own))
+                self._see_from(other, model, gpu, speeds)
+        self.size = sum(len(pairs) for pairs in self._of.values())
 
     def _read(self, model: str, row: Mapping[str, float]) -> None:
         pairs = self._of.setdefault(model, {})
@@ -77,16 +80,21 @@ class KnownCoRuns:
                 more = (row.get(f"{at}{_SEPARATOR}{what}", 0.0) for what in (_NEIGHBOUR, _STEP))
                 pairs[other, gpu] = PairSpeeds(row[key], *more)
 
+    def _see_from(self, other: str, model: str, gpu: str, speeds: PairSpeeds) -> None:
+        """What a pair of `model` says of the other one, where that has not said it itself."""
+        own = self._of.get(other, {}).get((model, gpu))
+        if own is not None and own.neighbour <= 0:
+            self._of[other][model, gpu] = replace(own, neighbour=speeds.own)
+        elif own is None and speeds.neighbour > 0:
+            self._of.setdefault(other, {})[model, gpu] = PairSpeeds(speeds.neighbour, speeds.own)
+
     def of(self, model: str, gpu: str) -> dict[str, PairSpeeds]:
         """Pairs of a model by the other one, all names canonical, on a GPU model: what was measured on it stands before
-        what goes for any."""
-        found: dict[str, PairSpeeds] = {}
-        for (other, measured_on), speeds in self._of.get(model, {}).items():
-            if not measured_on:
-                found.setdefault(other, speeds)
-            elif measured_on in gpu or (gpu and gpu in measured_on):  # "v100" of "teslav100sxm216gb", or the reverse
-                found[other] = speeds
-        return found
+        what goes for any, the same name before one of more or fewer words."""
+        pairs = self._of.get(model, {})
+        # The later stand: what goes for any first, the same name last, and in between one order on every replica.
+        names = sorted({on for _, on in pairs if _may_be(on, gpu)}, key=lambda on: (on == gpu, on))
+        return {other: speeds for name in names for (other, on), speeds in pairs.items() if on == name}
 
 
 class CoRunBook:
@@ -133,15 +141,28 @@ class CoRunBook:
 
     def known(self, jobs: Iterable[Job]) -> KnownCoRuns:
         """All of it, and what these jobs bring; the same object while nothing is new."""
-        news = tuple(_told(job) for job in jobs if job.gpu_sharing.co_runs and _told(job) not in self._brought)
+        told = dict.fromkeys(_told(job) for job in jobs if job.gpu_sharing.co_runs)
+        news = tuple(one for one in told if one not in self._brought)
         found = self._known.get((self._state, news))
         if found is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
             brought = sorted(self._brought, key=repr)  # of several that differ the same one stands on every replica
             found = KnownCoRuns(_merged(self._rows, rows_of([*brought, *news])))
+            if len(self._known) >= min(_KEPT, _KEPT_PAIRS / (found.size + 1)):
+                self._known.clear()
             self._known[self._state, news] = found
         return found
+
+
+def _may_be(measured_on: str, gpu: str) -> bool:
+    """Whether what was measured on the one goes for the other, which may be named in more words, or in fewer."""
+    return not measured_on or _holds(gpu, measured_on) or _holds(measured_on, gpu)
+
+
+def _holds(name: str, part: str) -> bool:
+    """Whether a name of a GPU model holds another: "teslav100sxm216gb" does hold "v100", and "v100sxm2" before the size
+    of its memory; "a100" does not hold "a10"."""
+    ends = r"(?=[1-9]\d*g|\D|$)" if part[-1:].isdigit() else ""
+    return bool(part) and re.search(re.escape(part) + ends, name) is not None
 
 
 def _told(job: Job) -> Told:

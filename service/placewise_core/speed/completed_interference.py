@@ -15,6 +15,11 @@ from placewise_core.speed.model_names import canonical, nearest
 from placewise_core.speed.sharing_row import Square, known_row
 from placewise_core.view_arrays import FloatArray
 
+# Models are named by users, in any number.
+_KEPT_ANSWERS = 10_000
+# What several clusters know, and what jobs that wait would bring, is asked for in turns.
+_KEPT_PREDICTIONS = 16
+
 
 class RowCompleter(Protocol):
     """A learned completion of a model's row (sharing_row.columns_of). Must not raise."""
@@ -45,6 +50,9 @@ class CompletedInterference:
         key = (model, *others, gpu_model)
         found = self._answers.get(key)
         if found is None:
+            if len(self._answers) >= _KEPT_ANSWERS:
+                self._answers.clear()
+                self._rows.clear()
             found = self._answers[key] = composed([self._pair(model, other, gpu_model) for other in others])
         return found
 
@@ -101,13 +109,16 @@ class InterferenceSource:
     def __init__(self, table: MeasuredInterference, completer: RowCompleter | None = None) -> None:
         self.table = table
         self.completer = completer
-        self._last: tuple[KnownCoRuns, RowCompleter | None, CompletedInterference] | None = None
+        self._kept: dict[tuple[KnownCoRuns, RowCompleter | None], CompletedInterference] = {}
 
     def of(self, book: CoRunBook, jobs: Iterable[Job]) -> GpuInterference:
         """For jobs about to be placed on the cluster whose co-runs are in `book`."""
         if book.is_empty and not any(job.gpu_sharing.co_runs for job in jobs):  # nearly always
             return self.table
-        known = book.known(jobs)
-        if self._last is None or self._last[0] is not known or self._last[1] is not self.completer:
-            self._last = (known, self.completer, CompletedInterference(self.table, known, self.completer))
-        return self._last[2]
+        key = book.known(jobs), self.completer
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= _KEPT_PREDICTIONS:
+                self._kept.clear()
+            found = self._kept[key] = CompletedInterference(self.table, *key)
+        return found

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from placewise_core.speed.model_names import canonical, nearest
 
+_KEPT_ANSWERS = 100_000  # combinations of models, which users name, in any number
+
 
 class GpuInterference(Protocol):
     """Predicts the relative speed of a job on a GPU it shares."""
@@ -75,6 +77,8 @@ class MeasuredInterference:
         key = (model, *others, gpu_model)
         known = self._answers.get(key)
         if known is None:
+            if len(self._answers) >= _KEPT_ANSWERS:
+                self._answers.clear()
             gpu = self.gpu_of(gpu_model)
             known = self._answers[key] = composed([self._pair(model, other, gpu) for other in others])
         return known
@@ -106,5 +110,4 @@ class MeasuredInterference:
 
     @cached_property
     def _answers(self) -> dict[tuple[str, ...], float]:
-        # Grows with the distinct combinations asked for: models × models, not jobs.
         return {}
