@@ -121,6 +121,24 @@ class SlurmConformance(AdapterConformance):
         assert decided is not None
         assert f"job {key} placed on {decided.nodes} (decision {decided.decision_id})" in caplog.text
 
+    async def test_slurmrestd_that_is_away_is_not_asked_for_late_jobs_all_the_time(
+        self, world: World, host: FakeSlurm
+    ) -> None:
+        await world.loop.run_pass(full=True)
+        host.announce()
+        await world.loop.run_pass(full=False)
+        await host.set_reachable(False)
+        await world.loop.run_pass(full=False)
+        before_s = asyncio.get_running_loop().time()
+        assert not await host.native.wait(timeout_s=0.3)
+        assert asyncio.get_running_loop().time() - before_s > 0.2
+        await host.set_reachable(True)
+        await world.loop.run_pass(full=False)
+        key = await host.submit(1, 2, is_announced=False)  # later still
+        assert not await host.native.wait(timeout_s=10)
+        await world.loop.run_pass(full=False)
+        assert host.changes == [("apply", key)]
+
     async def test_a_job_that_slurm_never_makes_is_not_looked_for_for_ever(self, world: World, host: FakeSlurm) -> None:
         await world.loop.run_pass(full=True)
         host.announce()

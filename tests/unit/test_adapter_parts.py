@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import cast
 
 import pytest
 
@@ -11,9 +13,20 @@ from placewise.v1.job_pb2 import Job, Resources, Shape
 from placewise_client.adapter.book import Book
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.decider import _in_range
+from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
-from placewise_client.adapter.native import End, HostState, NativeJob, Placement, Stage
+from placewise_client.adapter.native import (
+    AdapterSettings,
+    End,
+    HostState,
+    HostUnreachableError,
+    NativeJob,
+    NativeScheduler,
+    Placement,
+    Stage,
+)
 from placewise_client.adapter.reporter import is_as_decided
+from placewise_client.aio import AsyncClient
 
 
 def test_the_breaker_opens_longer_and_never_long() -> None:
@@ -119,3 +132,34 @@ def test_shapes_are_brought_into_the_users_range(
 ) -> None:
     brought = _in_range(Shape(nodes=shape[0], gpus_per_node=shape[1]), fewest, most)
     assert (brought.nodes, brought.gpus_per_node) == wanted
+
+
+class AwayHost:
+    """A host scheduler that does not answer, and counts how often it is asked; its waits may break off, too."""
+
+    def __init__(self, *, is_wait_broken: bool) -> None:
+        self.is_wait_broken = is_wait_broken
+        self.looks = 0
+
+    async def observe(self, full: bool) -> HostState:
+        self.looks += 1
+        raise HostUnreachableError("away")
+
+    async def wait(self, timeout_s: float) -> bool:
+        if self.is_wait_broken:
+            raise HostUnreachableError("away")
+        await asyncio.sleep(timeout_s)
+        return False
+
+
+@pytest.mark.parametrize("is_wait_broken", [False, True])
+async def test_a_host_that_is_away_is_not_asked_all_the_time(is_wait_broken: bool) -> None:
+    host = AwayHost(is_wait_broken=is_wait_broken)
+    settings = AdapterSettings(cluster="c", retry_s=0.2)
+    async with AsyncClient("127.0.0.1:1") as client:
+        running = asyncio.ensure_future(AdapterLoop(cast(NativeScheduler, host), client, settings).run())
+        await asyncio.sleep(0.5)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert 2 <= host.looks <= 3

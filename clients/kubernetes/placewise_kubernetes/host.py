@@ -103,8 +103,8 @@ class KubernetesHost:
 
     async def observe(self, full: bool) -> HostState:
         """See NativeScheduler."""
+        self._news.clear()  # before anything fails: else the loop would not wait before it looks again
         await self._wait_synced()
-        self._news.clear()
         self._forget_groups()
         self._read_groups()
         for gang in self.pods.book.active.values():

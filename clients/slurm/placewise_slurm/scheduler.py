@@ -75,7 +75,9 @@ class SlurmScheduler:
     _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
 
     async def wait(self, timeout_s: float) -> bool:
-        limits_s = [timeout_s, *self._late_waits_s[:1], *([_COMPLETING_WAIT_S] if self._completing else ())]
+        limits_s = [timeout_s]
+        if self._has_looked:  # else slurmrestd is away, and not to be asked twenty times a second
+            limits_s += [*self._late_waits_s[:1], *([_COMPLETING_WAIT_S] if self._completing else ())]
         return await self.pokes.wait(min(limits_s))
 
     async def observe(self, full: bool) -> HostState:
@@ -87,7 +89,7 @@ class SlurmScheduler:
                 found, is_certain = await self._look_at_hints(hints)
                 if is_certain and not self._late_waits_s:
                     return self._state(found)
-            return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by))
+            return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by) or not self._has_looked)
         except TransportError as error:
             self._has_looked = False  # what the hints were about is not known: everything is looked at
             raise HostUnreachableError(str(error)) from error

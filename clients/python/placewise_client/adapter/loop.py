@@ -59,6 +59,7 @@ class AdapterLoop:
     reporter: OutcomeReporter = field(init=False)
     book: Book = field(default_factory=Book)
     _breaker: Breaker = field(init=False)
+    _is_host_away: bool = False
     _has_recovered: bool = False
     _outages_seen: int = 0
     _nodes: Sequence[Node] = ()
@@ -96,7 +97,7 @@ class AdapterLoop:
             await self.native.wait(self._idle_s())
         except HostUnreachableError as error:
             self._host_failed(error)
-            await asyncio.sleep(min(1.0, self._idle_s()))
+            await asyncio.sleep(self._idle_s())
 
     async def run_pass(self, full: bool) -> None:
         """One look at the host and all that follows from it."""
@@ -111,6 +112,7 @@ class AdapterLoop:
         except HostUnreachableError as error:
             self._host_failed(error)
             return
+        self._is_host_away = False
         news = self.book.update(state, self.clock())
         if state.is_complete:
             self._synced_at_s = self.clock()
@@ -124,11 +126,14 @@ class AdapterLoop:
         await self._take_back_overdue()
 
     def _idle_s(self) -> float:
+        if self._is_host_away:
+            return self.settings.retry_s
         until_resync_s = max(0.0, self._synced_at_s + self.settings.resync_s - self.clock())
         is_due = self.reporter.backlog or self.book.waiting()
         return min(until_resync_s, self.settings.retry_s) if is_due else until_resync_s
 
     def _host_failed(self, error: HostUnreachableError) -> None:
+        self._is_host_away = True
         self.metrics.host_errors.inc()
         log.warning("the host scheduler does not answer: %s", error)
 
