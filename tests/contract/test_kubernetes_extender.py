@@ -198,6 +198,8 @@ async def test_without_names_the_configuration_is_named(bench: Bench) -> None:
 async def test_health_and_metrics(bench: Bench) -> None:
     assert (await bench.http.get("/healthz")).status == 200
     assert (await bench.http.get("/readyz")).status == 200
+    head = await bench.http.head("/readyz")
+    assert (head.status, await head.read()) == (200, b"")
     (document,) = [bench.kube.add_pod(item) for item in gang("g", 1)]
     await bench.filter(document)
     text = await (await bench.http.get("/metrics")).text()

@@ -60,7 +60,8 @@ def build_server(
 
 def _routed(routes: Mapping[tuple[str, str], Handler]) -> Handler:
     async def handle(request: web.BaseRequest) -> web.Response:
-        handler = routes.get((request.method, request.path))
+        method = "GET" if request.method == "HEAD" else request.method  # a probe may ask for no more than the head
+        handler = routes.get((method, request.path))
         return await handler(request) if handler is not None else web.Response(text="no such page\n", status=404)
 
     return handle
