@@ -208,7 +208,8 @@ class AdapterSettings:
     node_refresh_s: float = 15.0
     """Unchanged nodes are reported again this often, so that their telemetry does not count as stale."""
     retry_s: float = 1.0
-    """A waiting job is asked for again this often, besides every time a job ends or a node changes."""
+    """A waiting job is asked for again this often, besides every time a job ends or a node changes. As often a host
+    that does not answer is looked at again."""
     start_timeout_s: float = 30.0
     """An applied placement that has not started by then is withdrawn and decided anew."""
     reserve_ttl_s: float = 60.0
