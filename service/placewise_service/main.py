@@ -43,6 +43,7 @@ from placewise_service.state.redis_store import RedisStore
 from placewise_service.state.store import StateStore
 from placewise_service.supervisor import Supervisor
 from placewise_service.telemetry import MutedTelemetry, Telemetry, configure_logging
+from placewise_service.turns import take_short_turns
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +64,8 @@ class Preparation:
 def serve(settings: Settings, preparations: Sequence[Preparation] = ()) -> int:
     """Serves until told to stop; the exit code: 0 after an orderly stop, 1 if the service could not start."""
     configure_logging(settings.log)
+    if settings.server.short_turns:
+        take_short_turns()
     log.info("starting", settings=settings.effective())
     for number in (signal.SIGTERM, signal.SIGINT):  # until the loop has its own: what was started is stopped
         signal.signal(number, _leave)

@@ -46,6 +46,11 @@ class ServerSettings(Section):
     workers: int = Field(default=1, ge=1, le=256, description="Processes that share both ports.")
     insecure: bool = Field(default=False, description="Allow an address other than loopback without authentication.")
     reflection: bool = Field(default=True, description="Serve gRPC reflection.")
+    short_turns: bool = Field(
+        default=False,
+        description="Ask Linux (6.12 and later) for turns of 0.3 ms on the processor: sooner answers where others keep "
+        "every core busy, at some per cent of the rate of a service that computes all the time.",
+    )
     drain_timeout_s: float = Field(
         default=20.0, ge=0, description="How long requests in flight may take after SIGTERM."
     )

@@ -1,7 +1,8 @@
-"""What an adapter's process asks of the kernel and of Python; each in a process of its own, as it lasts."""
+"""What the processes of the service and of the adapters ask of the kernel and of Python; each in one of its own."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -28,7 +29,6 @@ def _told(*lines: str, prefix: tuple[str, ...] = ()) -> str:
 TURNS = (
     "import os, threading",
     "from pathlib import Path",
-    "from placewise_client.adapter.process import take_short_turns",
     "take_short_turns()",
     "def show(): print(Path(f'/proc/{os.getpid()}/task/{threading.get_native_id()}/sched').read_text())",
     "thread = threading.Thread(target=show)",
@@ -38,16 +38,21 @@ TURNS = (
 )
 
 
+WHOSE = ("placewise_client.adapter.process", "placewise_service.turns")
+
+
+@pytest.mark.parametrize("module", WHOSE)
 @pytest.mark.skipif(not _has_turns(), reason="the kernel knows no turns of a thread's own, or does not show them")
-def test_turns_are_short_for_later_threads_too_and_nothing_else_changes() -> None:
-    told = _told(*TURNS, prefix=("nice", "-n", "3"))
+def test_turns_are_short_for_later_threads_too_and_nothing_else_changes(module: str) -> None:
+    told = _told(f"from {module} import take_short_turns", *TURNS, prefix=("nice", "-n", "3"))
     assert re.search(rf"se\.slice +: +{TURN_NS}\n", told)
-    assert "nice 3 policy 0" in told
+    assert f"nice {min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)} policy 0" in told
 
 
-def test_another_policy_is_left_alone() -> None:
+@pytest.mark.parametrize("module", WHOSE)
+def test_another_policy_is_left_alone(module: str) -> None:
     batch = "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"
-    assert "policy 3" in _told("import os", batch, *TURNS)
+    assert "policy 3" in _told("import os", f"from {module} import take_short_turns", batch, *TURNS)
 
 
 def test_what_is_loaded_is_walked_no_more() -> None:
