@@ -237,13 +237,37 @@ def test_what_is_kept_does_not_grow_with_the_names_that_users_give(monkeypatch: 
     assert len(vars(source)["_kept"]) <= 16
 
 
-def test_a_site_that_measured_a_lot_keeps_it_less_often() -> None:
-    many = [(f"model-{i}", tuple(CoRun(f"other-{j}", 0.9, 0.8) for j in range(64))) for i in range(150)]
-    book = CoRunBook(rows_of(many), ())
-    waiting = [job_of(f"waits-{i}", CoRun("lm", 0.9)) for i in range(12)]
-    told = [book.known([job]) for job in waiting]
-    assert sum(known.size for known in vars(book)["_known"].values()) <= 100_000 + told[0].size
-    assert book.known([waiting[-1]]) is told[-1]
+def test_what_a_request_brings_is_laid_over_what_is_known_and_copies_little_of_it() -> None:
+    many = rows_of([(f"model-{i}", (CoRun("lm", 0.9, 0.8), CoRun(f"other-{i}", 0.5))) for i in range(50)])
+    book = CoRunBook(many, ())
+    before = book.known(())
+    waiting = book.known([job_of("model-3", CoRun("vgg", 0.7, 0.6))])
+    assert set(waiting.of("model3", "")) == {"lm", "other3", "vgg"}
+    assert waiting.of("vgg", "") == {"model3": PairSpeeds(0.6, 0.7)}
+    assert not before.of("vgg", "")
+    shared = [model for model, pairs in vars(waiting)["_told"].items() if vars(before)["_told"].get(model) is pairs]
+    assert len(shared) == 49
+    assert vars(waiting)["_told_by"]["other7"] is vars(before)["_told_by"]["other7"]
+
+
+def test_layers_know_what_one_that_was_told_all_at_once_knows() -> None:
+    rng = np.random.default_rng(7)
+    names, gpus = [f"m{i}" for i in range(5)], ["", "v100", "teslav100", "a10"]
+
+    def drawn() -> tuple[str, tuple[CoRun, ...]]:
+        def one() -> CoRun:
+            own, neighbour = float(rng.choice([0.3, 0.5])), float(rng.choice([0.0, 0.8]))
+            return CoRun(str(rng.choice(names)), own, neighbour, str(rng.choice(gpus)))
+
+        return str(rng.choice(names)), tuple(one() for _ in range(3))
+
+    for _ in range(40):
+        told = [drawn() for _ in range(6)]
+        at_once = KnownCoRuns(rows_of(told))
+        in_layers = KnownCoRuns(rows_of(told[4:]), KnownCoRuns(rows_of(told[2:4]), KnownCoRuns(rows_of(told[:2]))))
+        for model in names:
+            for gpu in gpus:
+                assert in_layers.of(model, gpu) == at_once.of(model, gpu)
 
 
 def test_a_view_knows_the_co_runs_of_its_jobs_and_of_the_store() -> None:

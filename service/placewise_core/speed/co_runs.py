@@ -20,7 +20,6 @@ _PREFIX = f"{_SEPARATOR}co-runs{_SEPARATOR}"
 _OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
 
 _KEPT = 64
-_KEPT_PAIRS = 100_000  # in all that is kept: models are named by users, in any number
 
 Rows = Mapping[str, Mapping[str, float]]
 Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that model's co-runs
@@ -34,6 +33,9 @@ class PairSpeeds:
     own: float
     neighbour: float
     step_s: float = 0.0
+
+
+Pairs = dict[tuple[str, str], PairSpeeds]  # by the other model, and the GPU model it was measured on
 
 
 def is_row(kind: str) -> bool:
@@ -60,48 +62,71 @@ def _cells(co_run: CoRun) -> Iterator[tuple[str, float]]:
 
 
 class KnownCoRuns:
-    """Measured pairs by canonical model name, each seen from both sides. Nobody changes it."""
+    """Measured pairs by canonical model name, each seen from both sides. Nobody changes it.
 
-    def __init__(self, rows: Rows) -> None:
-        self._of: dict[str, dict[tuple[str, str], PairSpeeds]] = {}
+    `rows` stand, value by value, before what is known `beneath`; what they do not speak of is shared with it.
+    """
+
+    def __init__(self, rows: Rows, beneath: "KnownCoRuns | None" = None) -> None:
+        self._rows: dict[str, Mapping[str, float]] = {} if beneath is None else dict(beneath._rows)
+        # (Model → other and GPU model → speeds) as told by the model, and the same speeds by the other one.
+        self._told: dict[str, Pairs] = {} if beneath is None else dict(beneath._told)
+        self._told_by: dict[str, Pairs] = {} if beneath is None else dict(beneath._told_by)
+        copied: set[str] = set()
         for kind, row in rows.items():
-            self._read(kind.removeprefix(_PREFIX), row)
-        for model, pairs in [(model, dict(pairs)) for model, pairs in self._of.items()]:
-            for (other, gpu), speeds in pairs.items():
-                self._see_from(other, model, gpu, speeds)
-        self.size = sum(len(pairs) for pairs in self._of.values())
+            self._rows[kind] = {**self._rows.get(kind, {}), **row}
+            model = kind.removeprefix(_PREFIX)
+            self._told[model] = _pairs(self._rows[kind])
+            for (other, gpu), speeds in self._told[model].items():
+                if other not in copied:
+                    copied.add(other)
+                    self._told_by[other] = dict(self._told_by.get(other, {}))
+                self._told_by[other][model, gpu] = speeds
 
-    def _read(self, model: str, row: Mapping[str, float]) -> None:
-        pairs = self._of.setdefault(model, {})
-        for key in row:
-            at, _, what = key.rpartition(_SEPARATOR)
-            if what == _OWN:
-                other, _, gpu = at.partition(_SEPARATOR)
-                more = (row.get(f"{at}{_SEPARATOR}{what}", 0.0) for what in (_NEIGHBOUR, _STEP))
-                pairs[other, gpu] = PairSpeeds(row[key], *more)
+    @property
+    def is_empty(self) -> bool:
+        return not self._rows
 
-    def _see_from(self, other: str, model: str, gpu: str, speeds: PairSpeeds) -> None:
-        """What a pair of `model` says of the other one, where that has not said it itself."""
-        own = self._of.get(other, {}).get((model, gpu))
-        if own is not None and own.neighbour <= 0:
-            self._of[other][model, gpu] = replace(own, neighbour=speeds.own)
-        elif own is None and speeds.neighbour > 0:
-            self._of.setdefault(other, {})[model, gpu] = PairSpeeds(speeds.neighbour, speeds.own)
+    def row(self, kind: str) -> Mapping[str, float]:
+        """What is known of a model, as the store keeps it."""
+        return self._rows.get(kind, {})
 
     def of(self, model: str, gpu: str) -> dict[str, PairSpeeds]:
         """Pairs of a model by the other one, all names canonical, on a GPU model: what was measured on it stands before
         what goes for any, the same name before one of more or fewer words."""
-        pairs = self._of.get(model, {})
+        pairs = self._seen_from(model)
         # The later stand: what goes for any first, the same name last, and in between one order on every replica.
         names = sorted({on for _, on in pairs if _may_be(on, gpu)}, key=lambda on: (on == gpu, on))
         return {other: speeds for name in names for (other, on), speeds in pairs.items() if on == name}
+
+    def _seen_from(self, model: str) -> Pairs:
+        """What the model told, and where it told nothing, what others told of it."""
+        pairs = dict(self._told.get(model, {}))
+        for at, speeds in self._told_by.get(model, {}).items():
+            own = pairs.get(at)
+            if own is None and speeds.neighbour > 0:
+                pairs[at] = PairSpeeds(speeds.neighbour, speeds.own)
+            elif own is not None and own.neighbour <= 0:
+                pairs[at] = replace(own, neighbour=speeds.own)
+        return pairs
+
+
+def _pairs(row: Mapping[str, float]) -> Pairs:
+    pairs: Pairs = {}
+    for key in row:
+        at, _, what = key.rpartition(_SEPARATOR)
+        if what == _OWN:
+            other, _, gpu = at.partition(_SEPARATOR)
+            more = (row.get(f"{at}{_SEPARATOR}{what}", 0.0) for what in (_NEIGHBOUR, _STEP))
+            pairs[other, gpu] = PairSpeeds(row[key], *more)
+    return pairs
 
 
 class CoRunBook:
     """What is known of one cluster now: rows of the store, and co-runs that its jobs bring."""
 
     def __init__(self, rows: Rows, jobs: Iterable[Job]) -> None:
-        self._rows = {kind: dict(row) for kind, row in rows.items() if is_row(kind)}
+        self._stored = KnownCoRuns({kind: row for kind, row in rows.items() if is_row(kind)})
         # Jobs of one series bring the same: what is known changes with the first and with the last of them.
         self._brought: Counter[Told] = Counter(_told(job) for job in jobs if job.gpu_sharing.co_runs)
         # Of everything brought, whatever the order: a job that comes and goes again, as in a dry run, changes nothing.
@@ -110,15 +135,15 @@ class CoRunBook:
             self._state ^= hash(told)
         # By state and by what a request brings that is not known yet: a job is often asked about again while it waits.
         self._known: dict[tuple[int, tuple[Told, ...]], KnownCoRuns] = {}
-        self.is_empty = not (self._rows or self._brought)
+        self.is_empty = self._stored.is_empty and not self._brought
 
     def row(self, kind: str) -> Mapping[str, float]:
         """What the store knows of a model."""
-        return self._rows.get(kind, {})
+        return self._stored.row(kind)
 
     def learn(self, kind: str, row: Mapping[str, float]) -> None:
         """Takes over what the store has learned."""
-        self._rows.setdefault(kind, {}).update(row)
+        self._stored = KnownCoRuns({kind: row}, self._stored)
         self._known.clear()
         self.is_empty = False
 
@@ -137,7 +162,7 @@ class CoRunBook:
         if not self._brought[told]:
             del self._brought[told]
             self._state ^= hash(told)
-            self.is_empty = not (self._rows or self._brought)
+            self.is_empty = self._stored.is_empty and not self._brought
 
     def known(self, jobs: Iterable[Job]) -> KnownCoRuns:
         """All of it, and what these jobs bring; the same object while nothing is new."""
@@ -145,11 +170,11 @@ class CoRunBook:
         news = tuple(one for one in told if one not in self._brought)
         found = self._known.get((self._state, news))
         if found is None:
-            brought = sorted(self._brought, key=repr)  # of several that differ the same one stands on every replica
-            found = KnownCoRuns(_merged(self._rows, rows_of([*brought, *news])))
-            if len(self._known) >= min(_KEPT, _KEPT_PAIRS / (found.size + 1)):
+            if len(self._known) >= _KEPT:
                 self._known.clear()
-            self._known[self._state, news] = found
+            # Of several that differ the same one stands on every replica.
+            rows = rows_of(news or sorted(self._brought, key=repr))
+            found = self._known[self._state, news] = KnownCoRuns(rows, self.known(()) if news else self._stored)
         return found
 
 
@@ -167,8 +192,3 @@ def _holds(name: str, part: str) -> bool:
 
 def _told(job: Job) -> Told:
     return job.model, job.gpu_sharing.co_runs
-
-
-def _merged(one: Rows, other: Rows) -> Rows:
-    """Rows with the values of both; the other's stand."""
-    return {kind: {**one.get(kind, {}), **other.get(kind, {})} for kind in (*one, *other)}
