@@ -111,6 +111,19 @@ async def test_an_answer_is_typed_and_readable(face: Face) -> None:
     assert gpus_by_node(decision.assignments) == {"n3": (0, 1), "n2": (0, 1)}
 
 
+async def test_a_new_client_does_not_wait_because_another_has_failed(face: Face, server: OracleServer) -> None:
+    await server.stop()
+    with pytest.raises(PlacewiseError):
+        await face.call("place", question(request_id="lost"), timeout_s=0.2)
+    await server.start()
+    another = type(face)(server.target)  # type: ignore[call-arg]
+    try:
+        assert is_placed((await another.call("place", question(request_id="r"))).decisions[0])
+        assert not another.sleeps, "it was turned away at its first try"
+    finally:
+        await another.close()  # type: ignore[attr-defined]
+
+
 async def test_every_rpc_of_the_table_exists_on_both_clients() -> None:
     names = {name for name, value in vars(Rpcs).items() if isinstance(value, Rpc)}
     services = {

@@ -1,7 +1,9 @@
 """Metrics and logs: what is counted, how it is shown, and that tracing costs nothing where it is off."""
 
 import contextlib
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -123,6 +125,25 @@ def test_logs_are_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> 
     [line] = capsys.readouterr().err.splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["decision_id"], entry["level"]) == ("decided", "d-1", "info")
+
+
+def test_a_line_is_written_in_one_piece_as_workers_share_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[str] = []
+
+    class Recorder(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Recorder())
+    try:
+        configure_logging(LogSettings())
+        structlog.get_logger().info("draining")
+        logging.getLogger("a.library").warning("so it is")
+    finally:
+        structlog.reset_defaults()
+    assert [json.loads(piece)["event"] for piece in pieces] == ["draining", "so it is"]
+    assert all(piece.endswith("\n") for piece in pieces)
 
 
 def test_a_traceback_in_text_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,8 @@ class Target:
             # This one is also the longest that one attempt may take, TLS and a busy machine included.
             ("grpc.min_reconnect_backoff_ms", 2000),
             ("grpc.max_reconnect_backoff_ms", 1000),
+            # A client made anew tries at once: it does not inherit the wait of another one that has just failed.
+            ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", self.max_message_bytes),
         ]
