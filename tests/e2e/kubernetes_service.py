@@ -33,11 +33,17 @@ class PlacewiseServer:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._port = free_port()
+        self._rest_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def target(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def http_target(self) -> str:
+        """The same over HTTP/1.1."""
+        return f"http://127.0.0.1:{self._rest_port}"
 
     async def start(self) -> PlacewiseServer:
         self.launch()
@@ -46,7 +52,14 @@ class PlacewiseServer:
     def launch(self) -> None:
         """Starts it and waits for its own word that it is ready."""
         command = [str(Path(sys.executable).with_name("placewise")), "serve", "--grpc-port", str(self._port)]
-        command += ["--rest-port", "0", "--state-dir", str(self._root / "state"), "--log-format", "json"]
+        command += [
+            "--rest-port",
+            str(self._rest_port),
+            "--state-dir",
+            str(self._root / "state"),
+            "--log-format",
+            "json",
+        ]
         log = self._root / "placewise.log"
         offset = log.stat().st_size if log.exists() else 0
         with log.open("ab") as sink:

@@ -52,7 +52,7 @@ async def test_added_latency_per_pod(
 ) -> None:
     plane = adapter.plane
     settings = {"ask_admission": asks != "Place"}
-    adapter.start(placewise.target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
+    adapter.start(placewise.http_target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
     await adapter.ready()
     figures: dict[str, list[float]] = {way: [] for way in WAYS}
     of_gangs: dict[str, list[float]] = {way: [] for way in WAYS}

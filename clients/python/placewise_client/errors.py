@@ -119,8 +119,13 @@ def error_from_call(call: FailedCall) -> PlacewiseError:
     for key, value in call.trailing_metadata() or ():
         if key == STATUS_TRAILER and isinstance(value, bytes):
             details = parse_status(value, DOMAIN)
-    return _BY_CODE.get(call.code(), InternalError)(
-        details.message or call.details() or call.code().name,
+    return error_from(call.code(), details, call.details() or "")
+
+
+def error_from(code: grpc.StatusCode, details: StatusDetails, text: str = "") -> PlacewiseError:
+    """The typed error for a status; `text` is its message where the details have none."""
+    return _BY_CODE.get(code, InternalError)(
+        details.message or text or code.name,
         reason=details.reason,
         metadata=details.metadata,
         retry_delay_s=details.retry_delay_s,

@@ -6,7 +6,7 @@ another library may have registered. Nothing else of google.rpc is understood; u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,19 +76,27 @@ def parse_status(payload: bytes, domain: str) -> StatusDetails:
     """Reads the value of the `grpc-status-details-bin` trailer; empty where it cannot be read."""
     try:
         status = _MESSAGES["Status"].FromString(payload)
-        reason, metadata, delay_s = "", {}, None
-        for detail in status.details:
-            name = detail.type_url.rpartition("/")[2]
+    except DecodeError:
+        return StatusDetails()
+    found = [(detail.type_url.rpartition("/")[2], detail.value) for detail in status.details]
+    return read_details(status.message, found, domain)
+
+
+def read_details(message: str, found: Iterable[tuple[str, bytes]], domain: str) -> StatusDetails:
+    """Reads (type name, message) of each detail; empty where one of ours cannot be read."""
+    reason, metadata, delay_s = "", {}, None
+    try:
+        for name, value in found:
             if name == "google.rpc.ErrorInfo":
-                info = _MESSAGES["ErrorInfo"].FromString(detail.value)
+                info = _MESSAGES["ErrorInfo"].FromString(value)
                 if info.domain == domain:
                     reason, metadata = info.reason, dict(info.metadata)
             elif name == "google.rpc.RetryInfo":
-                delay = _MESSAGES["RetryInfo"].FromString(detail.value).retry_delay
+                delay = _MESSAGES["RetryInfo"].FromString(value).retry_delay
                 delay_s = (delay.seconds * 10**9 + delay.nanos) / 1e9  # one rounding: 5.669 comes back as 5.669
     except DecodeError:
         return StatusDetails()
-    return StatusDetails(status.message, reason, metadata, delay_s)
+    return StatusDetails(message, reason, metadata, delay_s)
 
 
 def build_status(code: int, domain: str, details: StatusDetails) -> bytes:

@@ -13,7 +13,7 @@ from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise_client.errors import FailedCall, error_from_call
 from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
 from placewise_client.rpcs import STREAM_PLACE_PATH, Method, Req, Res, Rpc, Rpcs
-from placewise_client.target import Target
+from placewise_client.target import Target, TargetError
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -32,6 +32,8 @@ class Client(Rpcs):
         """Raises TargetError. Connects with the first call."""
         self._target = Target.of(target)
         self._target.check()
+        if self._target.is_http:
+            raise TargetError("only AsyncClient speaks HTTP: give host:port of the service's gRPC face")
         self._timeout_s = timeout_s
         self._rng = rng or random.Random()
         self._sleep = sleep

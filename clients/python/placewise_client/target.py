@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import grpc
 
 Token = str | Callable[[], str]
 
+
+_PLAIN, _SECURE = "http://", "https://"
 
 # The service cuts off clients that ping an idle connection more often than every 5 s.
 MIN_KEEPALIVE_S = 10.0
@@ -32,16 +35,32 @@ class Tls:
     server_name: str = ""
     """Name the server's certificate must carry, where it is not the host of the first address."""
 
-    def credentials(self) -> grpc.ChannelCredentials:
+    def check(self) -> None:
+        """Raises TargetError for half a certificate."""
         if (self.chain is None) != (self.key is None):
             raise TargetError("mutual TLS needs both a certificate chain and its key")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC. Raises TargetError."""
+        self.check()
         root, key, chain = (path.read_bytes() if path else None for path in (self.root, self.key, self.chain))
         return grpc.ssl_channel_credentials(root, key, chain)
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTP. Raises TargetError."""
+        self.check()
+        context = ssl.create_default_context(cafile=self.root)
+        if self.chain is not None:
+            context.load_cert_chain(self.chain, self.key)
+        return context
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One or several replicas of the service ("host:port", or "unix:/path"); calls go round among those that answer.
+
+    "http://host:port" or "https://host:port", the service's REST port, carries the same calls over HTTP/1.1
+    (`AsyncClient` only), which is less work for a caller on a busy machine.
 
     A token is a string or a function that gives it at each call (so that a rotated file is read again). It is not
     sent in plain text to another machine unless `allow_plaintext_token` says so.
@@ -65,17 +84,42 @@ class Target:
         """Raises TargetError for what can never work or must not be done."""
         if not self.addresses or not all(self.addresses):
             raise TargetError("no address of the service given")
-        for address in self.addresses:
+        self._check_scheme()
+        for address in self.hosts():
             if not address.startswith("unix:"):
                 _split(address)
         if self.keepalive_s < MIN_KEEPALIVE_S:
             raise TargetError(
                 f"keepalive_s of {self.keepalive_s:g}: the service allows one ping in 5 s, use 10 or more"
             )
-        if self.token is not None and self.tls is None and not self.allow_plaintext_token:
-            remote = [address for address in self.addresses if not _is_local(address)]
+        if self.token is not None and not self._is_encrypted and not self.allow_plaintext_token:
+            remote = [address for address in self.hosts() if not _is_local(address)]
             if remote:
                 raise TargetError(f"a token would go to {remote[0]} in plain text: use TLS or allow_plaintext_token")
+
+    def _check_scheme(self) -> None:
+        schemes = {_scheme(address) for address in self.addresses}
+        if len(schemes) > 1:
+            raise TargetError("several addresses must be of one kind: all http://, all https://, or all host:port")
+        if schemes == {_PLAIN} and self.tls is not None:
+            raise TargetError("http:// knows no TLS: say https://")
+
+    @property
+    def is_http(self) -> bool:
+        """Whether calls go over HTTP/1.1 instead of gRPC."""
+        return any(_scheme(address) for address in self.addresses)
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return self.tls is not None or any(_scheme(address) == _SECURE for address in self.addresses)
+
+    def hosts(self) -> Sequence[str]:
+        """The addresses without their scheme."""
+        return [address.removeprefix(_scheme(address)).rstrip("/") for address in self.addresses]
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For HTTP; None for plain text. Raises TargetError."""
+        return (self.tls or Tls()).context() if self._is_encrypted else None
 
     def uri(self) -> str:
         """What gRPC dials. Several addresses are resolved here, once; a single name again and again by gRPC."""
@@ -118,6 +162,10 @@ class Target:
             return ()
         token = self.token if isinstance(self.token, str) else self.token()
         return (("authorization", f"Bearer {token}"),)
+
+
+def _scheme(address: str) -> str:
+    return next((scheme for scheme in (_PLAIN, _SECURE) if address.startswith(scheme)), "")
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -11,14 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PermissionDeniedError, PlacewiseError
+from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
 from placewise_service.api.auth import Scope, bearer_token
+from placewise_service.api.bodies import read_body
 from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.json_codec import parsed, rendered, set_from_text
 from placewise_service.api.openapi import document
+from placewise_service.api.pages import refuse_foreign_pages
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
-from placewise_service.settings import LOOPBACK
 from placewise_service.telemetry import METRICS_CONTENT_TYPE, TRACE_HEADERS
 
 TIMEOUT_HEADER = "placewise-timeout-ms"
@@ -49,7 +50,7 @@ def rest_app(desk: Desk, is_local: bool = False) -> FastAPI:
 
 def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        _refuse_foreign_pages(request, is_local)
+        refuse_foreign_pages(request, is_local)
         timeout_s = _timeout_s(request)
         deadline_s = desk.clock.monotonic_s() + timeout_s
         try:
@@ -63,23 +64,11 @@ def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
     return endpoint
 
 
-def _refuse_foreign_pages(request: Request, is_local: bool) -> None:
-    """A browser carries out what any page asks of an address it can reach: only our own page may use that.
-
-    Raises PermissionDeniedError for a request that another site's page makes, and, where everybody on this machine is
-    trusted, for one that came by another name than this machine's (a page whose name was pointed here).
-    """
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise PermissionDeniedError("pages of other sites may not ask")
-    if is_local and (request.url.hostname or "") not in LOOPBACK:
-        raise PermissionDeniedError("ask this machine by its own name: localhost, 127.0.0.1 or [::1]")
-
-
 async def _message(desk: Desk, route: Route, request: Request) -> Any:
     message: Any = route.rpc.request()
     if route.body:
         _check_content_type(request)
-        body = await _body(desk, request)
+        body = await read_body(desk, request)
         if route.body == "*":
             await parsed(body, message)
         else:
@@ -108,19 +97,6 @@ def _query_field(route: Route, name: str) -> str:
         if name in (field, route.rpc.request.DESCRIPTOR.fields_by_name[field].camelcase_name):
             return field
     raise InvalidRequestError("unknown query parameter", name[:64])
-
-
-async def _body(desk: Desk, request: Request) -> bytes:
-    """The body, read no further than the limit. Raises InvalidRequestError."""
-    length = request.headers.get("content-length", "0")
-    desk.check_size(int(length) if length.isdecimal() else 0)
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        desk.check_size(size)
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _check_content_type(request: Request) -> None:
@@ -164,7 +140,7 @@ def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
         return JSONResponse({"status": "ready" if desk.is_ready else "not ready"}, 200 if desk.is_ready else 503)
 
     async def metrics(request: Request) -> Response:
-        _refuse_foreign_pages(request, is_local)
+        refuse_foreign_pages(request, is_local)
         desk.authenticate(_token(request)).require(Scope.READ, None)
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 

@@ -1,4 +1,4 @@
-"""The socket of the REST face: uvicorn on the loop of the service, whose signals it leaves alone."""
+"""The socket of REST and Connect: uvicorn on the loop of the service, whose signals it leaves alone."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from placewise_service.api.connect import ConnectFace
 from placewise_service.api.desk import Desk
 from placewise_service.api.rest import rest_app
 from placewise_service.api.tls import Certificates
@@ -14,6 +15,8 @@ from placewise_service.settings import LOOPBACK, ServerSettings
 
 _BACKLOG = 2048
 _STOP_TIMEOUT_S = 2
+# Longer than clients keep an idle connection, so that none is closed under a request that is just being sent.
+_KEEP_ALIVE_S = 75
 
 
 class RestFace:
@@ -30,8 +33,10 @@ class RestFace:
         self.port: int = self._socket.getsockname()[1]
         is_local = not desk.needs_token and certificates is None and settings.rest_host in LOOPBACK
         config = uvicorn.Config(
-            rest_app(desk, is_local),
+            ConnectFace(desk, rest_app(desk, is_local), is_local),
             lifespan="off",
+            http="httptools",
+            timeout_keep_alive=_KEEP_ALIVE_S,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -1,13 +1,16 @@
-"""A PlacewiseError as each face says it: google.rpc.Status with ErrorInfo, or application/problem+json.
+"""A PlacewiseError as each face says it: google.rpc.Status with ErrorInfo, application/problem+json, Connect's JSON.
 
-Both read the class attributes of the error; nothing is decided here.
+All read the class attributes of the error; nothing is decided here.
 """
 
+import base64
+import json
 from typing import Any
 
+from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from placewise.v1 import decision_pb2
 from placewise_core.errors import PlacewiseError
@@ -15,6 +18,7 @@ from placewise_core.errors import PlacewiseError
 DOMAIN = "placewise"
 STATUS_KEY = "grpc-status-details-bin"
 PROBLEM_TYPE = "application/problem+json"
+_CODE_WORDS = {number: name.lower() for name, number in code_pb2.Code.items()}
 
 
 def shown(error: PlacewiseError) -> str:
@@ -25,13 +29,28 @@ def shown(error: PlacewiseError) -> str:
 
 def status_metadata(error: PlacewiseError) -> tuple[tuple[str, bytes], ...]:
     """Trailing metadata of a gRPC status: ErrorInfo always, RetryInfo where asking again makes sense."""
-    details: list[AnyMessage] = [
-        _packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
-    ]
-    if error.retry_after_s is not None:
-        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=_duration(error.retry_after_s))))
-    status = status_pb2.Status(code=error.grpc_code, message=shown(error), details=details)
+    status = status_pb2.Status(code=error.grpc_code, message=shown(error), details=_details(error))
     return ((STATUS_KEY, status.SerializeToString()),)
+
+
+def connect_error(error: PlacewiseError) -> bytes:
+    """Body of an error in the Connect protocol: the code in words, and the same details in base64 without padding."""
+    details = [
+        {
+            "type": detail.TypeName(),
+            "value": base64.b64encode(detail.value).decode().rstrip("="),
+            "debug": json_format.MessageToDict(detail),
+        }
+        for detail in _details(error)
+    ]
+    return json.dumps({"code": _CODE_WORDS[error.grpc_code], "message": shown(error), "details": details}).encode()
+
+
+def _details(error: PlacewiseError) -> list[AnyMessage]:
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    if error.retry_after_s is None:
+        return [_packed(info)]
+    return [_packed(info), _packed(error_details_pb2.RetryInfo(retry_delay=_duration(error.retry_after_s)))]
 
 
 def stream_error(error: PlacewiseError) -> decision_pb2.StreamError:

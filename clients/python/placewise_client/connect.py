@@ -1,0 +1,138 @@
+"""Calls over plain HTTP/1.1 in the Connect protocol, for targets that are named by http:// or https://.
+
+What gRPC does in several threads of its own is done in the caller's event loop here. On a machine whose processors are
+busy, where each thread waits for its turn, that is what a call costs. Several addresses share the calls in turn; one
+that cannot be reached is left out for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from placewise.v1.decision_pb2 import PlaceResponse
+from placewise_client.errors import DOMAIN, DeadlineExceededError, PlacewiseError, StateUnavailableError, error_from
+from placewise_client.http1 import HttpAnswer, HttpPool, NotConnectedError
+from placewise_client.rpcs import Req, Res, Rpc
+from placewise_client.status import StatusDetails, read_details
+from placewise_client.target import Target, TargetError
+from placewise_client.transport import Invoke, Requests
+
+_AWAY_S = 1.0
+_CODES = {code.name.lower(): code for code in grpc.StatusCode} | {"canceled": grpc.StatusCode.CANCELLED}
+# What a proxy before the service may answer by itself, without the protocol's words.
+_CODES_BY_STATUS = {
+    400: grpc.StatusCode.INTERNAL,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.UNIMPLEMENTED,
+    429: grpc.StatusCode.UNAVAILABLE,
+    502: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+@dataclass(slots=True)
+class _Replica:
+    pool: HttpPool
+    away_until_s: float = float("-inf")
+
+
+class ConnectTransport:
+    """One per event loop. Raises PlacewiseError and nothing else."""
+
+    def __init__(self, target: Target, clock: Callable[[], float] = time.monotonic) -> None:
+        tls = target.tls_context()
+        name = target.tls.server_name if target.tls else ""
+        self._target = target
+        self._clock = clock
+        self._replicas = [
+            _Replica(HttpPool(address, tls, name, idle_s=target.keepalive_s)) for address in target.hosts()
+        ]
+        self._turn = 0
+
+    def unary(self, rpc: Rpc[Req, Res]) -> Invoke[Req, Res]:
+        """As `AsyncTransport.unary`."""
+
+        async def invoke(request: Req, timeout_s: float) -> Res:
+            headers = {
+                "Content-Type": "application/proto",
+                "Connect-Protocol-Version": "1",
+                "Connect-Timeout-Ms": str(max(1, min(round(timeout_s * 1e3), 10**10 - 1))),
+            }
+            headers.update(self._target.metadata())
+            body = request.SerializeToString()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    answer = await self._exchange(rpc.path, headers, body)
+            except TimeoutError:
+                raise DeadlineExceededError(f"no answer within {timeout_s * 1e3:.0f} ms") from None
+            except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+                raise StateUnavailableError(f"{rpc.path}: {error or type(error).__name__}") from error
+            if answer.status != 200:
+                raise _error(answer)
+            return rpc.response.FromString(answer.body)
+
+        return invoke
+
+    def stream_place(self, requests: Requests, timeout_s: float | None) -> AsyncIterator[PlaceResponse]:
+        """Raises TargetError: streams need gRPC."""
+        raise TargetError("stream_place needs the service's gRPC address, host:port instead of http://host:port")
+
+    async def close(self) -> None:
+        for replica in self._replicas:
+            await replica.pool.close()
+
+    async def _exchange(self, path: str, headers: dict[str, str], body: bytes) -> HttpAnswer:
+        """Asks the replica whose turn it is; where nothing could be sent, the next."""
+        refusal: NotConnectedError | None = None
+        for replica in self._in_turn():
+            try:
+                answer = await replica.pool.request("POST", path, headers, body)
+            except NotConnectedError as error:
+                replica.away_until_s = self._clock() + _AWAY_S
+                refusal = error
+            else:
+                replica.away_until_s = float("-inf")
+                return answer
+        raise refusal or NotConnectedError("no address")
+
+    def _in_turn(self) -> Sequence[_Replica]:
+        """All of them, those that were away a moment ago last."""
+        self._turn = (self._turn + 1) % len(self._replicas)
+        turned = self._replicas[self._turn :] + self._replicas[: self._turn]
+        now_s = self._clock()
+        return sorted(turned, key=lambda replica: replica.away_until_s > now_s)
+
+
+def _error(answer: HttpAnswer) -> PlacewiseError:
+    """The typed error of an answer that is none; one that does not come from the service goes by its HTTP status."""
+    try:
+        document: Any = json.loads(answer.body)
+        code = _CODES[document["code"]]
+        details = read_details(document.get("message", ""), _details(document.get("details", ())), DOMAIN)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        code = _CODES_BY_STATUS.get(answer.status, grpc.StatusCode.UNKNOWN)
+        details = StatusDetails(f"HTTP status {answer.status} without an error of the service")
+    return error_from(code, details)
+
+
+def _details(documents: Any) -> list[tuple[str, bytes]]:
+    """(type name, message) of each detail that can be read."""
+    found = []
+    for document in documents:
+        text = str(document["value"])
+        try:
+            found.append((str(document["type"]), base64.b64decode(text + "=" * (-len(text) % 4), validate=True)))
+        except binascii.Error:
+            continue
+    return found

@@ -1,0 +1,116 @@
+"""The contract's unary calls over plain HTTP/1.1 in the Connect protocol, beside REST on its port.
+
+`POST /placewise.v1.DecisionService/Place` with the message as `application/proto` (or `application/json`); an error is
+an HTTP status with its code, reason and details in JSON. Why beside gRPC: one thread of the caller and one of ours
+touch such a call, where gRPC wakes several of its own on either side; on a machine whose processors are busy each of
+these waits for its turn. Protocol: https://connectrpc.com/docs/protocol, unary requests, without compression.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+from google.protobuf.message import Message
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_service.api.auth import bearer_token
+from placewise_service.api.bodies import read_body
+from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.json_codec import parsed, rendered
+from placewise_service.api.pages import refuse_foreign_pages
+from placewise_service.api.rpcs import RPCS, Rpc
+from placewise_service.api.statuses import connect_error, problem_headers
+from placewise_service.telemetry import TRACE_HEADERS
+
+PROTO, JSON = "application/proto", "application/json"
+_VERSION = "1"
+_MOST_TIMEOUT_DIGITS = 10
+
+
+class ConnectFace:
+    """An ASGI application: the contract's paths are answered here, all others by the application behind it."""
+
+    def __init__(self, desk: Desk, rest: ASGIApp, is_local: bool = False) -> None:
+        self._desk = desk
+        self._rest = rest
+        self._is_local = is_local
+        self._rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in RPCS.values()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rpc = self._rpcs.get(scope["path"]) if scope["type"] == "http" else None
+        if rpc is None:
+            await self._rest(scope, receive, send)
+            return
+        response = await self._response(rpc, Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _response(self, rpc: Rpc, request: Request) -> Response:
+        """What the protocol says of method and content type has no body; everything else that fails is an error."""
+        content_type = _content_type(request.headers)
+        if request.method != "POST":
+            return Response(status_code=405, headers={"Allow": "POST"})
+        if content_type not in (PROTO, JSON):
+            return Response(status_code=415, headers={"Accept-Post": f"{PROTO}, {JSON}"})
+        try:
+            return Response(await self._answer(rpc, request, content_type), media_type=content_type)
+        except PlacewiseError as error:
+            failure = error
+        except Exception as error:
+            failure = unforeseen(error, rpc.name)
+        return Response(connect_error(failure), failure.http_status, problem_headers(failure), JSON)
+
+    async def _answer(self, rpc: Rpc, request: Request, content_type: str) -> bytes:
+        refuse_foreign_pages(request, self._is_local)
+        _check_headers(request.headers)
+        timeout_s = _timeout_s(request.headers)
+        deadline_s = self._desk.clock.monotonic_s() + timeout_s
+        try:
+            async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
+                message = await self._message(rpc, request, content_type)
+                answer = await self._desk.call(rpc, message, self._token(request), deadline_s, self._trace(request))
+        except TimeoutError:
+            raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
+        return answer.SerializeToString() if content_type == PROTO else await rendered(answer)
+
+    async def _message(self, rpc: Rpc, request: Request, content_type: str) -> Message:
+        body = await read_body(self._desk, request)
+        if content_type == PROTO:
+            return self._desk.parse(rpc, body)
+        message = rpc.request()
+        await parsed(body, message)
+        return message
+
+    def _token(self, request: Request) -> str | None:
+        header = request.headers.get("authorization") if self._desk.needs_token else None
+        return None if header is None else bearer_token(header)
+
+    def _trace(self, request: Request) -> dict[str, str] | None:
+        if not self._desk.telemetry.is_tracing:
+            return None
+        return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
+
+
+def _content_type(headers: Headers) -> str:
+    kind, _, parameters = headers.get("content-type", "").partition(";")
+    return "" if parameters.strip().lower() not in ("", "charset=utf-8") else kind.strip().lower()
+
+
+def _check_headers(headers: Headers) -> None:
+    """Raises InvalidRequestError for what the protocol allows a server to refuse."""
+    if headers.get("connect-protocol-version", _VERSION) != _VERSION:
+        raise InvalidRequestError(f"must be {_VERSION}", "Connect-Protocol-Version")
+    if headers.get("content-encoding", "identity") != "identity":
+        raise InvalidRequestError("compressed messages are not understood", "Content-Encoding")
+
+
+def _timeout_s(headers: Headers) -> float:
+    text = headers.get("connect-timeout-ms")
+    if text is None:
+        return math.inf
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_TIMEOUT_DIGITS):
+        raise InvalidRequestError(f"must be milliseconds, {_MOST_TIMEOUT_DIGITS} digits at most", "Connect-Timeout-Ms")
+    return int(text) / 1000.0
