@@ -164,6 +164,20 @@ def placement(*nodes: str) -> Placement:
     return Placement(tuple(Assignment(task=f"w{n}", role=TaskGroup.WORKER, node=node) for n, node in enumerate(nodes)))
 
 
+@pytest.mark.parametrize("text", ["inf", "nan", "-5", "1e300", "99999999999", "many", ""])
+def test_numbers_that_are_none_do_no_harm(text: str) -> None:
+    """An annotation is any user's: what it says must neither end the adapter nor be refused with others' events."""
+    numbers = (names.EPOCHS, names.BATCH_SIZE, names.DATASET_SIZE, names.SINGLE_GPU_SECONDS, names.MAX_PER_NODE)
+    book = GangBook(RULES)
+    book.put(make_pod("p", gang=text or "4", annotations=dict.fromkeys(numbers, text)))
+    (native,) = book.news(full=True)
+    job = native.job
+    for value in (job.total_epochs, job.batch_size, job.dataset_size, job.single_gpu_seconds):
+        assert 0 <= value <= 1e15
+    assert job.groups[0].max_per_node >= 0
+    assert job.groups[0].count >= 1
+
+
 def test_each_pod_is_handed_one_task_and_the_same_at_every_repeat() -> None:
     book = GangBook(RULES)
     pods = [make_pod(f"p{index}") for index in range(4)]
@@ -253,6 +267,11 @@ def test_the_group_tells_the_size_and_sends_the_surplus_away() -> None:
         (Source.VOLCANO, {"minMember": 3, "minTaskMember": {"ps": 1, "worker": 2}}, {"ps": 1, "worker": 2}),
         (Source.VOLCANO, {"minMember": 3, "minTaskMember": {"ps": 1}}, {"worker": 3}),
         (Source.POD_GROUP, {}, {}),
+        (Source.BATCH_JOB, {"parallelism": -3, "completions": -1}, {"worker": 1}),
+        (Source.BATCH_JOB, {"parallelism": 10**12}, {"worker": 2**31 - 1}),
+        (Source.POD_GROUP, {"minMember": -2}, {}),
+        (Source.POD_GROUP, {"minMember": "many", "minTaskMember": {"ps": None}}, {}),
+        (Source.VOLCANO, {"minMember": 10**12}, {"worker": 2**31 - 1}),
     ],
 )
 def test_sizes_from_group_objects(source: Source, spec: dict[str, Any], roles: dict[str, int]) -> None:
@@ -331,6 +350,13 @@ def test_pods_placed_by_others_stand_on_gpus_nobody_else_holds() -> None:
     ledger.release("decided")
     assert [list(task.gpu_indices) for task in ledger.indexed("late", [task_on("n1", "c", 2)])] == [[0, 2]]
     assert ledger.indexed("cpu", [task_on("n1", "d", 0)]) == (task_on("n1", "d", 0),)
+
+
+@pytest.mark.parametrize("gpus", [10**9, 2**63])
+def test_a_pod_that_claims_all_gpus_there_are_takes_no_time(gpus: int) -> None:
+    (task,) = GpuLedger(lambda _: 4).indexed("absurd", [task_on("n1", "a", gpus)])
+    assert list(task.gpu_indices[:4]) == [0, 1, 2, 3]
+    assert len(task.gpu_indices) < 1000
 
 
 @pytest.mark.parametrize(

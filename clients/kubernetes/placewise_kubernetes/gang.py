@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from placewise_kubernetes.quantity import resources_from
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
 DEFAULT_ROLE = "worker"
+# What the contract can hold: an annotation may say anything, and must not stop the gangs of others.
+MOST_COUNT = 2**31 - 1
+_MOST_NUMBER = 1e15
 ARCHITECTURES = {
     "single": Job.SINGLE,
     "ps": Job.PARAMETER_SERVER,
@@ -147,7 +151,7 @@ def parse_roles(text: str) -> dict[str, int]:
     roles = {}
     for part in text.split(","):
         role, _, count = part.rpartition("=")
-        roles[role.strip() or DEFAULT_ROLE] = int(count)
+        roles[role.strip() or DEFAULT_ROLE] = min(int(count), MOST_COUNT)
     if min(roles.values()) < 1:
         raise ValueError(f"a gang needs at least one pod of each role: {text!r}")
     return roles
@@ -208,7 +212,7 @@ def build_job(
         model=lead.setting(names.MODEL),
         groups=[_group(role, count, examples[role], rules) for role, count in roles.items()],
         total_epochs=_float(lead, names.EPOCHS),
-        batch_size=int(_float(lead, names.BATCH_SIZE)),
+        batch_size=_int(lead, names.BATCH_SIZE),
         dataset_size=int(_float(lead, names.DATASET_SIZE)),
         single_gpu_seconds=_float(lead, names.SINGLE_GPU_SECONDS),
         priority=rules.priority(lead, facts),
@@ -226,7 +230,7 @@ def _group(role: str, count: int, pod: Pod, rules: GangRules) -> TaskGroup:
         role=proto_role(role),
         count=count,
         demand=resources_from(pod.requests, rules.gpu_resources),
-        max_per_node=int(_float(pod, names.MAX_PER_NODE)),
+        max_per_node=_int(pod, names.MAX_PER_NODE),
         gpu_model=pod.setting(names.GPU_MODEL),
         node_selector=dict(pod.node_selector),
     )
@@ -277,9 +281,14 @@ def _pod_group(pod: Pod) -> GangRef | None:
     return None
 
 
+def _int(pod: Pod, name: str) -> int:
+    return int(min(_float(pod, name), MOST_COUNT))
+
+
 def _float(pod: Pod, name: str) -> float:
-    """A number from an annotation; what cannot be read counts as not given."""
+    """A number from an annotation; what cannot be read, or is none the service takes, counts as not given."""
     try:
-        return float(pod.setting(name) or 0)
+        value = float(pod.setting(name) or 0)
     except ValueError:
         return 0.0
+    return min(value, _MOST_NUMBER) if math.isfinite(value) and value >= 0 else 0.0

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
 
+# No node has more. A pod that names its node itself may ask for any number, until the kubelet refuses it.
+_MOST_PER_NODE = 128
+
 
 @dataclass(slots=True)
 class GpuLedger:
@@ -38,7 +41,7 @@ class GpuLedger:
             jobs.pop(key, None)
 
     def _with_indices(self, key: str, task: Assignment) -> Assignment:
-        wanted = int(task.demand.gpus)
+        wanted = int(min(task.demand.gpus, max(self.count(task.node), _MOST_PER_NODE)))
         if task.gpu_indices or wanted < 1:
             return task
         given = self._given.setdefault(key, {})

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from placewise_kubernetes.gang import DEFAULT_ROLE, GangRef, GroupFacts, Source
+from placewise_kubernetes.gang import DEFAULT_ROLE, MOST_COUNT, GangRef, GroupFacts, Source
 from placewise_kubernetes.kube import KubeClient, KubeError
 from placewise_kubernetes.objects import parse_time
 
@@ -50,11 +50,19 @@ def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
 def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
     """Pods by role. A batch Job runs `parallelism` pods side by side, but never more than are left to complete."""
     if source is Source.BATCH_JOB:
-        parallelism = int(spec.get("parallelism") or 1)
-        completions = int(spec.get("completions") or parallelism)
-        return {DEFAULT_ROLE: max(1, min(parallelism, completions))}
-    total = int(spec.get("minMember") or 0)
-    by_task = {role: int(count) for role, count in (spec.get("minTaskMember") or {}).items() if int(count) > 0}
+        parallelism = _count(spec.get("parallelism")) or 1
+        completions = _count(spec.get("completions")) or parallelism
+        return {DEFAULT_ROLE: min(parallelism, completions)}
+    total = _count(spec.get("minMember"))
+    by_task = {role: count for role, text in (spec.get("minTaskMember") or {}).items() if (count := _count(text))}
     if by_task and sum(by_task.values()) >= total:
         return by_task
     return {DEFAULT_ROLE: total} if total else {}
+
+
+def _count(number: Any) -> int:
+    """A number of pods; 0 for what is none. A PodGroup's schema may be another release's, or not be checked at all."""
+    try:
+        return min(max(0, int(number or 0)), MOST_COUNT)
+    except (TypeError, ValueError, OverflowError):
+        return 0
