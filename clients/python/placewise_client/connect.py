@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,9 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from placewise.v1.decision_pb2 import PlaceResponse
-from placewise_client.errors import DOMAIN, DeadlineExceededError, PlacewiseError, StateUnavailableError, error_from
+from placewise_client.errors import (
+    DOMAIN,
+    DeadlineExceededError,
+    InternalError,
+    PlacewiseError,
+    StateUnavailableError,
+    error_from,
+)
 from placewise_client.http1 import HttpAnswer, HttpPool, NotConnectedError
 from placewise_client.rpcs import Req, Res, Rpc
 from placewise_client.status import StatusDetails, read_details
@@ -27,6 +34,7 @@ from placewise_client.target import Target, TargetError
 from placewise_client.transport import Invoke, Requests
 
 _AWAY_S = 1.0
+_PROTO = "application/proto"
 _CODES = {code.name.lower(): code for code in grpc.StatusCode} | {"canceled": grpc.StatusCode.CANCELLED}
 # What a proxy before the service may answer by itself, without the protocol's words.
 _CODES_BY_STATUS = {
@@ -65,9 +73,9 @@ class ConnectTransport:
 
         async def invoke(request: Req, timeout_s: float) -> Res:
             headers = {
-                "Content-Type": "application/proto",
+                "Content-Type": _PROTO,
                 "Connect-Protocol-Version": "1",
-                "Connect-Timeout-Ms": str(max(1, min(round(timeout_s * 1e3), 10**10 - 1))),
+                "Connect-Timeout-Ms": str(max(1, round(min(timeout_s * 1e3, 1e10 - 1.0)))),
             }
             headers.update(self._target.metadata())
             body = request.SerializeToString()
@@ -77,10 +85,10 @@ class ConnectTransport:
             except TimeoutError:
                 raise DeadlineExceededError(f"no answer within {timeout_s * 1e3:.0f} ms") from None
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-                raise StateUnavailableError(f"{rpc.path}: {error or type(error).__name__}") from error
+                raise StateUnavailableError(f"{rpc.path}: {str(error) or type(error).__name__}") from error
             if answer.status != 200:
                 raise _error(answer)
-            return rpc.response.FromString(answer.body)
+            return _message(rpc, answer)
 
         return invoke
 
@@ -93,7 +101,10 @@ class ConnectTransport:
             await replica.pool.close()
 
     async def _exchange(self, path: str, headers: dict[str, str], body: bytes) -> HttpAnswer:
-        """Asks the replica whose turn it is; where nothing could be sent, the next."""
+        """Asks the replica whose turn it is; where nothing could be sent, the next.
+
+        One that was given up waiting for is left out for a moment, too: a machine that is off says nothing.
+        """
         refusal: NotConnectedError | None = None
         for replica in self._in_turn():
             try:
@@ -101,6 +112,9 @@ class ConnectTransport:
             except NotConnectedError as error:
                 replica.away_until_s = self._clock() + _AWAY_S
                 refusal = error
+            except asyncio.CancelledError:
+                replica.away_until_s = self._clock() + _AWAY_S
+                raise
             else:
                 replica.away_until_s = float("-inf")
                 return answer
@@ -114,13 +128,23 @@ class ConnectTransport:
         return sorted(turned, key=lambda replica: replica.away_until_s > now_s)
 
 
+def _message(rpc: Rpc[Any, Res], answer: HttpAnswer) -> Res:
+    """Raises InternalError where something else than the service has answered."""
+    if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTO:
+        raise InternalError(f"{rpc.path}: the answer is no {_PROTO}")
+    try:
+        return rpc.response.FromString(answer.body)
+    except DecodeError:
+        raise InternalError(f"{rpc.path}: the answer cannot be read") from None
+
+
 def _error(answer: HttpAnswer) -> PlacewiseError:
     """The typed error of an answer that is none; one that does not come from the service goes by its HTTP status."""
     try:
         document: Any = json.loads(answer.body)
         code = _CODES[document["code"]]
-        details = read_details(document.get("message", ""), _details(document.get("details", ())), DOMAIN)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        details = read_details(str(document.get("message", "")), _details(document.get("details", ())), DOMAIN)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         code = _CODES_BY_STATUS.get(answer.status, grpc.StatusCode.UNKNOWN)
         details = StatusDetails(f"HTTP status {answer.status} without an error of the service")
     return error_from(code, details)
@@ -133,6 +157,6 @@ def _details(documents: Any) -> list[tuple[str, bytes]]:
         text = str(document["value"])
         try:
             found.append((str(document["type"]), base64.b64decode(text + "=" * (-len(text) % 4), validate=True)))
-        except binascii.Error:
+        except ValueError:
             continue
     return found

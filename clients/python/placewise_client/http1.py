@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 _LIMIT_BYTES = 1 << 20
+_CONTINUE = 100
+_WITHOUT_BODY = (204, 304)
 
 
 class NotConnectedError(OSError):
@@ -43,7 +45,8 @@ class _Connection:
 class HttpPool:
     """Connections to one server. `address` is "unix:/path" or "host:port".
 
-    An idle connection is kept for `idle_s`, which should be less than the server keeps it.
+    An idle connection is kept for `idle_s`, which should be less than the server keeps it. One that is not made within
+    `connect_s` is none: a machine that is off says nothing.
     """
 
     address: str
@@ -51,8 +54,10 @@ class HttpPool:
     server_name: str = ""
     idle_s: float = 30.0
     most_idle: int = 8
+    connect_s: float = 2.0
     clock: Callable[[], float] = time.monotonic
     _idle: list[_Connection] = field(default_factory=list)
+    _is_closed: bool = False
 
     async def request(
         self,
@@ -87,7 +92,7 @@ class HttpPool:
         except BaseException:
             connection.close()
             raise
-        if is_reusable and len(self._idle) < self.most_idle:
+        if is_reusable and not self._is_closed and len(self._idle) < self.most_idle:
             connection.idle_since_s = self.clock()
             self._idle.append(connection)
         else:
@@ -95,7 +100,8 @@ class HttpPool:
         return answer
 
     async def close(self) -> None:
-        """Closes what is idle."""
+        """Closes what is idle now, and what is busy as soon as it has its answer."""
+        self._is_closed = True
         while self._idle:
             connection = self._idle.pop()
             connection.close()
@@ -108,28 +114,30 @@ class HttpPool:
         return "localhost" if self.address.startswith("unix:") else self.address
 
     def _kept(self) -> _Connection | None:
-        """An idle connection that the server has not closed, the one used last."""
+        """An idle connection on which nothing has happened since, the one used last."""
         while self._idle:
             connection = self._idle.pop()
             is_old = self.clock() - connection.idle_since_s > self.idle_s
-            if not is_old and not connection.reader.at_eof() and not connection.writer.is_closing():
+            if not is_old and not connection.writer.is_closing() and _is_quiet(connection.reader):
                 return connection
             connection.close()
         return None
 
     async def _connect(self) -> _Connection:
         try:
-            if self.address.startswith("unix:"):
-                streams = await asyncio.open_unix_connection(self.address[5:], limit=_LIMIT_BYTES)
-            else:
-                host, _, port = self.address.rpartition(":")
-                name = (self.server_name or None) if self.tls else None
-                streams = await asyncio.open_connection(
-                    host.strip("[]"), int(port), limit=_LIMIT_BYTES, ssl=self.tls, server_hostname=name
-                )
+            async with asyncio.timeout(self.connect_s):
+                return _Connection(*await self._open())
         except OSError as error:
-            raise NotConnectedError(f"{self.address}: {error or type(error).__name__}") from error
-        return _Connection(*streams)
+            raise NotConnectedError(f"{self.address}: {str(error) or type(error).__name__}") from error
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.address.startswith("unix:"):
+            return await asyncio.open_unix_connection(self.address[5:], limit=_LIMIT_BYTES)
+        host, _, port = self.address.rpartition(":")
+        name = (self.server_name or None) if self.tls else None
+        return await asyncio.open_connection(
+            host.strip("[]"), int(port), limit=_LIMIT_BYTES, ssl=self.tls, server_hostname=name
+        )
 
 
 def _head(method: str, path: str, host: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
@@ -141,22 +149,38 @@ def _head(method: str, path: str, host: str, headers: Mapping[str, str], body: b
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
+def _is_quiet(reader: asyncio.StreamReader) -> bool:
+    """Whether nothing is there to read: no end, no error, and no bytes that would pass for the next answer."""
+    reading = reader.read(1)
+    try:
+        reading.send(None)
+    except (StopIteration, OSError):
+        return False
+    reading.close()
+    return True
+
+
 async def _read(reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:
     """One response, and whether the connection can carry another."""
-    head = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1")
-    version, _, rest = head.partition(" ")
-    status, *lines = rest.split("\r\n")
-    if not version.startswith("HTTP/1."):
-        raise ValueError(f"not an HTTP answer: {head[:80]!r}")
+    code = _CONTINUE
+    while code < 200:  # what comes before the answer
+        head = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1")
+        version, _, rest = head.partition(" ")
+        status, *lines = rest.split("\r\n")
+        if not version.startswith("HTTP/1."):
+            raise ValueError(f"not an HTTP answer: {head[:80]!r}")
+        code = int(status[:3])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     is_reusable = headers.get("connection", "").lower() != "close" and version != "HTTP/1.0"
-    if headers.get("transfer-encoding", "").lower() == "chunked":
+    if code in _WITHOUT_BODY:
+        body = b""
+    elif headers.get("transfer-encoding", "").lower() == "chunked":
         body = await _read_chunks(reader)
     elif "content-length" in headers:
         body = await reader.readexactly(int(headers["content-length"]))
     else:
         body, is_reusable = await reader.read(), False
-    return HttpAnswer(int(status[:3]), headers, body), is_reusable
+    return HttpAnswer(code, headers, body), is_reusable
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:

@@ -19,6 +19,7 @@ _PLAIN, _SECURE = "http://", "https://"
 
 # The service cuts off clients that ping an idle connection more often than every 5 s.
 MIN_KEEPALIVE_S = 10.0
+_MOST_PORT = 65535
 
 
 class TargetError(ValueError):
@@ -170,7 +171,7 @@ def _scheme(address: str) -> str:
 
 def _split(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
+    if not colon or not host or "/" in host or not port.isdecimal() or int(port) > _MOST_PORT:
         raise TargetError(f"{address!r} is not host:port")
     return host.strip("[]"), int(port)
 

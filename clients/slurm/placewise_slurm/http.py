@@ -46,7 +46,7 @@ class JsonHttp:
             async with self._gate, asyncio.timeout(self.timeout_s):
                 return await self._request(method, path, body)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            raise TransportError(f"{method} {path} at {self.address}: {error or type(error).__name__}") from error
+            raise TransportError(f"{method} {path} at {self.address}: {str(error) or type(error).__name__}") from error
 
     async def close(self) -> None:
         await self._pool.close()
