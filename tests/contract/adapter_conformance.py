@@ -333,6 +333,17 @@ class AdapterConformance:
         assert JobEvent.Kind.Name(ended.kind).lower() == end.value
         assert key not in world.oracle.held
 
+    async def test_an_event_the_service_cannot_read_loses_no_other(self, world: World) -> None:
+        keys = [await world.host.submit(1, 1) for _ in range(5)]
+        await world.loop.run_pass(full=True)
+        world.oracle.unreadable.add(keys[2])
+        await world.host.run_scheduler()
+        for key in keys:
+            await world.host.end(key, End.FINISHED)
+        await world.loop.run_pass(full=True)
+        assert [key for key in keys if "FINISHED" in world.kinds(key)] == [*keys[:2], *keys[3:]]
+        assert world.loop.reporter.backlog == 0
+
     async def test_cancelled_before_it_starts_frees_what_was_reserved(self, world: World) -> None:
         key = await world.host.submit(4, 8)
         await world.loop.run_pass(full=True)

@@ -338,7 +338,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if oracle.blocked is not None:
                 await oracle.blocked.wait()
             error = oracle.fail.pop(0) if oracle.fail else oracle.fail_always
-            if any(job.id in oracle.unreadable for job in getattr(request, "jobs", ())):
+            if _named(request) & oracle.unreadable:
                 error = InvalidRequestError("a job cannot be read", reason="BAD_JOB")
             if error is not None:
                 await _abort(context, error)
@@ -364,6 +364,12 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 yield decision_pb2.PlaceResponse(request_id=request.request_id, error=error)
             else:
                 yield self._oracle.place(request)
+
+
+def _named(request: Any) -> set[str]:
+    """Jobs that a request asks about or tells of."""
+    asked = {job.id for job in getattr(request, "jobs", ())}
+    return asked | {event.job_id for event in getattr(request, "events", ())}
 
 
 def request_places(request: Any) -> bool:

@@ -165,9 +165,12 @@ class OutcomeReporter:
             request = ReportJobEventsRequest(cluster=self.settings.cluster, events=batch)
             await self.client.report_job_events(request, timeout_s=_TIMEOUT_S, retry=None)
         except InvalidRequestError as error:
+            if len(batch) > 1:  # one that cannot be read must not take the others with it
+                middle = len(batch) // 2
+                return await self._send(batch[:middle]) and await self._send(batch[middle:])
             # It would be refused for ever and hold up everything behind it.
-            log.exception("the service refused %d events: %s", len(batch), error)
-            self.metrics.events_dropped.inc(by=len(batch))
+            log.warning("the service refused an event of job %s: %s", batch[0].job_id, error)
+            self.metrics.events_dropped.inc()
         except PlacewiseError as error:
             self.breaker.fail(error.reason)
             return False
