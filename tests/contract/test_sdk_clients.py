@@ -1,15 +1,16 @@
-"""Both clients against a real gRPC server: one table of cases, so that the two faces cannot differ."""
+"""Both clients, over gRPC and over HTTP, against a real server: one table of cases, so that they cannot differ."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol
 
 import grpc
 import pytest
 from tests.fakes.oracle import Oracle, OracleServer
+from tests.fakes.oracle_http import OracleHttpServer
 
 from placewise.v1 import cluster_pb2, decision_pb2
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
@@ -22,6 +23,7 @@ from placewise_client import (
     RetryPolicy,
     StateUnavailableError,
     Target,
+    TargetError,
     decide_or,
     decide_or_async,
 )
@@ -52,7 +54,12 @@ class Face(Protocol):
     async def stream(self, requests: list[decision_pb2.PlaceRequest]) -> list[decision_pb2.PlaceResponse]: ...
 
 
+Server = OracleServer | OracleHttpServer
+
+
 class SyncFace:
+    server = OracleServer
+
     def __init__(self, target: Target | str) -> None:
         self.sleeps: list[float] = []
         self.client = Client(target, rng=random.Random(1), sleep=self.sleeps.append)
@@ -68,6 +75,8 @@ class SyncFace:
 
 
 class AsyncFace:
+    server: type[Server] = OracleServer
+
     def __init__(self, target: Target | str) -> None:
         self.sleeps: list[float] = []
         self.client = AsyncClient(target, rng=random.Random(1), sleep=self._sleep)
@@ -85,20 +94,32 @@ class AsyncFace:
         await self.client.close()
 
 
-FACES: list[Callable[[Target | str], SyncFace | AsyncFace]] = [SyncFace, AsyncFace]
+class HttpFace(AsyncFace):
+    server = OracleHttpServer
+
+
+Make = type[SyncFace] | type[AsyncFace]
+FACES: dict[str, Make] = {"sync": SyncFace, "asyncio": AsyncFace, "http": HttpFace}
+
+
+@pytest.fixture(params=FACES.values(), ids=FACES)
+def make(request: pytest.FixtureRequest) -> Make:
+    """The kind of client that a test is about."""
+    kind: Make = request.param
+    return kind
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[OracleServer]:
-    server = await OracleServer(Oracle()).start()
+async def server(make: Make) -> AsyncIterator[Server]:
+    server = await make.server(Oracle()).start()
     server.oracle.report_nodes(NODES)
     yield server
     await server.stop()
 
 
-@pytest.fixture(params=FACES, ids=["sync", "asyncio"])
-async def face(request: pytest.FixtureRequest, server: OracleServer) -> AsyncIterator[Face]:
-    face = request.param(server.target)
+@pytest.fixture
+async def face(make: Make, server: Server) -> AsyncIterator[Face]:
+    face = make(server.target)
     yield face
     await face.close()
 
@@ -111,7 +132,7 @@ async def test_an_answer_is_typed_and_readable(face: Face) -> None:
     assert gpus_by_node(decision.assignments) == {"n3": (0, 1), "n2": (0, 1)}
 
 
-async def test_a_new_client_does_not_wait_because_another_has_failed(face: Face, server: OracleServer) -> None:
+async def test_a_new_client_does_not_wait_because_another_has_failed(face: Face, server: Server) -> None:
     await server.stop()
     with pytest.raises(PlacewiseError):
         await face.call("place", question(request_id="lost"), timeout_s=0.2)
@@ -146,7 +167,7 @@ async def test_waiting_has_reasons_in_words(face: Face) -> None:
     assert blocker_text(decision.blockers) == "insufficient gpu on 4 nodes"
 
 
-async def test_admissions_come_in_rank_order(face: Face, server: OracleServer) -> None:
+async def test_admissions_come_in_rank_order(face: Face, server: Server) -> None:
     server.oracle.waits.add("b")
     jobs = [Job(id=name, groups=gang().groups) for name in "abc"]
     response = await face.call("admit_or_wait", decision_pb2.AdmitOrWaitRequest(cluster="c", jobs=jobs))
@@ -154,16 +175,16 @@ async def test_admissions_come_in_rank_order(face: Face, server: OracleServer) -
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-async def test_errors_come_back_as_what_they_were(face: Face, server: OracleServer, kind: type[PlacewiseError]) -> None:
-    server.oracle.fail.append(kind("said so", reason="BECAUSE", metadata={"field": "jobs[0].id"}, retry_delay_s=1.5))
+async def test_errors_come_back_as_what_they_were(face: Face, server: Server, kind: type[PlacewiseError]) -> None:
+    server.oracle.fail.append(kind("said so", reason="BECAUSE", metadata={"job": "7"}, retry_delay_s=1.5))
     with pytest.raises(kind) as caught:
         await face.call("place", question(), retry=None)
     error = caught.value
-    assert (error.message, error.reason, error.metadata) == ("said so", "BECAUSE", {"field": "jobs[0].id"})
+    assert (error.message, error.reason, error.metadata) == ("said so", "BECAUSE", {"job": "7"})
     assert error.retry_delay_s == 1.5
 
 
-async def test_what_may_pass_is_tried_again(face: Face, server: OracleServer) -> None:
+async def test_what_may_pass_is_tried_again(face: Face, server: Server) -> None:
     server.oracle.fail += [StateUnavailableError("away"), OverloadedError("busy", retry_delay_s=0.5)]
     response = await face.call("place", question())
     assert is_placed(response.decisions[0])
@@ -172,14 +193,14 @@ async def test_what_may_pass_is_tried_again(face: Face, server: OracleServer) ->
     assert 0.5 <= face.sleeps[1] < 0.6
 
 
-async def test_a_delay_beyond_the_deadline_is_not_waited(face: Face, server: OracleServer) -> None:
+async def test_a_delay_beyond_the_deadline_is_not_waited(face: Face, server: Server) -> None:
     server.oracle.fail.append(OverloadedError("busy", retry_delay_s=60.0))
     with pytest.raises(OverloadedError):
         await face.call("place", question(), timeout_s=5.0)
     assert face.sleeps == []
 
 
-async def test_the_deadline_spans_all_tries(face: Face, server: OracleServer) -> None:
+async def test_the_deadline_spans_all_tries(face: Face, server: Server) -> None:
     server.oracle.blocked = asyncio.Event()
     with pytest.raises(DeadlineExceededError):
         await face.call("place", question(), timeout_s=0.1, retry=RetryPolicy(attempts=100))
@@ -187,6 +208,10 @@ async def test_the_deadline_spans_all_tries(face: Face, server: OracleServer) ->
 
 
 async def test_a_stream_answers_in_order_and_survives_a_bad_question(face: Face) -> None:
+    if isinstance(face, HttpFace):
+        with pytest.raises(TargetError, match="stream_place needs the service's gRPC address"):
+            await face.stream([question()])
+        return
     requests = [
         question(request_id="1"),
         decision_pb2.PlaceRequest(cluster="c", request_id="2"),
@@ -199,21 +224,15 @@ async def test_a_stream_answers_in_order_and_survives_a_bad_question(face: Face)
     assert (type(typed).__name__, typed.reason) == ("InvalidRequestError", "NO_JOBS")
 
 
-@pytest.mark.parametrize("make", FACES)
-async def test_a_token_is_sent_with_every_call(
-    server: OracleServer, make: Callable[[Target | str], SyncFace | AsyncFace]
-) -> None:
+async def test_a_token_is_sent_with_every_call(server: Server, make: Make) -> None:
     face = make(Target((server.target,), token="secret"))
     await face.call("place", question())
     assert server.oracle.metadata[-1]["authorization"] == "Bearer secret"
     await face.close()
 
 
-@pytest.mark.parametrize("make", FACES)
-async def test_calls_go_round_and_past_a_dead_replica(
-    server: OracleServer, make: Callable[[Target | str], SyncFace | AsyncFace]
-) -> None:
-    other = await OracleServer(Oracle()).start()
+async def test_calls_go_round_and_past_a_dead_replica(server: Server, make: Make) -> None:
+    other = await make.server(Oracle()).start()
     other.oracle.report_nodes(NODES)
     face = make(f"{server.target},{other.target}")
     # A connection that is still being made is skipped, so the first calls may all go to one of them.
@@ -229,9 +248,8 @@ async def test_calls_go_round_and_past_a_dead_replica(
     await face.close()
 
 
-@pytest.mark.parametrize("make", [Client, AsyncClient])
-async def test_decision_or_fallback(server: OracleServer, make: Callable[[str], Client | AsyncClient]) -> None:
-    client = make(server.target)
+async def test_decision_or_fallback(server: Server, make: Make) -> None:
+    client = make(server.target).client
 
     async def ask() -> Any:
         if isinstance(client, AsyncClient):
@@ -253,8 +271,9 @@ async def test_decision_or_fallback(server: OracleServer, make: Callable[[str], 
         await closing
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    client = AsyncClient("127.0.0.1:1")
+@pytest.mark.parametrize("target", ["127.0.0.1:1", "http://127.0.0.1:1", "https://127.0.0.1:1"])
+async def test_a_server_that_is_not_there_is_unavailable(target: str) -> None:
+    client = AsyncClient(target)
     with pytest.raises(StateUnavailableError):
         await client.place(question(), retry=None)
     await client.close()

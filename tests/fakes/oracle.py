@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,23 @@ class Oracle:
     chosen_gpus: Callable[[Job], tuple[int, int]] | None = None
     """(nodes, GPUs per node) that AdmitOrWait gives an elastic job; None takes the smallest count."""
     now: Callable[[], float] = time.time
+
+    async def answer(self, name: str, request: Any, metadata: Mapping[str, str | bytes]) -> Any:
+        """One call, by its name in `Rpcs`, as the switches want it. Raises PlacewiseError."""
+        self.calls.append((name, request))
+        self.metadata.append(dict(metadata))
+        if self.blocked is not None:
+            await self.blocked.wait()
+        error = self.fail.pop(0) if self.fail else self.fail_always
+        if _named(request) & self.unreadable:
+            error = InvalidRequestError("a job cannot be read", reason="BAD_JOB")
+        if error is not None:
+            raise error
+        response = getattr(self, name)(request)
+        if self.lose_answers and (name == "place" or request_places(request)):
+            self.lose_answers -= 1
+            raise StateUnavailableError("the answer was lost")
+        return response
 
     # --- the RPCs -----------------------------------------------------------------------------------------------------
 
@@ -332,21 +349,10 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def _unary(self, name: str, rpc: Rpc[Any, Any]) -> Any:
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            oracle = self._oracle
-            oracle.calls.append((name, request))
-            oracle.metadata.append(dict(context.invocation_metadata() or ()))
-            if oracle.blocked is not None:
-                await oracle.blocked.wait()
-            error = oracle.fail.pop(0) if oracle.fail else oracle.fail_always
-            if _named(request) & oracle.unreadable:
-                error = InvalidRequestError("a job cannot be read", reason="BAD_JOB")
-            if error is not None:
+            try:
+                return await self._oracle.answer(name, request, dict(context.invocation_metadata() or ()))
+            except PlacewiseError as error:
                 await _abort(context, error)
-            response = getattr(oracle, name)(request)
-            if oracle.lose_answers and (name == "place" or request_places(request)):
-                oracle.lose_answers -= 1
-                await _abort(context, StateUnavailableError("the answer was lost"))
-            return response
 
         return grpc.unary_unary_rpc_method_handler(
             answer,
