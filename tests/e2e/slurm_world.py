@@ -221,6 +221,7 @@ def slurm_world(
         partitions=(
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",
             "PartitionName=plain Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
+            f"PartitionName=last Nodes=n{nodes} MaxTime=INFINITE State=UP OverSubscribe=NO",
         ),
     )
     world = SlurmWorld(slurm, loaded, grpc_port, rest_port)
@@ -256,7 +257,7 @@ version = "{Release.chosen().rest}"
 
 [hooks]
 listen_port = {poke_port}
-partitions = ["main"]
+partitions = ["main", "last"]
 has_gpu_types = {str(is_typed).lower()}
 shares_dir = "{root}/shares"
 

@@ -293,6 +293,38 @@ def test_typed_gpus_shares_and_foreign_jobs() -> None:
         print(f"\ntyped GPUs: 20 jobs on exactly the GPUs decided; shares {shares}, took {fates}")
 
 
+def test_jobs_go_where_slurm_lets_them() -> None:
+    """By their partition and features; where Slurm alone knows where or when a job may run, it is left to Slurm."""
+    with slurm_world(nodes=3) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+        slurm = world.slurm
+        slurm.run("scontrol", "update", "nodename=n2", "availablefeatures=fast,ib", "activefeatures=fast,ib")
+        seen = "partition/main"
+        SlurmCluster.wait_for(
+            lambda: any(node.labels.keys() >= {seen, "feature/fast"} for node in world.cluster(client).nodes),
+            "the service to hear of the features",
+            30,
+        )
+        one_gpu = ("-N1", "--gres=gpu:1")
+        first = slurm.submit("sleep 3", *one_gpu)
+        follower = slurm.submit("true", *one_gpu, f"--dependency=afterok:{first}")
+        nodes = {
+            slurm.submit("sleep 1", *one_gpu, "-p", "last"): "n3",
+            slurm.submit("sleep 1", *one_gpu, "--constraint=fast&ib"): "n2",
+        }
+        by_task = slurm.submit("sleep 1", "-N2", "-n4", "--gpus-per-task=4")
+        left = {
+            slurm.submit("sleep 1", *one_gpu, "--exclude=n1,n2"): "n3",
+            slurm.submit("sleep 1", *one_gpu, "--constraint=fast|ib"): "n2",
+        }
+        exclusive = slurm.submit("sleep 1", *one_gpu, "--exclusive")
+        jobs = world.wait_until_done([first, follower, by_task, exclusive, *nodes, *left], 60)
+        assert {i: jobs[i]["NodeList"] for i in [*nodes, *left]} == nodes | left
+        placed = {i: jobs[i] for i in (first, by_task, *nodes)}
+        assert check_places(world, client, placed) == len(placed)
+        assert not world.decisions().keys() & {str(i) for i in (follower, exclusive, *left)}
+        print(f"\nconstraints: {len(placed)} jobs placed where Slurm lets them, {len(left) + 2} left to Slurm")
+
+
 def test_admission_by_proteus_takes_one_job_per_slot() -> None:
     """Backlog control holds jobs although the cluster is empty: a wait is a wait, and every job gets its turn."""
     slot_s = 2

@@ -288,6 +288,7 @@ class FakeSlurm:
             "cpus": 64,
             "real_memory": 65536,
             "gres": ",".join(types),
+            "partitions": ["main"],
             "cpu_load": 0,
             **({"free_memory": 60000} if is_plain else {"free_mem": self._wrap(60000)}),
         }

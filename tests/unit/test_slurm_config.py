@@ -149,6 +149,16 @@ LUA = shutil.which("lua5.3") or shutil.which("lua")
         ("partition='gpu', req_nodes='n1'", None),
         ("partition='gpu', immediate=1", None),
         ("partition='gpu', begin_time=1900000000", None),
+        ("partition='gpu', dependency='afterok:7'", None),
+        ("partition='gpu,cpu', comment='placewise'", None),
+        ("partition='gpu', exc_nodes='n1'", None),
+        ("partition='gpu', reservation='maintenance'", None),
+        ("partition='gpu', shared=0", None),
+        ("partition='gpu', shared=65534", 0),
+        ("partition='gpu', tres_per_socket='gres:gpu:1'", None),
+        ("partition='gpu', features='a100&ib'", 0),
+        ("partition='gpu', features='a100|v100'", None),
+        ("partition='gpu', features='[rack1*2]'", None),
     ],
 )
 @pytest.mark.parametrize("is_heard", [True, False])

@@ -49,7 +49,7 @@ def test_nodes_of_every_version(version: str) -> None:
     if version in ("v0.0.41", "v0.0.42"):
         assert nodes[1].state == Node.DRAINING
         assert {gpu.model for gpu in nodes[1].gpus} == {"a100"}
-        assert nodes[1].labels == {"feature/ib": "true", "feature/a100": "true"}
+        assert nodes[1].labels == {"feature/ib": "true", "feature/a100": "true", "partition/main": "true"}
 
 
 def test_updates_are_written_as_each_version_wants_them() -> None:
@@ -119,6 +119,29 @@ def test_a_node_range_is_elastic_and_a_cpu_job_is_not() -> None:
 def test_gpus_for_the_whole_job_are_split_over_its_nodes() -> None:
     job = to_job(dataclasses.replace(HELD, tres_per_node="", tres_per_job="gres:gpu:8", min_nodes=2), SiteNames())
     assert job.groups[0].demand.gpus == 4
+
+
+def test_gpus_of_tasks_are_counted_per_node() -> None:
+    asked = dataclasses.replace(
+        HELD, tres_per_node="", tres_per_task="gres:gpu:a100:2", tasks=5, min_nodes=2, max_nodes=4
+    )
+    (group,) = to_job(asked, SiteNames()).groups  # not elastic: the number of tasks is fixed
+    assert (group.count, group.demand.gpus, group.gpu_model) == (2, 6, "a100")
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        ("", {"partition/main"}),
+        ("a100", {"partition/main", "feature/a100"}),
+        ("a100&ib", {"partition/main", "feature/a100", "feature/ib"}),
+        ("a100|v100", {"partition/main"}),
+        ("[rack1*2&rack2]", {"partition/main"}),
+    ],
+)
+def test_a_job_goes_to_nodes_of_its_partition_with_its_features(features: str, labels: set[str]) -> None:
+    (group,) = to_job(dataclasses.replace(HELD, features=features), SiteNames()).groups
+    assert dict(group.node_selector) == dict.fromkeys(labels, "true")
 
 
 def test_priority_comes_from_qos_then_partition() -> None:

@@ -29,6 +29,9 @@ class SlurmJob:
     memory_per_cpu_mib: int = 0
     tres_per_node: str = ""
     tres_per_job: str = ""
+    tres_per_task: str = ""
+    tasks: int = 1
+    features: str = ""
     nodes: str = ""
     required_nodes: str = ""
     gres_detail: tuple[str, ...] = ()
@@ -77,5 +80,6 @@ class SlurmNode:
     memory_mib: int = 0
     gres: str = ""
     features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
     cpu_load: float = 0.0
     free_memory_mib: int = 0

@@ -270,6 +270,8 @@ class SlurmScheduler:
         Slurm takes one request for all nodes of a job: exact indices can be asked for where they are the same on every
         node (always so for one node).
         """
+        if job.tres_per_task:
+            return None
         per_node = {node: _indices(placement, node) for node in placement.nodes}
         indices = next(iter(per_node.values()), ())
         is_uniform = all(other == indices for other in per_node.values())

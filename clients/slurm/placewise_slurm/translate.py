@@ -32,6 +32,8 @@ _DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "RESERVED", "PLA
 _MOST_BATCH = 2**31 - 1
 _MOST_SAMPLES = 2**53
 
+# Features that all nodes of a job need ("a100&ib"); the submit hook lets other constraints pass to Slurm.
+_FEATURES = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
 _PAIR = re.compile(r"([a-z_]+)=([^\s,;]+)")
 _PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
 
@@ -73,9 +75,11 @@ def key(job: SlurmJob) -> str:
 
 
 def gpus_per_node(job: SlurmJob) -> int:
-    """GPUs of each node. A count for the whole job (`--gpus`) is split evenly, rounded up."""
+    """GPUs of each node. A count for the whole job (`--gpus`), or tasks with GPUs, are split evenly, rounded up."""
     if job.asked_per_node:
         return gres.gpu_count(job.asked_per_node)
+    if job.tres_per_task:
+        return math.ceil(job.tasks / job.min_nodes) * gres.gpu_count(job.tres_per_task)
     return math.ceil(gres.gpu_count(job.tres_per_job) / job.min_nodes)
 
 
@@ -87,14 +91,27 @@ def task_group(job: SlurmJob, types: Sequence[str] = ()) -> TaskGroup:
     """The gang: one task per node, with what Slurm gives the job on each node."""
     memory_mib = job.memory_per_node_mib or job.memory_per_cpu_mib * cpus_per_node(job)
     demand = Resources(cpu_cores=cpus_per_node(job), gpus=gpus_per_node(job), memory_gib=memory_mib / 1024)
-    asked = gres.gpu_model(job.asked_per_node or job.tres_per_job)
+    asked = gres.gpu_model(job.asked_per_node or job.tres_per_task or job.tres_per_job)
     model = asked if asked not in types else ""
-    return TaskGroup(role=TaskGroup.WORKER, count=job.min_nodes, demand=demand, max_per_node=1, gpu_model=model)
+    return TaskGroup(
+        role=TaskGroup.WORKER,
+        count=job.min_nodes,
+        demand=demand,
+        max_per_node=1,
+        gpu_model=model,
+        node_selector=dict.fromkeys(_labels_of(job), "true"),
+    )
+
+
+def _labels_of(job: SlurmJob) -> list[str]:
+    """Labels (see `to_node`) of the nodes that Slurm would take for the job: of its partition, with its features."""
+    features = job.features.split("&") if _FEATURES.fullmatch(job.features) else []
+    return [*([f"partition/{job.partition}"] if job.partition else []), *(f"feature/{name}" for name in features)]
 
 
 def is_elastic(job: SlurmJob) -> bool:
-    """A node range (`-N1-4`) with GPUs: the service chooses the size."""
-    return job.max_nodes > job.min_nodes and gpus_per_node(job) > 0
+    """A node range (`-N1-4`) with GPUs: the service chooses the size, where GPUs do not go with a number of tasks."""
+    return job.max_nodes > job.min_nodes and gpus_per_node(job) > 0 and not job.tres_per_task
 
 
 def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
@@ -208,7 +225,9 @@ def to_node(node: SlurmNode, names: SiteNames) -> Node:
         gpus=[Gpu(index=index, model=model, memory_gib=names.gpu_memory_gib) for index in range(count)],
         max_jobs_per_gpu=1,
         state=_node_state(node),
-        labels={f"feature/{name}": "true" for name in node.features},
+        labels=dict.fromkeys(
+            [*(f"feature/{name}" for name in node.features), *(f"partition/{name}" for name in node.partitions)], "true"
+        ),
     )
     if node.cpus:
         result.telemetry.cpu_util = min(1.0, node.cpu_load / node.cpus)

@@ -89,6 +89,9 @@ def _read_job(raw: Json) -> SlurmJob:
         memory_per_cpu_mib=_number(raw.get("memory_per_cpu")),
         tres_per_node=str(raw.get("tres_per_node") or ""),
         tres_per_job=str(raw.get("tres_per_job") or ""),
+        tres_per_task=str(raw.get("tres_per_task") or ""),
+        tasks=max(1, _number(raw.get("tasks"))),
+        features=str(raw.get("features") or ""),
         nodes=str(raw.get("nodes") or ""),
         required_nodes=str(raw.get("required_nodes") or ""),
         gres_detail=_words(list(raw.get("gres_detail") or ())),
@@ -109,6 +112,7 @@ def _read_node(raw: Json) -> SlurmNode:
         memory_mib=_number(raw.get("real_memory")),
         gres=str(raw.get("gres") or ""),
         features=_words(raw.get("active_features") or raw.get("features") or ()),
+        partitions=_words(raw.get("partitions") or ()),
         # Slurm counts hundredths; 4294967294 means it has no reading.
         cpu_load=load / 100 if (load := _number(raw.get("cpu_load"))) < 1_000_000 else 0.0,
         free_memory_mib=_number(raw.get("free_mem", raw.get("free_memory"))),

@@ -75,7 +75,7 @@ class AdapterMetrics:
     released: Counter = _counter("released", "Jobs left to the host's own scheduling, by reason", "reason")
     withdrawn: Counter = _counter("withdrawn", "Applied placements taken back because they did not start")
     events: Counter = _counter("events", "Job events acknowledged by the service", "kind")
-    events_dropped: Counter = _counter("events_dropped", "Job events lost: too many waited, or the service refused them")
+    events_dropped: Counter = _counter("events_dropped", "Job events lost: too many waited, or the service refused it")
     overrides: Counter = _counter("overrides", "Jobs that did not start where the service said")
     host_errors: Counter = _counter("host_errors", "Looks at the host that failed")
     passes: Counter = _counter("passes", "Passes of the loop")

@@ -19,6 +19,7 @@ local SETTINGS = {
 local HELD = "placewise:held"
 local WATCHED = "placewise:watched"
 local NO_VAL = 4294967294
+local EXCLUSIVE = 0 -- of job_desc.shared
 
 local udp = nil
 
@@ -70,11 +71,24 @@ local function asks_for_placewise(job_desc, part_list)
   return partition ~= nil and SETTINGS.partitions[partition] == true
 end
 
--- Arrays share one record until they start, a job with its own node list has been placed by its user, and a job that
--- is begun later or held by its user does not wait for us.
+-- Features that every node needs, and no choices or counts of them.
+local function has_plain_features(job_desc)
+  return job_desc.features == nil or string.find(job_desc.features, "^[%w_.:&-]*$") ~= nil
+end
+
+-- Arrays share one record until they start. Where a job may run is Slurm's to say where its user names nodes, excludes some,
+-- wants them alone or reserved, or gives a choice of partitions. A job that is begun later, or held by its user, does not wait for us; nor does one that
+-- waits for another: Slurm does not look at dependencies of a job that is held.
 local function can_be_placed(job_desc)
   return job_desc.array_inx == nil
     and job_desc.req_nodes == nil
+    and job_desc.exc_nodes == nil
+    and job_desc.dependency == nil
+    and job_desc.reservation == nil
+    and not string.find(job_desc.partition or "", ",", 1, true)
+    and job_desc.shared ~= EXCLUSIVE
+    and job_desc.tres_per_socket == nil
+    and has_plain_features(job_desc)
     and job_desc.priority ~= 0
     and (job_desc.immediate == nil or job_desc.immediate == 0)
     and (job_desc.begin_time == nil or job_desc.begin_time == 0 or job_desc.begin_time == NO_VAL)
