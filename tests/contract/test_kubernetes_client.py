@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -15,6 +16,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.e2e.kubernetes_certificates import Authority
+from tests.fakes import tls
 
 from placewise_kubernetes.config import ListenConfig
 from placewise_kubernetes.kube import (
@@ -213,6 +215,49 @@ def test_kubeconfig(tmp_path: Path) -> None:
         kubeconfig_access(kubeconfig(tmp_path, {"exec": "aws"}))
     with pytest.raises(ValueError, match="contexts entry named 'other'"):
         kubeconfig_access(kubeconfig(tmp_path, {"token": "t"}), "other")
+
+
+def test_a_kubeconfig_names_its_files_beside_itself(tmp_path: Path) -> None:
+    access = kubeconfig_access(kubeconfig(tmp_path, {"tokenFile": "token"}, **{"certificate-authority": "pki/ca"}))
+    assert (access.token_path, access.ca_path) == (str(tmp_path / "token"), str(tmp_path / "pki" / "ca"))
+
+
+async def test_a_kubeconfig_may_carry_its_certificates(tmp_path: Path) -> None:
+    """As kubeadm writes them."""
+    authority = tls.Authority("cluster")
+    chain, key = authority.write(tmp_path, "localhost")
+    listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    listening.verify_mode = ssl.CERT_REQUIRED
+    listening.load_cert_chain(chain, key)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"kind": "Pod"}')
+        await writer.drain()
+        writer.close()
+
+    certificate, private = (base64.b64encode(part).decode() for part in authority.issue("admin"))
+    user = {"client-certificate-data": certificate, "client-key-data": private}
+    ca = {"certificate-authority-data": base64.b64encode(authority.pem).decode()}
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=listening)
+    async with server:
+        url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        access = kubeconfig_access(kubeconfig(tmp_path, user, **ca, server=url))
+        assert "PRIVATE" not in repr(access)
+        async with KubeClient(access) as kube:
+            assert (await kube.get(PODS))["kind"] == "Pod"
+
+
+@pytest.mark.parametrize("text", ["[", "- a", "contexts: 5", "current-context: c\ncontexts: [{name: c}]"])
+def test_what_is_no_kubeconfig_is_said(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(ValueError, match="kubeconfig"):
+        kubeconfig_access(tmp_path / "config")
+
+
+def test_embedded_text_that_is_none_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="client-key-data"):
+        kubeconfig_access(kubeconfig(tmp_path, {"client-certificate-data": "", "client-key-data": "%", "token": "t"}))
 
 
 def test_in_cluster_access() -> None:

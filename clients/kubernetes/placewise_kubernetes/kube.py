@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import ssl
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -51,14 +54,22 @@ class KubeAccess:
     certificate_path: str = ""
     key_path: str = ""
     is_verified: bool = True
+    ca_pem: str = ""
+    client_pem: str = field(default="", repr=False)
+    """Certificate and key in one text, as a kubeconfig may carry them."""
 
     def tls(self) -> ssl.SSLContext | None:
         """TLS settings; None for plain HTTP."""
         if not self.server.startswith("https:"):
             return None
-        context = ssl.create_default_context(cafile=self.ca_path or None)
+        context = ssl.create_default_context(cafile=self.ca_path or None, cadata=self.ca_pem or None)
         if self.certificate_path:
             context.load_cert_chain(self.certificate_path, self.key_path)
+        elif self.client_pem:
+            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # readable by us alone; ssl reads files only
+                file.write(self.client_pem)
+                file.flush()
+                context.load_cert_chain(file.name)
         if not self.is_verified:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -83,25 +94,33 @@ def in_cluster_access(environ: Mapping[str, str]) -> KubeAccess:
 
 
 def kubeconfig_access(path: Path, context: str = "") -> KubeAccess:
-    """Access by a kubeconfig file with a token or a client certificate in files.
+    """Access by a kubeconfig file with a token or a client certificate, in files or in the file itself.
 
     Raises:
         ValueError: the file does not say how to reach a cluster that way.
     """
-    document = yaml.safe_load(path.read_text())
-    chosen = _named(document, "contexts", context or document.get("current-context", ""))["context"]
-    cluster = _named(document, "clusters", chosen["cluster"])["cluster"]
-    user = _named(document, "users", chosen["user"])["user"]
-    if not any(user.get(key) for key in ("token", "tokenFile", "client-certificate")):
-        raise ValueError(f"{path}: the user needs token, tokenFile or client-certificate")
+    try:
+        document = yaml.safe_load(path.read_text())
+        chosen = _named(document, "contexts", context or document.get("current-context", ""))["context"]
+        cluster = _named(document, "clusters", chosen["cluster"])["cluster"]
+        user = _named(document, "users", chosen["user"])["user"] or {}
+        server = cluster["server"].rstrip("/")
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no kubeconfig: {error!r}") from error
+    ways = ("token", "tokenFile", "client-certificate", "client-certificate-data")
+    if not any(user.get(key) for key in ways):
+        raise ValueError(f"{path}: the user needs one of {', '.join(ways)}")
+    client_pem = _embedded(user, "client-certificate-data") + _embedded(user, "client-key-data")
     return KubeAccess(
-        server=cluster["server"].rstrip("/"),
-        ca_path=cluster.get("certificate-authority", ""),
+        server=server,
+        ca_path=_beside(path, cluster, "certificate-authority"),
         token=user.get("token", ""),
-        token_path=user.get("tokenFile", ""),
-        certificate_path=user.get("client-certificate", ""),
-        key_path=user.get("client-key", ""),
+        token_path=_beside(path, user, "tokenFile"),
+        certificate_path="" if client_pem else _beside(path, user, "client-certificate"),
+        key_path="" if client_pem else _beside(path, user, "client-key"),
         is_verified=not cluster.get("insecure-skip-tls-verify", False),
+        ca_pem=_embedded(cluster, "certificate-authority-data"),
+        client_pem=client_pem,
     )
 
 
@@ -111,6 +130,18 @@ def _named(document: Mapping[str, Any], section: str, name: str) -> dict[str, An
             found: dict[str, Any] = item
             return found
     raise ValueError(f"kubeconfig has no {section} entry named {name!r}")
+
+
+def _beside(path: Path, section: Mapping[str, Any], key: str) -> str:
+    """A file that a kubeconfig names; relative to the kubeconfig, as kubectl takes it."""
+    return str(path.parent / section[key]) if section.get(key) else ""
+
+
+def _embedded(section: Mapping[str, Any], key: str) -> str:
+    try:
+        return base64.b64decode(section.get(key) or "", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, TypeError) as error:
+        raise ValueError(f"kubeconfig: {key} cannot be read: {error}") from error
 
 
 class KubeClient:
