@@ -22,6 +22,8 @@ def test_check_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("cluster: [", "config.yaml"),
         ("clusters: prod", "cluster: a name is needed"),
         ("cluster: prod\nlisten: {host: 0.0.0.0}", "certificate_path"),
+        ("cluster: prod\nservice: {targets: []}", "address"),
+        ("cluster: prod\nservice: {targets: [placewise]}", "placewise"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(

@@ -371,6 +371,17 @@ def test_a_pod_that_claims_all_gpus_there_are_takes_no_time(gpus: int) -> None:
         ({"cluster": "c", "listen": 3}, "listen"),
         ({"cluster": "c", "fail_open_s": "soon"}, "fail_open_s"),
         ({"cluster": "c", "adapter": {"batch": 1, "depths": 2}}, "adapter.depths"),
+        ({"cluster": 5}, "cluster"),
+        ({"cluster": "c", "listen": {"port": "8443"}}, "listen.port"),
+        ({"cluster": "c", "adapter": {"batch": 0}}, "adapter.batch"),
+        ({"cluster": "c", "adapter": {"decide_budget_s": -1}}, "adapter.decide_budget_s"),
+        ({"cluster": "c", "adapter": {"resync_s": float("nan")}}, "adapter.resync_s"),
+        ({"cluster": "c", "adapter": {"cluster": "d"}}, "adapter.cluster"),
+        ({"cluster": "c", "settings": {"batch": 1}}, "settings"),
+        ({"cluster": "c", "rules": {"gpu_resources": [1]}}, "rules.gpu_resources"),
+        ({"cluster": "c", "rules": {"priority_classes": ["high"]}}, "rules.priority_classes"),
+        ({"cluster": "c", "rules": {"own_scheduler": 7}}, "rules.own_scheduler"),
+        ({"cluster": "c", "lease": 5}, "lease"),
     ],
 )
 def test_bad_configuration_names_its_key(document: dict[str, Any], says: str) -> None:

@@ -19,7 +19,7 @@ import uvloop
 from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.adapter.process import settle_garbage_collector, take_short_turns
 from placewise_client.target import TargetError
-from placewise_kubernetes.app import running
+from placewise_kubernetes.app import running, service_target
 from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
 from placewise_kubernetes.kube import KubeAccess, in_cluster_access, kubeconfig_access
 
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = load_config(Path(options.config))
+        service_target(config.service).check()
         if options.check:
             sys.stdout.write(f"configuration of cluster {config.cluster!r} is good\n")
             return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,10 +95,12 @@ def load_config(path: Path) -> KubernetesConfig:
 
 def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     """A configuration document, keys as in the dataclasses. Raises ConfigError."""
-    if not isinstance(document, Mapping) or not document.get("cluster"):
+    if not isinstance(document, Mapping) or not isinstance(name := document.get("cluster"), str) or not name:
         raise ConfigError("cluster: a name is needed")
     values = dict(document)
     adapter = _section(values.pop("adapter", None), "adapter")
+    if "settings" in values or "cluster" in adapter:
+        raise ConfigError("settings: unknown key" if "settings" in values else "adapter.cluster: is said by cluster")
     settings = {**_SETTINGS_DEFAULTS, **adapter, "cluster": document["cluster"]}
     values["settings"] = _build(AdapterSettings, settings, "adapter")
     values["service"] = _build(ServiceConfig, _section(values.get("service"), "service"), "service")
@@ -116,6 +119,8 @@ def _rules(values: dict[str, Any]) -> GangRules:
         rules = dataclasses.replace(rules, manage=Manage(rules.manage))
     except ValueError as error:
         raise ConfigError(f"rules.manage: one of {', '.join(Manage)}") from error
+    if not isinstance(rules.priority_classes, Mapping):
+        raise ConfigError("rules.priority_classes: a mapping is needed")
     for name, word in rules.priority_classes.items():
         if word not in PRIORITIES:
             raise ConfigError(f"rules.priority_classes.{name}: one of {', '.join(PRIORITIES)}")
@@ -144,13 +149,17 @@ def _build(kind: type[T], values: Mapping[str, Any], section: str) -> T:
 def _value(item: dataclasses.Field[Any], value: Any, name: str) -> Any:
     default = item.default
     if isinstance(default, tuple):
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{name}: a list is needed")
+        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+            raise ConfigError(f"{name}: a list of texts is needed")
         return tuple(value)
     if isinstance(default, bool) is not isinstance(value, bool) and default is not dataclasses.MISSING:
         raise ConfigError(f"{name}: true or false is needed" if isinstance(default, bool) else f"{name}: no boolean")
-    if isinstance(default, float) and not isinstance(value, int | float):
-        raise ConfigError(f"{name}: a number is needed")
+    if isinstance(default, float) and not (isinstance(value, int | float) and 0 <= value < math.inf):
+        raise ConfigError(f"{name}: a number, 0 or more, is needed")
+    if type(default) is int and not (isinstance(value, int) and value >= 1):
+        raise ConfigError(f"{name}: a whole number, 1 or more, is needed")
+    if isinstance(default, str) and not isinstance(value, str):
+        raise ConfigError(f"{name}: a text is needed")
     return value
 
 
