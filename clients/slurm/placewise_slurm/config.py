@@ -23,8 +23,8 @@ class ConfigError(ValueError):
 class ServiceConfig:
     """`[service]`: where Placewise is."""
 
-    address: str = "127.0.0.1:50051"
-    """host:port, or several separated by commas."""
+    address: str = "http://127.0.0.1:8080"
+    """`http://host:port` (REST port) or `host:port` (gRPC), or several separated by commas."""
     token_file: str = ""
     ca_file: str = ""
     cert_file: str = ""
@@ -105,6 +105,11 @@ class BridgeConfig:
 
     def check(self) -> None:
         """Raises ConfigError for what the types do not say."""
+        if not self.adapter.cluster:
+            raise ConfigError("adapter.cluster: a name is needed")
+        for key, value in (("adapter.batch", self.adapter.batch), ("adapter.depth", self.adapter.depth)):
+            if value < 1:
+                raise ConfigError(f"{key}: {value} is not 1 or more")
         if self.slurm.version not in VERSIONS:
             raise ConfigError(f"slurm.version: {self.slurm.version!r} is none of {', '.join(VERSIONS)}")
         wrong = {name for name in self.site.priorities.values() if name not in ("urgent", "prior", "normal")}
@@ -142,6 +147,8 @@ def parse(raw: Mapping[str, Any]) -> BridgeConfig:
 
 def _section(name: str, raw: Mapping[str, Any]) -> Any:
     kind = _SECTIONS[name]
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{name} is a section: [{name}]")
     fields = {item.name: item for item in dataclasses.fields(kind)}
     for key, value in raw.items():
         if key not in fields:
@@ -159,8 +166,11 @@ def _check_type(key: str, kind: str, value: object) -> None:
     wanted = {
         "str": isinstance(value, str),
         "bool": isinstance(value, bool),
-        "int": is_number and isinstance(value, int),
+        "int": is_number and isinstance(value, int) and value >= 0,
         "float": is_number and float(value) >= 0,  # type: ignore[arg-type]
+        "tuple[str, ...]": isinstance(value, list) and all(isinstance(item, str) for item in value),
+        "Mapping[str, str]": isinstance(value, dict) and all(isinstance(item, str) for item in value.values()),
     }
     if not wanted.get(kind, True):
-        raise ConfigError(f"{key}: {value!r} is no {kind}")
+        names = {"tuple[str, ...]": "list of texts", "Mapping[str, str]": "table of texts"}
+        raise ConfigError(f"{key}: {value!r} is no {names.get(kind, kind)}")
