@@ -1,6 +1,7 @@
-"""One table of cases through gRPC and REST around the real engine: the answers agree field by field."""
+"""One table of cases through gRPC, REST and Connect around the real engine: the answers agree field by field."""
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -34,7 +35,9 @@ async def test_case(case: dict[str, Any]) -> None:
         rpc_answer = await ask_grpc(by_grpc, case)
     async with prod_faces() as by_rest:
         rest_answer = await ask_rest(by_rest, case)
-    assert settled(rpc_answer) == settled(rest_answer)
+    async with prod_faces() as by_connect:
+        connect_answer = await ask_connect(by_connect, case)
+    assert settled(rpc_answer) == settled(rest_answer) == settled(connect_answer)
     if "error" in case:
         assert rpc_answer["reason"] == case["error"]
         assert rpc_answer.get("metadata", {}).get("field") == case.get("field")
@@ -72,8 +75,12 @@ def grpc_problem(error: grpc.aio.AioRpcError) -> dict[str, Any]:
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     assert (status.code, status.message) == (error.code().value[0], error.details())
+    return info_problem(info, status.message)
+
+
+def info_problem(info: error_details_pb2.ErrorInfo, message: str) -> dict[str, Any]:
     assert info.domain == "placewise"
-    problem: dict[str, Any] = {"reason": info.reason, "detail": status.message}
+    problem: dict[str, Any] = {"reason": info.reason, "detail": message}
     if info.metadata:
         problem["metadata"] = dict(info.metadata)
     return problem
@@ -98,6 +105,20 @@ async def ask_rest(running: Faces, case: dict[str, Any]) -> dict[str, Any]:
     assert response.headers["content-type"] == "application/problem+json"
     assert answer["status"] == response.status_code
     return {key: answer[key] for key in ("reason", "detail", "metadata") if key in answer}
+
+
+async def ask_connect(running: Faces, case: dict[str, Any]) -> dict[str, Any]:
+    rpc = RPCS[case["rpc"]]
+    request = json_format.ParseDict(case["request"], rpc.request())
+    headers = {"content-type": "application/proto"}
+    response = await running.http.post(rpc.path, content=request.SerializeToString(), headers=headers)
+    if response.status_code == 200:
+        assert response.headers["content-type"] == "application/proto"
+        return json_format.MessageToDict(rpc.response.FromString(response.content))
+    answer = response.json()
+    info = error_details_pb2.ErrorInfo()
+    info.ParseFromString(base64.b64decode(answer["details"][0]["value"] + "=="))
+    return info_problem(info, answer["message"])
 
 
 def camel(name: str) -> str:

@@ -40,6 +40,7 @@ from placewise_core.events import ClusterRecords
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
 from placewise_service.api.auth import Authenticator, Open
+from placewise_service.api.connect import ConnectFace
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rest import rest_app
@@ -242,13 +243,13 @@ async def faces(
     clock: Clock | None = None,
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Faces]:
-    """Starts both faces around one engine; REST is asked in process."""
+    """Starts both faces around one engine; REST and the calls beside it are asked in process."""
     engine, clock, telemetry = engine or FakeEngine(), clock or SystemClock(), telemetry or Telemetry()
     desk = Desk(engine, clock, limits or LimitSettings(), authenticator or Open(), telemetry)
     face = GrpcFace(desk, ServerSettings(grpc_port=0))
     await face.start()
     await face.set_serving(True)
-    transport = httpx.ASGITransport(rest_app(desk), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(ConnectFace(desk, rest_app(desk)), raise_app_exceptions=False)
     async with (
         grpc.aio.insecure_channel(f"127.0.0.1:{face.port}") as channel,
         httpx.AsyncClient(transport=transport, base_url="http://placewise") as http,
