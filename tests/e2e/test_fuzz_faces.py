@@ -1,6 +1,7 @@
 """Random questions to both faces: none may crash the service, be answered with a server error, or leak its insides.
 
-PLACEWISE_TEST_FUZZ_CASES sets how many there are in all (`make fuzz`: 20 000); half of them go to each face.
+PLACEWISE_TEST_FUZZ_CASES sets how many there are in all (`make fuzz`: 20 000); half of them go to each face, those to
+gRPC to its HTTP/1.1 sibling as well.
 """
 
 import os
@@ -54,6 +55,10 @@ async def test_random_messages(name: str) -> None:
             code, text = await answered.code(), await answered.details()
             assert code in CALLERS_FAULTS, f"case {i}: {code} {text} for {raw!r}"
             assert_no_leak(text or "", raw)
+            response = await running.http.post(rpc.path, content=raw, headers={"content-type": "application/proto"})
+            assert response.status_code in (200, 400, 404, 409), f"case {i}: {response.text} for {raw!r}"
+            if response.status_code != 200:
+                assert_no_leak(response.text, raw)
 
 
 async def test_random_streams() -> None:
