@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.e2e import cpu_requests
 from tests.e2e.kubernetes_certificates import Authority
 
 ADMIN_TOKEN = "admin-token"
@@ -52,6 +53,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Starts etcd and the apiserver and waits until the apiserver answers readiness."""
+        cpu_requests.request("kube-controller-manager", cpu_requests.CONTROLLERS)
         etcd_url = f"http://127.0.0.1:{free_port()}"
         self._start_etcd(etcd_url)
         self._start_apiserver(etcd_url)
@@ -94,6 +96,7 @@ class ControlPlane:
             f"--secure-port={free_port()}",
             "--bind-address=127.0.0.1",
             f"--cert-dir={self.root / name}",
+            milli_cpu=cpu_requests.SCHEDULER,
         )
 
     def kubeconfig(self, token: str) -> dict[str, Any]:
@@ -115,10 +118,13 @@ class ControlPlane:
         process.kill()
         process.wait()
 
-    def start_process(self, name: str, *command: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    def start_process(
+        self, name: str, *command: str, milli_cpu: int, cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         """Starts a process that logs into the root directory and is ended by `stop`."""
+        weighed = cpu_requests.requesting(name, milli_cpu, command)
         with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=cwd or self.root, env=environment())
+            process = subprocess.Popen(weighed, stdout=log, stderr=log, cwd=cwd or self.root, env=environment())
         self._processes[name] = process
         return process
 
@@ -142,14 +148,17 @@ class ControlPlane:
             urllib.error.HTTPError: the apiserver refused.
         """
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content}
-        request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers=self.headers(content))
         try:
             with urllib.request.urlopen(request, context=self.tls(), timeout=30) as response:
                 return json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             error.close()
             raise
+
+    def headers(self, content: str = "application/json") -> dict[str, str]:
+        """Of a call as administrator."""
+        return {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content}
 
     def tls(self) -> ssl.SSLContext:
         """Trusts the authority of this control plane."""
@@ -165,6 +174,7 @@ class ControlPlane:
             f"--listen-peer-urls=http://127.0.0.1:{free_port()}",
             "--unsafe-no-fsync",
             "--logger=zap",
+            milli_cpu=cpu_requests.ETCD,
         )
 
     def _start_apiserver(self, etcd_url: str) -> None:
@@ -195,6 +205,7 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--max-requests-inflight=2000",
             "--max-mutating-requests-inflight=1000",
+            milli_cpu=cpu_requests.APISERVER,
         )
 
     def _wait_ready(self) -> None:

@@ -10,12 +10,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
+from tests.e2e import cpu_requests
 from tests.e2e.kubernetes_cluster import environment, free_port
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, RunningJob
 from placewise_client import AsyncClient
 
 START_LIMIT_S = 30.0
+# What the adapter's README tells to give the service where it runs beside the control plane.
+MILLI_CPU = 500
 
 
 class Service(Protocol):
@@ -23,6 +26,8 @@ class Service(Protocol):
 
     @property
     def target(self) -> str: ...
+    @property
+    def http_target(self) -> str: ...
     async def start(self) -> object: ...
     async def stop(self) -> None: ...
 
@@ -63,7 +68,8 @@ class PlacewiseServer:
         log = self._root / "placewise.log"
         offset = log.stat().st_size if log.exists() else 0
         with log.open("ab") as sink:
-            self._process = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=self._root, env=environment())
+            weighed = cpu_requests.requesting("placewise", MILLI_CPU, command)
+            self._process = subprocess.Popen(weighed, stdout=sink, stderr=sink, cwd=self._root, env=environment())
         limit_s = time.monotonic() + START_LIMIT_S
         while time.monotonic() < limit_s and self._process.poll() is None:
             if any(_is_ready(line) for line in log.read_bytes()[offset:].splitlines()):

@@ -201,7 +201,7 @@ def slurm_world(
     root.chmod(0o755)
     grpc_port, rest_port = free_ports(2)
     poke_port = free_ports(1, socket.SOCK_DGRAM)[0]
-    text = _bridge_toml(root, grpc_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
+    text = _bridge_toml(root, rest_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
     (root / "bridge.toml").write_text(text)
     (root / "shares").mkdir()
     loaded = config.load(root / "bridge.toml")
@@ -238,7 +238,7 @@ def slurm_world(
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _bridge_toml(root: Path, grpc_port: int, poke_port: int, settings: str, *, is_typed: bool, is_dry_run: bool) -> str:
+def _bridge_toml(root: Path, rest_port: int, poke_port: int, settings: str, *, is_typed: bool, is_dry_run: bool) -> str:
     return f"""
 [adapter]
 cluster = "{CLUSTER}"
@@ -249,7 +249,7 @@ is_dry_run = {str(is_dry_run).lower()}
 {settings}
 
 [service]
-address = "127.0.0.1:{grpc_port}"
+address = "http://127.0.0.1:{rest_port}"
 
 [slurm]
 rest = "unix:{root}/rest.sock"

@@ -16,6 +16,7 @@ import json
 import statistics
 
 import pytest
+from tests.e2e.cpu_requests import are_kept
 from tests.e2e.kubernetes_cluster import ControlPlane, free_port, gang
 from tests.e2e.kubernetes_fixtures import placewise, plane, watched
 from tests.e2e.kubernetes_scenario import AdapterProcess, Watched, names_of, remove_pods
@@ -68,6 +69,7 @@ async def test_added_latency_per_pod(
     decisions = adapter.metric("placewise_adapter_decide_seconds_count")
     adapter.stop()
     others = {"decide_mean_ms": round(decided_ms / decisions, 2), "stolen_pct": round(stolen_pct(before), 1)}
+    others |= {"cpu_requests": are_kept()}
     print(json.dumps({"asks": asks} | _summary(figures) | _last_pods(of_gangs) | others))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 

@@ -34,7 +34,12 @@ PATHS = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "mutual TLS everywhere": {
-        "service": {"tlsSecret": "service-tls", "mutualTls": True, "tokenSecret": "token"},
+        "service": {
+            "targets": ["https://placewise.placewise.svc:8080"],
+            "tlsSecret": "service-tls",
+            "mutualTls": True,
+            "tokenSecret": "token",
+        },
         "listen": {"clientCertificates": True, "clusterIP": "10.0.0.53"},
     },
     "plain, behind a network policy": {

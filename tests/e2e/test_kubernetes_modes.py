@@ -29,6 +29,7 @@ from tests.e2e.kubernetes_scenario import (
 )
 from tests.e2e.kubernetes_service import Service, running_jobs
 from tests.fakes.oracle import OracleServer
+from tests.fakes.oracle_http import OracleHttpServer
 
 from placewise_client import NotFoundError, StateUnavailableError
 
@@ -61,7 +62,7 @@ async def service(request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     if request.param == "placewise":
         yield request.getfixturevalue("placewise")
         return
-    server = await OracleServer().start()
+    server = await OracleHttpServer().start()
     yield server
     await server.stop()
 
@@ -74,7 +75,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def recorder(service: Service) -> AsyncIterator[Recorder]:
-    async with Recorder(service.target) as running:
+    async with Recorder(service.http_target) as running:
         yield running
 
 

@@ -55,6 +55,8 @@ class OracleHttpServer:
     def target(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    http_target = target
+
     async def start(self) -> OracleHttpServer:
         self._face = RestFace(OracleDesk(self.oracle), ServerSettings(rest_port=self.port))
         self.port = self._face.port

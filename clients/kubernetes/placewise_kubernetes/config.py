@@ -25,7 +25,8 @@ class ConfigError(ValueError):
 class ServiceConfig:
     """How the decision service is reached."""
 
-    targets: tuple[str, ...] = ("127.0.0.1:50051",)
+    targets: tuple[str, ...] = ("http://127.0.0.1:8080",)
+    """`http://host:port` (REST port), which costs less on a busy machine, or `host:port` (gRPC); several replicas."""
     token_path: str = ""
     """File with the bearer token; read again when it is rotated."""
     ca_path: str = ""

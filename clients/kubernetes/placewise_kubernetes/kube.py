@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import ssl
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import yaml
+from msgspec import json
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MERGE_PATCH = "application/merge-patch+json"
@@ -236,12 +236,12 @@ class KubeClient:
         data = None
         if body is not None:
             headers["Content-Type"] = content_type
-            data = json.dumps(body).encode()
+            data = json.encode(body)
         url = self._access.server + path
         try:
             async with self._open().request(method, url, params=params, data=data, headers=headers) as response:
                 await _check(response)
-                document: dict[str, Any] = json.loads(await response.read())
+                document: dict[str, Any] = json.decode(await response.read())
                 return document
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnreachableError(f"{method} {path}: {error!r}") from error
@@ -267,7 +267,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         return
     text = await response.text()
     try:
-        status = json.loads(text)
+        status = json.decode(text)
         reason, message = status.get("reason", ""), status.get("message", "")
     except (ValueError, AttributeError):
         reason, message = "", text[:200]
@@ -281,7 +281,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, An
         *complete, pending = (pending + chunk).split(b"\n")
         for line in complete:
             if line.strip():
-                yield json.loads(line)
+                yield json.decode(line)
 
 
 def _watch_event(event: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -40,6 +40,7 @@ class RestFace:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=_STOP_TIMEOUT_S,
         )
         config.load()
