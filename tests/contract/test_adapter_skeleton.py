@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.contract.adapter_conformance import AdapterConformance, Clock, World
+from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
 from tests.fakes.memory_host import MemoryHost
 from tests.fakes.oracle import Oracle, OracleServer
 
-from placewise_client.adapter.native import Stage
+from placewise_client.adapter.native import NativeJob, Stage
 
 
 class TestMemoryHost(AdapterConformance):
@@ -82,4 +83,42 @@ async def test_a_report_that_takes_long_holds_up_no_decision() -> None:
     with suppress(asyncio.CancelledError):
         await running
     await world.loop.client.close()
+    await server.stop()
+
+
+class Sleeper(MemoryHost):
+    """Sleeps as long as it is told to; nothing happens meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.changed_at_s: list[float] = []
+
+    def _set(self, job: NativeJob, **changes: object) -> None:
+        self.changed_at_s.append(self.clock())
+        super()._set(job, **changes)
+
+    async def wait(self, timeout_s: float) -> bool:
+        await asyncio.sleep(0)
+        self.clock.advance(timeout_s)
+        return False
+
+
+async def test_a_placement_that_does_not_start_is_taken_back_when_it_is_due_without_any_news() -> None:
+    clock = Clock()
+    server = await OracleServer(Oracle(now=clock)).start()
+    host = Sleeper(clock)
+    world = World(host, server, clock)
+    world.start_adapter(dataclasses.replace(SETTINGS, resync_s=600.0))
+    await host.add_nodes(4, 8)
+    key = await host.submit(1, 4)
+    running = asyncio.create_task(world.loop.run())
+    await until(lambda: ("withdraw", key) in host.changes)
+    applied_s, withdrawn_s = host.changed_at_s[:2]
+    assert SETTINGS.start_timeout_s < withdrawn_s - applied_s <= SETTINGS.start_timeout_s + 2 * SETTINGS.retry_s
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    for client in world.clients:
+        await client.close()
     await server.stop()

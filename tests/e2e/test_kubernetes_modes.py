@@ -18,6 +18,7 @@ from tests.e2e.kubernetes_recorder import Recorder
 from tests.e2e.kubernetes_scenario import (
     GPUS_PER_NODE,
     NODES,
+    PODS,
     AdapterProcess,
     Watched,
     described,
@@ -38,6 +39,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 __all__ = ["placewise", "plane", "watched"]
 # After its first back-offs a refused pod is put aside: left to itself, the scheduler returns to it after a minute.
 ASLEEP_S = 4.0
+BINDING = "binding-scheduler"
 MODES = {"extender": "default-scheduler", "own": "placewise"}
 
 
@@ -116,6 +118,27 @@ async def test_every_gang_pod_is_bound_exactly_as_decided(
     assert {job: recorder.decided[job] for job in confirmed} == confirmed
     assert running.metric("placewise_adapter_overrides_total") == 0
     assert max(recorder.answers.values()) == 1  # decided once, though asked about by every pod
+
+
+async def test_the_extender_binds_where_it_is_told_to(
+    running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder, service: Service, cluster: str
+) -> None:
+    extender = running.extender() | {"bindVerb": "bind"}
+    plane.start_scheduler(BINDING, {"profiles": [{"schedulerName": BINDING}], "extenders": [extender]})
+    try:
+        gangs = gangs_of([4, 8, 1], BINDING)
+        for pods in gangs.values():
+            await watched.create(pods)
+        names = [name for pods in gangs.values() for name in names_of(pods)]
+        await watched.until_bound(names)
+        for name in gangs:
+            assert watched.on_nodes(name) == decided_for(recorder, name)
+        # Only the adapter knows this: kube-scheduler's own Bindings carry no notes.
+        for name in names:
+            assert plane.request("GET", f"{PODS}/{name}")["metadata"]["annotations"]["placewise.dev/decision"]
+        assert len(await _until_running(service, cluster, len(gangs))) == len(gangs)
+    finally:
+        plane.stop_process(BINDING)
 
 
 @pytest.mark.parametrize("mode", MODES)

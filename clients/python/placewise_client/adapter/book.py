@@ -6,6 +6,7 @@ Nothing here is kept on disk: after a restart it is filled from the host and the
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 
 from placewise_client.adapter.native import End, HostState, NativeJob, Placement, Stage
@@ -90,6 +91,11 @@ class Book:
             and entry.applied_at_s is not None
             and now_s - entry.applied_at_s > start_timeout_s
         ]
+
+    def next_overdue_s(self, start_timeout_s: float) -> float:
+        """When the first of the applied placements will be overdue; infinity where there is none."""
+        applied = (entry.applied_at_s for entry in self._open.values() if entry.job.stage is Stage.APPLIED)
+        return min((at_s + start_timeout_s for at_s in applied if at_s is not None), default=math.inf)
 
     def move(self, entry: Entry, stage: Stage, now_s: float) -> None:
         """Notes a change the adapter has made itself, before the next look shows it."""

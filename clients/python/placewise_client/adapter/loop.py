@@ -128,9 +128,12 @@ class AdapterLoop:
     def _idle_s(self) -> float:
         if self._is_host_away:
             return self.settings.retry_s
-        until_resync_s = max(0.0, self._synced_at_s + self.settings.resync_s - self.clock())
+        now_s, retry_s = self.clock(), self.settings.retry_s
+        until_resync_s = max(0.0, self._synced_at_s + self.settings.resync_s - now_s)
         is_due = self.reporter.backlog or self.book.waiting()
-        return min(until_resync_s, self.settings.retry_s) if is_due else until_resync_s
+        # One that could not be taken back when it was due is tried again as anything else is.
+        until_overdue_s = max(retry_s, self.book.next_overdue_s(self.settings.start_timeout_s) - now_s)
+        return min(until_resync_s, until_overdue_s, *([retry_s] if is_due else []))
 
     def _host_failed(self, error: HostUnreachableError) -> None:
         self._is_host_away = True
