@@ -344,6 +344,24 @@ class AdapterConformance:
         assert [key for key in keys if "FINISHED" in world.kinds(key)] == [*keys[:2], *keys[3:]]
         assert world.loop.reporter.backlog == 0
 
+    async def test_a_node_the_service_refuses_is_left_out_alone(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.oracle.unreadable.add("n4")
+        key = await world.host.submit(3, 4)
+        await world.step()
+        assert await world.host.where(key) == world.decided_nodes(key) == ["n1", "n2", "n3"]
+        told = len(world.asked("report_nodes"))
+        world.clock.advance(SETTINGS.node_refresh_s)
+        await world.step()
+        again = world.asked("report_nodes")[told:]
+        assert {node.id for request in again for node in request.nodes if request.full} == {"n1", "n2", "n3"}
+        assert sum("node n4 is left out" in record.getMessage() for record in caplog.records) == 1
+        world.oracle.unreadable.clear()
+        await world.host.set_node_state("n4", Node.DRAINING)
+        await world.step()
+        assert sorted(world.oracle.nodes) == ["n1", "n2", "n3", "n4"]
+
     async def test_cancelled_before_it_starts_frees_what_was_reserved(self, world: World) -> None:
         key = await world.host.submit(4, 8)
         await world.loop.run_pass(full=True)

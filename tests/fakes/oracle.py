@@ -63,7 +63,7 @@ class Oracle:
     """The next calls fail with these, one each."""
     fail_always: PlacewiseError | None = None
     unreadable: set[str] = field(default_factory=set)
-    """Jobs that make any question about them an invalid request."""
+    """Jobs and nodes that make any question or report about them an invalid request."""
     lose_answers: int = 0
     """So many answers are worked out and then lost on the way."""
     blocked: asyncio.Event | None = None
@@ -81,6 +81,9 @@ class Oracle:
         error = self.fail.pop(0) if self.fail else self.fail_always
         if _named(request) & self.unreadable:
             error = InvalidRequestError("a job cannot be read", reason="BAD_JOB")
+        for i, node in enumerate(getattr(request, "nodes", ())):
+            if node.id in self.unreadable:
+                error = InvalidRequestError("must be whole", metadata={"field": f"nodes[{i}].capacity.gpus"})
         if error is not None:
             raise error
         response = getattr(self, name)(request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,10 @@ log = logging.getLogger(__name__)
 
 _MOST_WAITING = 100_000
 _PER_REQUEST = 500
+_SIFTED_AT_ONCE = 64
 _TIMEOUT_S = 2.0
+# How the service names the node for which it refuses a report.
+_NODE_FIELD = re.compile(r"nodes\[(\d+)\]")
 
 _END_KINDS: Mapping[End, JobEvent.Kind] = {
     End.FINISHED: JobEvent.FINISHED,
@@ -56,6 +60,8 @@ class OutcomeReporter:
     _under_way: int = 0  # of those that wait, the first so many are being sent
     _said: set[tuple[str, int]] = field(default_factory=set)
     _nodes: dict[str, bytes] = field(default_factory=dict)
+    _refused: dict[str, bytes] = field(default_factory=dict)  # nodes, but for their telemetry, that it would not take
+    _complained: set[str] = field(default_factory=set)
     _told: Sequence[Node] | None = None
     _nodes_sent_at_s: float = float("-inf")
 
@@ -124,6 +130,7 @@ class OutcomeReporter:
         """The service may have lost what it was told: nodes and running jobs will be said again."""
         self._said.clear()
         self._nodes.clear()
+        self._refused.clear()
         self._nodes_sent_at_s = float("-inf")
 
     @property
@@ -185,11 +192,18 @@ class OutcomeReporter:
         return self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
 
     async def report_nodes(self, nodes: Sequence[Node]) -> bool:
-        """Sends all nodes where one came, went or changed or the last report is old. False where it did not arrive."""
+        """Sends all nodes where one came, went or changed or the last report is old. False where it did not arrive.
+
+        A node that the service refuses is left out until it says something else.
+        """
         is_old = self.is_refresh_due()
         if nodes is self._told and not is_old:
             return True  # not looked at again: packing thousands of nodes at every pass would cost more than deciding
         packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
+        if self._refused:
+            said = {node.id: _lasting(node) for node in nodes if node.id in self._refused}
+            self._refused = {name: node for name, node in self._refused.items() if said.get(name) == node}
+            packed = {name: node for name, node in packed.items() if name not in self._refused}
         if packed == self._nodes and not is_old:
             self._told = nodes
             return True
@@ -197,19 +211,62 @@ class OutcomeReporter:
             return False
         # Removing a node is only safe with the whole inventory; a change of some is sent as just those.
         full = is_old or packed.keys() != self._nodes.keys()
-        changed = [node for node in nodes if full or packed[node.id] != self._nodes.get(node.id)]
-        request = ReportNodesRequest(cluster=self.settings.cluster, nodes=self._observed(changed), full=full)
+        known = [node for node in nodes if node.id in packed]
+        changed = [node for node in known if full or packed[node.id] != self._nodes.get(node.id)]
         try:
-            await self.client.report_nodes(request, timeout_s=_TIMEOUT_S, retry=None)
+            full = await self._send_nodes(known, changed, full)
         except PlacewiseError as error:
             log.warning("nodes not reported: %s", error)
             self.breaker.fail(error.reason)
             return False
         self.breaker.succeed()
-        self._nodes, self._told = packed, nodes
+        self._nodes = {name: node for name, node in packed.items() if name not in self._refused}
+        self._told = nodes
+        self._complained &= self._refused.keys()
         if full:
             self._nodes_sent_at_s = self.clock()
         return True
+
+    async def _send_nodes(self, known: Sequence[Node], changed: Sequence[Node], full: bool) -> bool:
+        """Reports what changed; whether it took a full report. Raises PlacewiseError."""
+        try:
+            await self._report_nodes(changed, full)
+        except InvalidRequestError as error:
+            if _place_of(error, changed) is None:
+                raise
+        else:
+            return full
+        await self._sift(changed)
+        # In full: what the service may know of a node that it refuses now is no longer true.
+        await self._report_nodes([node for node in known if node.id not in self._refused], True)
+        return True
+
+    async def _sift(self, nodes: Sequence[Node]) -> None:
+        """Finds the nodes that the service refuses. In parts that remove none: many may be, all for the same reason."""
+        left = list(nodes)
+        while left:
+            part = left[:_SIFTED_AT_ONCE]
+            try:
+                await self._report_nodes(part, False)
+            except InvalidRequestError as error:
+                place = _place_of(error, part)
+                if place is None:
+                    raise
+                self._refuse(part[place], error)
+                del left[: place + 1]  # those before it were read, and are told with the whole
+            else:
+                del left[: len(part)]
+
+    def _refuse(self, node: Node, error: PlacewiseError) -> None:
+        is_passing = ".telemetry" in error.metadata["field"]  # the next reading may be another
+        self._refused[node.id] = b"" if is_passing else _lasting(node)
+        if node.id not in self._complained:  # once, not at every look
+            self._complained.add(node.id)
+            log.warning("node %s is left out, the service refuses it: %s", node.id, error)
+
+    async def _report_nodes(self, nodes: Sequence[Node], full: bool) -> None:
+        request = ReportNodesRequest(cluster=self.settings.cluster, nodes=self._observed(nodes), full=full)
+        await self.client.report_nodes(request, timeout_s=_TIMEOUT_S, retry=None)
 
     def _observed(self, nodes: Iterable[Node]) -> list[Node]:
         """Copies with the time of this look, where the host gives none."""
@@ -235,6 +292,21 @@ class OutcomeReporter:
             self.metrics.events_dropped.inc()
         self._waiting.append(event)
         return True
+
+
+def _place_of(error: PlacewiseError, nodes: Sequence[Node]) -> int | None:
+    """Which of the nodes of a report it was refused for; None where it was for none of them."""
+    named = _NODE_FIELD.match(error.metadata.get("field", ""))
+    place = int(named[1]) if named else len(nodes)
+    return place if place < len(nodes) else None
+
+
+def _lasting(node: Node) -> bytes:
+    """What a node says but for its telemetry, which is another at every look."""
+    copy = Node()
+    copy.CopyFrom(node)
+    copy.ClearField("telemetry")
+    return copy.SerializeToString(deterministic=True)
 
 
 def is_as_decided(job: NativeJob, decided: Placement) -> bool:
