@@ -9,6 +9,7 @@ import pytest
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.adapter.native import End, Placement, Stage
+from placewise_core.validate import Limits, check_node
 from placewise_kubernetes import names
 from placewise_kubernetes.config import ConfigError, parse_config
 from placewise_kubernetes.fit import first_fit
@@ -26,9 +27,11 @@ from placewise_kubernetes.gang_book import GangBook
 from placewise_kubernetes.gangs import native_job, stage_of
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import facts_of
+from placewise_kubernetes.mirror import NodeMirror
 from placewise_kubernetes.nodes import NodeReader
 from placewise_kubernetes.objects import Owner, Pod, parse_pod
 from placewise_kubernetes.quantity import parse_quantity, pod_requests, resources_from
+from placewise_service.api import convert_in
 
 RULES = GangRules()
 GPU = "nvidia.com/gpu"
@@ -324,6 +327,18 @@ def test_nodes_are_read_from_the_api() -> None:
     assert node.capacity == Resources(cpu_cores=63.5, memory_gib=512, gpus=8)
     assert [gpu.model for gpu in node.gpus] == ["V100"] * 8
     assert (node.rack, node.max_jobs_per_gpu) == ("r1", 1)
+
+
+def test_a_resource_counted_in_bytes_does_not_cost_the_node() -> None:
+    mirror = NodeMirror(NodeReader((GPU,)), lambda: None)
+    document = node_document()
+    document["status"]["allocatable"] |= {"example.com/gpu-memory": "80Gi", "example.com/fpga": "2"}
+    mirror.change(document)
+    told = (mirror.take(full=True) or [])[0]
+    check_node(convert_in.node(told), "nodes[0]", Limits())
+    assert told.capacity.extended["example.com/fpga"] == 2
+    assert told.capacity.extended["example.com/gpu-memory"] == 2.0**32
+    assert mirror.nodes["n1"].capacity.extended["example.com/gpu-memory"] == 80 * 2.0**30
 
 
 def test_the_fallback_takes_a_gang_whole_or_not_at_all() -> None:

@@ -14,7 +14,7 @@ from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
 from placewise_kubernetes.gang_book import UID_LENGTH, GangBook
 from placewise_kubernetes.gangs import Gang, planned_gpus
 from placewise_kubernetes.gpus import GpuLedger
-from placewise_kubernetes.nodes import NodeReader
+from placewise_kubernetes.nodes import NodeReader, tellable
 from placewise_kubernetes.objects import Pod, parse_pod
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ class NodeMirror:
         return int(self.nodes[name].capacity.gpus) if name in self.nodes else 0
 
     def take(self, *, full: bool) -> list[Node] | None:
-        """All nodes; None where none has changed since the last call and `full` is not asked."""
+        """All nodes as the service takes them; None where none has changed since the last call and not `full`."""
         if not self._has_changed and not full:
             return None
         self._has_changed = False
-        return list(self.nodes.values())
+        return [tellable(node) for node in self.nodes.values()]
 
     def _put(self, item: Mapping[str, Any]) -> bool:
         """Whether the node says anything new (a heartbeat does not)."""

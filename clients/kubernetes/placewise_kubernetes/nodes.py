@@ -18,6 +18,8 @@ BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 # The taint by which a site keeps pods without GPUs away from nodes with them; gangs that ask for GPUs tolerate it.
 GPU_TAINT_SUFFIX = "/gpu"
 MIB_PER_GIB = 1024.0
+# The service takes no more of a resource; what is counted in bytes goes over it.
+MOST_EXTENDED = 2.0**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,18 @@ class NodeReader:
         if taint.get("effect") not in BLOCKING_EFFECTS or key in self.tolerated_taints:
             return False
         return not str(key).endswith(GPU_TAINT_SUFFIX)
+
+
+def tellable(node: Node) -> Node:
+    """The node with as much of each extended resource as the service takes: it would refuse the whole node."""
+    too_much = [name for name, amount in node.capacity.extended.items() if amount > MOST_EXTENDED]
+    if not too_much:
+        return node
+    copy = Node()
+    copy.CopyFrom(node)
+    for name in too_much:
+        copy.capacity.extended[name] = MOST_EXTENDED
+    return copy
 
 
 def _is_ready(conditions: Iterable[Mapping[str, Any]]) -> bool:
