@@ -129,6 +129,7 @@ async def test_a_new_life_knows_the_gang_by_the_same_name(world: KubernetesWorld
     "change",
     [
         {"spec": {"suspend": True}},
+        {"spec": {"parallelism": 0}},
         {"status": {"active": 1}},
         {"status": {"failed": 1}},
         {"status": {"conditions": [{"type": "Complete", "status": "True"}]}},
@@ -174,6 +175,36 @@ async def test_a_suspended_job_is_decided_when_it_is_resumed_and_let_go_when_it_
     job["spec"]["suspend"] = False
     await make_job(world, job, pods)
     assert len(world.oracle.held) == 1
+
+
+async def test_a_job_that_is_scaled_to_none_is_decided_when_it_has_a_size(world: KubernetesWorld) -> None:
+    pods = gang("g", 3, scheduler=OWN)
+    for document in pods:
+        del document["metadata"]["annotations"][names.GANG]
+    job = job_of(pods, parallelism=0)
+    await make_job(world, job, pods)
+    assert world.asked("place") == []
+    for size in (2, 0, 3):
+        job["spec"]["parallelism"] = size
+        await make_job(world, job, pods)
+        assert [len(held.assignments) for held in world.oracle.held.values()] == [size] * (size > 0)
+    await come(world, *pods)
+    assert len(bound(world)) == 3
+    await world.step()
+    assert bound(world) == world.decided_nodes(key_of(world))
+
+
+async def test_pods_of_a_job_are_one_gang_although_it_was_scaled_to_none_meanwhile(
+    world: KubernetesWorld,
+) -> None:
+    pods = gang("g", 3, scheduler=ASKS)
+    for document in pods:
+        del document["metadata"]["annotations"][names.GANG]
+    await make_job(world, job_of(pods, parallelism=0), pods)
+    await come(world, *pods)
+    await world.step()
+    await world.step()
+    assert len(world.decided_nodes(key_of(world))) == 3
 
 
 async def test_a_job_that_is_deleted_before_it_made_a_pod_holds_nothing(world: KubernetesWorld) -> None:

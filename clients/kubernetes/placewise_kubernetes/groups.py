@@ -48,8 +48,13 @@ def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
 
 
 def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
-    """Pods by role. A batch Job runs `parallelism` pods side by side, but never more than are left to complete."""
+    """Pods by role. A batch Job runs `parallelism` pods side by side, but never more than are left to complete.
+
+    Empty where it says no size: a Job that is scaled to none and still has pods does not make each a gang of one.
+    """
     if source is Source.BATCH_JOB:
+        if spec.get("parallelism") == 0:
+            return {}
         parallelism = _count(spec.get("parallelism")) or 1
         completions = _count(spec.get("completions")) or parallelism
         return {DEFAULT_ROLE: min(parallelism, completions)}

@@ -98,10 +98,11 @@ def template_of(job: Mapping[str, Any]) -> Pod:
 
 
 def _will_make_pods(job: Mapping[str, Any]) -> bool:
-    """Neither suspended, nor over, nor being deleted."""
+    """Neither suspended, nor scaled to none, nor over, nor being deleted."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     is_over = any(item.get("type") in ("Complete", "Failed") and item.get("status") == "True" for item in conditions)
-    return not (is_over or job["spec"].get("suspend") or job["metadata"].get("deletionTimestamp"))
+    is_idle = job["spec"].get("suspend") or job["spec"].get("parallelism") == 0  # whatever size it will have one day
+    return not (is_over or is_idle or job["metadata"].get("deletionTimestamp"))
 
 
 def _has_made_pods(job: Mapping[str, Any]) -> bool:
