@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
-from tests.e2e.kubernetes_cluster import fake_node, pod
+from tests.e2e.kubernetes_cluster import fake_node, gang, pod
 from tests.fakes.kubernetes_api import FakeKube
 from tests.fakes.oracle import Oracle, OracleServer
 
@@ -189,6 +189,24 @@ class KubernetesConformance(AdapterConformance):
         for client in world.clients:
             await client.close()
         await server.stop()
+
+    async def test_what_cannot_be_read_holds_up_nothing_else(
+        self, world: KubernetesWorld, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        kube = world.host.kube
+        notes = {names.MODEL: "\ud800"}  # half a character, which no message can hold
+        alone = kube.add_pod(pod("alone", annotations=notes))
+        kube.bind("/api/v1/namespaces/default/pods/alone", "n1", alone["metadata"])
+        for document in gang("odd", 2, gpus=1, annotations=notes, scheduler=self.scheduler):
+            kube.add_pod(document)
+        key = await world.host.submit(2, 8)
+        for _ in range(3):
+            await world.step()
+        assert await world.host.where(key) == world.decided_nodes(key) == ["n3", "n4"]
+        odd = [kube.pods[f"/api/v1/namespaces/default/pods/odd-{index}"] for index in range(2)]
+        assert all(document["spec"].get("nodeName") for document in odd)  # left to its scheduler, which has placed it
+        said = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+        assert len(said) == len(set(said)) == 2
 
 
 class TestExtender(KubernetesConformance):

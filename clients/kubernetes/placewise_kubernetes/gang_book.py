@@ -6,12 +6,15 @@ It puts each pod into its gang, notices when a gang has started, and knows which
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes import names
 from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, Source, single
-from placewise_kubernetes.gangs import Gang, native_job, stage_of
+from placewise_kubernetes.gangs import UNREADABLE, Gang, native_job, stage_of
 from placewise_kubernetes.objects import Pod
+
+log = logging.getLogger(__name__)
 
 UID_LENGTH = 8
 # So many gangs named after their Job are remembered: when all pods of one have failed, the Job makes another.
@@ -32,6 +35,7 @@ class GangBook:
         self._by_pod: dict[str, Gang] = {}
         self._dirty: dict[str, Gang] = {}
         self._named: dict[str, None] = {}
+        self._unreadable: list[Gang] = []
 
     def gang_of(self, pod_uid: str) -> Gang | None:
         """The gang a pod was put into."""
@@ -154,10 +158,26 @@ class GangBook:
                 stage = Stage.RELEASED  # it cannot be decided any more, until more of it is there
             if stage is not None:
                 gang.is_told = True
-                jobs.append(native_job(gang, stage, self.rules))
+                jobs.append(self._native(gang, stage))
             if stage is Stage.ENDED and not any(uid in self._by_pod for uid in gang.pods):
                 self.remove(gang)
         return jobs
+
+    def take_unreadable(self) -> list[Gang]:
+        """Gangs that `news` could make no job of, since the last call."""
+        taken, self._unreadable = self._unreadable, []
+        return taken
+
+    def _native(self, gang: Gang, stage: Stage) -> NativeJob:
+        """One gang that cannot be understood must not hide all the others."""
+        try:
+            return native_job(gang, stage, self.rules)
+        except UNREADABLE:
+            log.exception("gang %s cannot be read and is left to its scheduler", gang.key)
+            gang.is_unreadable = True
+            self._unreadable.append(gang)
+            is_over = stage in (Stage.RUNNING, Stage.ENDED)
+            return native_job(gang, stage if is_over else Stage.RELEASED, self.rules)
 
     def has_news(self) -> bool:
         return bool(self._dirty)

@@ -26,6 +26,9 @@ from placewise_kubernetes.gang import (
 )
 from placewise_kubernetes.objects import Pod
 
+# What building a job raises where pods say what no message can hold.
+UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration)
+
 
 @dataclass(slots=True, eq=False)
 class Gang:
@@ -36,6 +39,7 @@ class Gang:
     was last told. `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are being made.
     `asked` is what a pod of each role was asked about with, as far as that is known; `is_even`: none that asks for more
     has come since the decision. `is_told`: the loop knows of it. `cut_to` is what was there when the rest was given up.
+    `is_unreadable`: what its pods say makes no job; its scheduler places it.
     `woken` are the pods that were shown to their scheduler again after the decision; `being_bound` those whose Binding
     is under way.
     """
@@ -59,6 +63,7 @@ class Gang:
     may_be_early: bool = True
     is_even: bool = True
     is_told: bool = False
+    is_unreadable: bool = False
     asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
     cut_to: dict[str, int] | None = None
     job: Job | None = None
@@ -149,6 +154,7 @@ class Gang:
             known = present if self.ref.source is Source.VOLCANO else examples
             self.asked = {role: pod.requests for role, pod in known.items()}
             roles = {role: count for role, count in self.roles().items() if role in examples}
+            roles = roles or count_roles(examples.values())  # what is said of it is said of others
             self.job_roles = tuple(roles)
             self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
         return self.job
@@ -262,9 +268,10 @@ def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
     pods = list(gang.pods.values())
     end, reason = _end_of(pods) if stage is Stage.ENDED else (None, "")
     starts = [pod.started_s for pod in pods if pod.started_s]
+    is_built = (pods or gang.templates) and not gang.is_unreadable
     return NativeJob(
         key=gang.key,
-        job=gang.build(rules) if pods or gang.templates else (gang.job or Job(id=gang.key)),
+        job=gang.build(rules) if is_built else (gang.job or Job(id=gang.key)),
         stage=stage,
         placement=gang.placement(),
         start_time_s=max(starts, default=0.0),

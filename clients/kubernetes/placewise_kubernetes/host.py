@@ -18,7 +18,7 @@ from placewise_kubernetes import names
 from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.fit import first_fit, have_room
 from placewise_kubernetes.gang import GangRules, Source
-from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.gangs import UNREADABLE, Gang
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import read_group
 from placewise_kubernetes.jobs import JobMirror
@@ -111,7 +111,11 @@ class KubernetesHost:
             if gang.plan is not None and not gang.is_own:
                 self._wake(gang)
         await self._bind_late()
-        return HostState(self.pods.news(full=full), self.nodes.take(full=full), is_complete=full)
+        jobs = self.pods.news(full=full)
+        for gang in self.pods.book.take_unreadable():
+            if _needs_nodes(gang):
+                self.let_go(gang)
+        return HostState(jobs, self.nodes.take(full=full), is_complete=full)
 
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
         """See NativeScheduler."""
@@ -119,8 +123,8 @@ class KubernetesHost:
         if gang is None or gang.is_released or not _needs_nodes(gang):
             return Applied.GONE
         if gang.plan is None:
-            if list(gang.build(self.rules).groups) != list(job.job.groups):
-                return Applied.REFUSED  # a pod has come meanwhile that asks for more
+            if not _asks_for(gang, job, self.rules):
+                return Applied.REFUSED
             gang.decide(placement)
         if gang.is_own:
             return await self._bind_gang(gang)
@@ -391,6 +395,14 @@ class KubernetesHost:
 def _needs_nodes(gang: Gang) -> bool:
     """Whether the gang has yet to start: pods of it wait, or are still to be made."""
     return not gang.has_started and bool(gang.live() or gang.templates)
+
+
+def _asks_for(gang: Gang, job: NativeJob, rules: GangRules) -> bool:
+    """Whether the gang is still what was asked about: a pod may have come meanwhile that asks for more."""
+    try:
+        return list(gang.build(rules).groups) == list(job.job.groups)
+    except UNREADABLE:
+        return False  # the next look says so, and lets it go
 
 
 def _planned_targets(gang: Gang) -> list[Target]:

@@ -12,7 +12,7 @@ from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
 from placewise_kubernetes.gang_book import UID_LENGTH, GangBook
-from placewise_kubernetes.gangs import Gang, planned_gpus
+from placewise_kubernetes.gangs import UNREADABLE, Gang, planned_gpus
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.nodes import NodeReader, tellable
 from placewise_kubernetes.objects import Pod, parse_pod
@@ -89,7 +89,7 @@ class PodMirror:
         self.book = GangBook(rules)
         self.others: dict[str, Pod] = {}
         self._other_news: dict[str, Pod] = {}
-        self._foreign_jobs: dict[str, tuple[Pod, NativeJob]] = {}
+        self._foreign_jobs: dict[str, tuple[Pod, NativeJob | None]] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._node_of: dict[str, str] = {}
 
@@ -130,7 +130,8 @@ class PodMirror:
         for gang in self.book.active.values():
             if gang.plan is not None:
                 self._gpus.hold(gang.key, gang.plan.assignments)
-        return [*(self._indexed(job) for job in gangs), *(self._foreign(pod) for pod in others.values())]
+        foreign = (self._foreign(pod) for pod in others.values())
+        return [*(self._indexed(job) for job in gangs), *(job for job in foreign if job is not None)]
 
     def used(self, nodes: Iterable[str]) -> dict[str, dict[str, float]]:
         """Requests of the pods on each of these nodes that have not ended, by resource name.
@@ -197,15 +198,19 @@ class PodMirror:
             return gang.plan is None
         return (pod is None or pod.is_over) and any(gang.plan is None for gang in self.book.active.values())
 
-    def _foreign(self, pod: Pod) -> NativeJob:
-        """A pod that Placewise does not decide for: what it uses has to be known all the same.
+    def _foreign(self, pod: Pod) -> NativeJob | None:
+        """A pod that Placewise does not decide for: what it uses has to be known all the same. None: not to be read.
 
         Kept while the pod stays as it is: a complete look at a large cluster must not hold up the scheduler.
         """
         known = self._foreign_jobs.get(pod.uid)
         if known is not None and known[0] is pod:
             return known[1]
-        job = self._indexed(self._foreign_job(pod))
+        try:
+            job = self._indexed(self._foreign_job(pod))
+        except UNREADABLE:
+            log.exception("pod %s cannot be read and is passed over", pod.path)
+            job = None
         if pod.uid in self.others:
             self._foreign_jobs[pod.uid] = (pod, job)
         return job
