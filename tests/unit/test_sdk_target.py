@@ -41,6 +41,11 @@ def test_a_token_is_asked_for_at_every_call() -> None:
     assert target.metadata() == (("authorization", "Bearer second"),)
 
 
+def test_a_token_is_sent_without_the_line_break_of_its_file() -> None:
+    for token in ("secret\n", lambda: "secret\r\n"):
+        assert Target(("127.0.0.1:1",), token=token).metadata() == (("authorization", "Bearer secret"),)
+
+
 def test_half_a_client_certificate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="key"):
         Tls(chain=tmp_path / "chain.pem").credentials()
@@ -61,6 +66,8 @@ def test_channels_balance_and_keep_alive() -> None:
         ("http://host:8080/path", "host:port"),
         ("http://http://host:8080", "host:port"),
         ("http://host:8080,", "no address"),
+        ("http://unix:/run/pw.sock", "say unix:/run/pw.sock,"),
+        ("https://unix:/run/pw.sock", "say unix:/run/pw.sock,"),
         ("http://a:1,https://b:1", "one kind"),
         ("http://a:1,b:1", "one kind"),
         ("a:1,https://b:1", "one kind"),

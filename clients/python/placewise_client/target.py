@@ -89,6 +89,8 @@ class Target:
         for address in self.hosts():
             if not address.startswith("unix:"):
                 _split(address)
+            elif self.is_http:
+                raise TargetError(f"a socket is reached by gRPC alone: say {address}, without http:// or https://")
         if self.keepalive_s < MIN_KEEPALIVE_S:
             raise TargetError(
                 f"keepalive_s of {self.keepalive_s:g}: the service allows one ping in 5 s, use 10 or more"
@@ -162,7 +164,7 @@ class Target:
         if self.token is None:
             return ()
         token = self.token if isinstance(self.token, str) else self.token()
-        return (("authorization", f"Bearer {token}"),)
+        return (("authorization", f"Bearer {token.strip()}"),)  # as read from a file, which ends with a line break
 
 
 def _scheme(address: str) -> str:
