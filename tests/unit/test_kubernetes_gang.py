@@ -208,7 +208,8 @@ def test_bound_pods_keep_their_nodes_when_a_gang_is_decided_late() -> None:
 
 def test_a_pod_of_a_role_that_its_gang_does_not_name_is_told_all_the_same() -> None:
     book = GangBook(RULES)
-    book.put(make_pod("p", role="chief", gang="worker=1", node="n1"))
+    book.put(make_pod("p", gang="worker=1"))
+    book.put(make_pod("p", role="chief", gang="worker=1", node="n1"))  # labelled otherwise in between
     (job,) = book.news(full=False)
     assert job.stage is Stage.RUNNING
     assert [group.count for group in job.job.groups] == [1]
