@@ -43,6 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "listen": {"clientCertificates": True, "clusterIP": "10.0.0.53"},
     },
     "plain, behind a network policy": {
+        "service": {"tokenSecret": "token", "allowPlaintextToken": True},
         "listen": {"tlsSecret": "", "insecure": True},
         "networkPolicy": {
             "enabled": True,
@@ -89,6 +90,7 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
     (config,) = [document for document in rendered(variant, scratch) if document["kind"] == "ConfigMap"]
     parsed = parse_config(yaml.safe_load(config["data"]["config.yaml"]))
     assert parsed.cluster == "default"
+    assert parsed.service.allow_plaintext_token == variant.startswith("plain")
     if variant == "more configuration":
         assert (parsed.fail_open_s, parsed.settings.admit_policy, parsed.tolerated_taints) == (0.05, "qos", ("team",))
 

@@ -24,6 +24,7 @@ def test_check_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("cluster: prod\nlisten: {host: 0.0.0.0}", "certificate_path"),
         ("cluster: prod\nservice: {targets: []}", "address"),
         ("cluster: prod\nservice: {targets: [placewise]}", "placewise"),
+        ("cluster: prod\nservice: {targets: ['http://pw:8080'], token_path: token}", "allow_plaintext_token"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(
@@ -33,6 +34,13 @@ def test_a_bad_file_is_refused_in_one_line(
     path.write_text(text)
     assert main(["--config", str(path), "--check"]) == CANNOT_START
     assert says in capsys.readouterr().err
+
+
+def test_a_token_goes_without_tls_where_it_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    service = "{targets: ['http://pw:8080'], token_path: token, allow_plaintext_token: true}"
+    path.write_text(f"cluster: prod\nservice: {service}\n")
+    assert main(["--config", str(path), "--check"]) == 0
 
 
 def test_outside_a_cluster_a_kubeconfig_is_asked_for(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from placewise_client import TargetError
 from placewise_slurm import config
 from placewise_slurm.hooks import SCRIPTS, write_hooks
 from placewise_slurm.main import EXIT_CONFIG, EXIT_UNREACHABLE, main
@@ -55,6 +56,14 @@ def test_the_example_is_valid_and_names_every_setting() -> None:
 def test_bad_configurations_name_the_key(raw: dict[str, Any], named: str) -> None:
     with pytest.raises(config.ConfigError, match=named):
         config.parse(raw)
+
+
+def test_a_token_goes_to_another_machine_without_tls_where_it_is_said() -> None:
+    service: dict[str, Any] = {"address": "http://pw:8080", "token_file": "/etc/placewise/token"}
+    with pytest.raises(TargetError, match="allow_plaintext_token"):
+        config.parse({"adapter": {"cluster": "c"}, "service": service}).service.target().check()
+    raw = {"adapter": {"cluster": "c"}, "service": service | {"allow_plaintext_token": True}}
+    config.parse(raw).service.target().check()
 
 
 def test_a_second_bridge_on_the_host_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

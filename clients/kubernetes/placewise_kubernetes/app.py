@@ -44,7 +44,7 @@ def service_target(config: ServiceConfig) -> Target:
         chain, key = config.certificate_path, config.key_path
         tls = Tls(Path(config.ca_path), Path(chain) if chain else None, Path(key) if key else None)
     token = (lambda: Path(config.token_path).read_text().strip()) if config.token_path else None
-    return Target(config.targets, tls, token)
+    return Target(config.targets, tls, token, config.allow_plaintext_token)
 
 
 @asynccontextmanager

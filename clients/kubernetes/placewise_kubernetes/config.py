@@ -33,6 +33,8 @@ class ServiceConfig:
     """CA of the service; empty means no TLS."""
     certificate_path: str = ""
     key_path: str = ""
+    allow_plaintext_token: bool = False
+    """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

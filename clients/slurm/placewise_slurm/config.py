@@ -29,6 +29,8 @@ class ServiceConfig:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    allow_plaintext_token: bool = False
+    """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
 
     def target(self) -> Target:
         paths = (Path(name) if name else None for name in (self.ca_file, self.cert_file, self.key_file))
@@ -38,6 +40,7 @@ class ServiceConfig:
             addresses=tuple(self.address.split(",")),
             tls=Tls(root, chain, key) if root or chain else None,
             token=(lambda: token_path.read_text().strip()) if token_path else None,
+            allow_plaintext_token=self.allow_plaintext_token,
         )
 
 
