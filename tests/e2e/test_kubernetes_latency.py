@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import statistics
 
 import pytest
@@ -27,6 +28,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
 __all__ = ["placewise", "plane", "watched"]
 
+# How the adapter asks the service: "http", as shipped, or "grpc".
+CARRIER = os.environ.get("PLACEWISE_TEST_CARRIER", "http")
 ROUNDS = 12
 GANGS_PER_ROUND = 4
 PODS_PER_GANG = 4
@@ -53,7 +56,8 @@ async def test_added_latency_per_pod(
 ) -> None:
     plane = adapter.plane
     settings = {"ask_admission": asks != "Place"}
-    adapter.start(placewise.http_target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
+    target = placewise.target if CARRIER == "grpc" else placewise.http_target
+    adapter.start(target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
     await adapter.ready()
     figures: dict[str, list[float]] = {way: [] for way in WAYS}
     of_gangs: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -69,7 +73,7 @@ async def test_added_latency_per_pod(
     decisions = adapter.metric("placewise_adapter_decide_seconds_count")
     adapter.stop()
     others = {"decide_mean_ms": round(decided_ms / decisions, 2), "stolen_pct": round(stolen_pct(before), 1)}
-    others |= {"cpu_requests": are_kept()}
+    others |= {"carrier": CARRIER, "cpu_requests": are_kept()}
     print(json.dumps({"asks": asks} | _summary(figures) | _last_pods(of_gangs) | others))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 
