@@ -393,6 +393,17 @@ async def test_a_connection_carries_one_call_after_another() -> None:
             await reader.readexactly(int(length))
 
 
+async def test_a_connection_ends_with_a_refusal_by_who_is_shutting_down() -> None:
+    """Or it would lead to him as long as he is there, past those that could answer."""
+    async with listening(await engine_with_node()) as (desk, reader, writer):
+        await desk.drain(1.0)
+        writer.write(raw(question()))
+        async with asyncio.timeout(5.0):
+            answer = await reader.read()  # up to its end
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"this process is shutting down" in answer
+
+
 async def test_a_caller_who_goes_within_his_message_is_no_defect_of_ours() -> None:
     engine = await engine_with_node()
     with structlog.testing.capture_logs() as logs:

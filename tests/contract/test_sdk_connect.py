@@ -194,6 +194,44 @@ async def test_a_replica_that_says_nothing_costs_one_call() -> None:
             writer.close()
 
 
+async def test_one_that_goes_on_saying_nothing_is_asked_ever_more_rarely() -> None:
+    stuck: list[asyncio.StreamWriter] = []
+    now_s = 0.0
+    async with (
+        await asyncio.start_server(lambda _, writer: stuck.append(writer), "127.0.0.1", 0) as silent,
+        oracles(1) as servers,
+    ):
+        addresses = (servers[0].target, f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
+        transport = ConnectTransport(Target(addresses), clock=lambda: now_s)
+        place = transport.unary(Rpcs.place)
+        late_at_s = []
+        for now_s in (float(second) for second in range(60)):
+            for _ in addresses:  # each in its turn
+                try:
+                    await place(question(), 0.2)
+                except DeadlineExceededError:
+                    late_at_s.append(now_s)
+        assert late_at_s == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 47.0]
+        await transport.close()
+        for writer in stuck:
+            writer.close()
+
+
+async def test_one_that_is_shutting_down_is_left_out() -> None:
+    async with oracles(2) as servers:
+        servers[1].oracle.fail_always = StateUnavailableError("shutting down")
+        transport = ConnectTransport(Target([server.target for server in servers]), clock=lambda: 0.0)
+        place = transport.unary(Rpcs.place)
+        refused = 0
+        for _ in range(6):
+            try:
+                await place(question(), 10.0)
+            except StateUnavailableError:
+                refused += 1
+        assert (refused, counts(servers)) == (1, [5, 1])
+        await transport.close()
+
+
 async def test_a_connection_that_breaks_is_tried_again_by_the_retry_alone() -> None:
     """What has been sent may have been carried out: without a retry the caller is told."""
 

@@ -144,6 +144,30 @@ async def test_one_that_was_idle_for_long_is_not_used() -> None:
         await until(lambda: server.ended == 1)
 
 
+async def test_those_of_a_busy_time_are_not_kept_for_ever() -> None:
+    now_s = 0.0
+    async with pool_at(server := Server(echo), idle_s=30.0, clock=lambda: now_s) as pool:
+        await asyncio.gather(*(ask(pool) for _ in range(3)))
+        assert len(server.connections) == 3
+        now_s = 20.0
+        await ask(pool)
+        now_s = 40.0
+        await ask(pool)
+        await until(lambda: server.ended == 2)
+        assert len(server.connections) == 3
+
+
+async def test_closing_does_not_fail_where_the_other_side_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(_: Writer) -> None:
+        raise TimeoutError("SSL shutdown timed out")
+
+    async with pool_at(Server(echo)) as pool:
+        await asyncio.gather(ask(pool), ask(pool))
+        monkeypatch.setattr(asyncio.StreamWriter, "wait_closed", silent)
+        await pool.close()
+        monkeypatch.undo()
+
+
 async def test_requests_at_once_have_connections_of_their_own() -> None:
     at_work = 0
 

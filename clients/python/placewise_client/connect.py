@@ -33,7 +33,10 @@ from placewise_client.status import StatusDetails, read_details
 from placewise_client.target import Target, TargetError
 from placewise_client.transport import Invoke, Requests
 
-_AWAY_S = 1.0
+_AWAY_S, _LONGEST_AWAY_S = 1.0, 16.0
+# The service closes a connection that was idle for 75 s.
+_MOST_IDLE_S = 60.0
+_UNAVAILABLE = 503
 _PROTO = "application/proto"
 _CODES = {code.name.lower(): code for code in grpc.StatusCode} | {"canceled": grpc.StatusCode.CANCELLED}
 # What a proxy before the service may answer by itself, without the protocol's words.
@@ -53,6 +56,7 @@ _CODES_BY_STATUS = {
 class _Replica:
     pool: HttpPool
     away_until_s: float = float("-inf")
+    silent_in_a_row: int = 0
 
 
 class ConnectTransport:
@@ -64,7 +68,8 @@ class ConnectTransport:
         self._target = target
         self._clock = clock
         self._replicas = [
-            _Replica(HttpPool(address, tls, name, idle_s=target.keepalive_s)) for address in target.hosts()
+            _Replica(HttpPool(address, tls, name, idle_s=min(target.keepalive_s, _MOST_IDLE_S)))
+            for address in target.hosts()
         ]
         self._turn = 0
 
@@ -103,7 +108,8 @@ class ConnectTransport:
     async def _exchange(self, path: str, headers: dict[str, str], body: bytes) -> HttpAnswer:
         """Asks the replica whose turn it is; where nothing could be sent, the next.
 
-        One that was given up waiting for is left out for a moment, too: a machine that is off says nothing.
+        One that is shutting down is left out for a moment, too. So is one that was given up waiting for, each time for
+        longer: a machine that is off says nothing, and to ask whether it is back costs a call.
         """
         refusal: NotConnectedError | None = None
         for replica in self._in_turn():
@@ -113,10 +119,13 @@ class ConnectTransport:
                 replica.away_until_s = self._clock() + _AWAY_S
                 refusal = error
             except asyncio.CancelledError:
-                replica.away_until_s = self._clock() + _AWAY_S
+                away_s = min(_LONGEST_AWAY_S, _AWAY_S * 2.0**replica.silent_in_a_row)
+                replica.away_until_s, replica.silent_in_a_row = self._clock() + away_s, replica.silent_in_a_row + 1
                 raise
             else:
-                replica.away_until_s = float("-inf")
+                is_away = answer.status == _UNAVAILABLE
+                replica.away_until_s = self._clock() + _AWAY_S if is_away else float("-inf")
+                replica.silent_in_a_row = 0
                 return answer
         raise refusal or NotConnectedError("no address")
 

@@ -105,7 +105,7 @@ class HttpPool:
         while self._idle:
             connection = self._idle.pop()
             connection.close()
-            with suppress(ConnectionError, ssl.SSLError):
+            with suppress(OSError):  # also of TLS, and where the other side says nothing to the end of it
                 await connection.writer.wait_closed()
 
     @property
@@ -115,10 +115,12 @@ class HttpPool:
 
     def _kept(self) -> _Connection | None:
         """An idle connection on which nothing has happened since, the one used last."""
+        now_s = self.clock()
+        while self._idle and now_s - self._idle[0].idle_since_s > self.idle_s:
+            self._idle.pop(0).close()  # those that were needed at a busy time, too
         while self._idle:
             connection = self._idle.pop()
-            is_old = self.clock() - connection.idle_since_s > self.idle_s
-            if not is_old and not connection.writer.is_closing() and _is_quiet(connection.reader):
+            if not connection.writer.is_closing() and _is_quiet(connection.reader):
                 return connection
             connection.close()
         return None

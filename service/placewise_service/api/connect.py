@@ -61,7 +61,10 @@ class ConnectFace:
             failure = error
         except Exception as error:
             failure = unforeseen(error, rpc.name)
-        return Response(connect_error(failure), failure.http_status, problem_headers(failure), JSON)
+        headers = problem_headers(failure)
+        if self._desk.is_draining:  # the next connection may reach a process that stays
+            headers["Connection"] = "close"
+        return Response(connect_error(failure), failure.http_status, headers, JSON)
 
     async def _answer(self, rpc: Rpc, request: Request, content_type: str) -> bytes:
         refuse_foreign_pages(request, self._is_local)
