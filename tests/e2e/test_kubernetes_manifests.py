@@ -14,6 +14,7 @@ from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port
 from tests.e2e.kubernetes_fixtures import MANIFESTS, plane
 from tests.e2e.kubernetes_scenario import REPOSITORY, AdapterProcess
 
+from placewise_kubernetes.app import service_target
 from placewise_kubernetes.config import parse_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(300)]
@@ -41,6 +42,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "tokenSecret": "token",
         },
         "listen": {"clientCertificates": True, "clusterIP": "10.0.0.53"},
+    },
+    "values of a release before HTTP": {
+        "service": {
+            "targets": ["placewise.placewise.svc:50051"],
+            "tlsSecret": "service-tls",
+            "tokenSecret": "token",
+            "allowPlaintextToken": None,
+        },
     },
     "plain, behind a network policy": {
         "service": {"tokenSecret": "token", "allowPlaintextToken": True},
@@ -91,6 +100,7 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
     parsed = parse_config(yaml.safe_load(config["data"]["config.yaml"]))
     assert parsed.cluster == "default"
     assert parsed.service.allow_plaintext_token == variant.startswith("plain")
+    service_target(parsed.service).check()
     if variant == "more configuration":
         assert (parsed.fail_open_s, parsed.settings.admit_policy, parsed.tolerated_taints) == (0.05, "qos", ("team",))
 
