@@ -85,7 +85,6 @@ def _weigh(group: Path, milli_cpu: int) -> None:
 def _remove(parent: Path) -> None:
     with suppress(OSError):
         (parent.parent / "cgroup.procs").write_text(str(os.getpid()))
-        for group in parent.iterdir():
-            if group.is_dir():
-                group.rmdir()
-        parent.rmdir()
+    for group in (*parent.glob("*/"), parent):
+        with suppress(OSError):  # a process that outlives us keeps its own
+            group.rmdir()
