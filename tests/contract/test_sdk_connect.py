@@ -208,7 +208,7 @@ async def test_one_that_goes_on_saying_nothing_is_asked_ever_more_rarely() -> No
         for now_s in (float(second) for second in range(60)):
             for _ in addresses:  # each in its turn
                 try:
-                    await place(question(), 0.2)
+                    await place(question(), 0.5)
                 except DeadlineExceededError:
                     late_at_s.append(now_s)
         assert late_at_s == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 47.0]
@@ -392,6 +392,14 @@ async def test_no_http_at_all_is_unavailable() -> None:
         async with AsyncClient(address) as client:
             with pytest.raises(StateUnavailableError):
                 await client.list_clusters(LIST, retry=None)
+
+
+@pytest.mark.parametrize("carrier", ["http://", ""])
+async def test_a_token_that_cannot_be_read_just_now_is_an_error_of_the_call(carrier: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    async with AsyncClient(Target((f"{carrier}127.0.0.1:1",), token=token.read_text)) as client:
+        with pytest.raises(StateUnavailableError, match="No such file"):
+            await client.place(question(), retry=None)
 
 
 async def test_streams_are_for_grpc() -> None:

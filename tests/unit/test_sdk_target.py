@@ -122,3 +122,15 @@ async def test_a_client_is_not_built_for_what_is_refused() -> None:
     for address in ("http://", "http://a:1,b:1"):
         with pytest.raises(TargetError):
             AsyncClient(address)
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+def test_certificates_that_cannot_be_read_are_named(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(TargetError, match=r"ca\.pem"):
+        Tls(root=path).context()
+    if text is None:
+        with pytest.raises(TargetError, match=r"ca\.pem"):
+            Tls(root=path).credentials()

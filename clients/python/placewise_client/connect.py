@@ -82,9 +82,9 @@ class ConnectTransport:
                 "Connect-Protocol-Version": "1",
                 "Connect-Timeout-Ms": str(max(1, round(min(timeout_s * 1e3, 1e10 - 1.0)))),
             }
-            headers.update(self._target.metadata())
             body = request.SerializeToString()
             try:
+                headers.update(self._target.metadata())  # a token's file may be missing while it is rotated
                 async with asyncio.timeout(timeout_s):
                     answer = await self._exchange(rpc.path, headers, body)
             except TimeoutError:

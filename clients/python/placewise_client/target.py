@@ -34,7 +34,7 @@ class Tls:
     chain: Path | None = None
     key: Path | None = None
     server_name: str = ""
-    """Name the server's certificate must carry, where it is not the host of the first address."""
+    """Name the server's certificate must carry, where it is not the host of its address (over gRPC: of the first)."""
 
     def check(self) -> None:
         """Raises TargetError for half a certificate."""
@@ -44,15 +44,22 @@ class Tls:
     def credentials(self) -> grpc.ChannelCredentials:
         """For gRPC. Raises TargetError."""
         self.check()
-        root, key, chain = (path.read_bytes() if path else None for path in (self.root, self.key, self.chain))
+        try:
+            root, key, chain = (path.read_bytes() if path else None for path in (self.root, self.key, self.chain))
+        except OSError as error:
+            raise TargetError(f"a certificate cannot be read: {error}") from error
         return grpc.ssl_channel_credentials(root, key, chain)
 
     def context(self) -> ssl.SSLContext:
         """For HTTP. Raises TargetError."""
         self.check()
-        context = ssl.create_default_context(cafile=self.root)
-        if self.chain is not None:
-            context.load_cert_chain(self.chain, self.key)
+        try:
+            context = ssl.create_default_context(cafile=self.root)
+            if self.chain is not None:
+                context.load_cert_chain(self.chain, self.key)
+        except OSError as error:  # what ssl raises is one, too, and names no file
+            names = ", ".join(str(path) for path in (self.root, self.chain, self.key) if path)
+            raise TargetError(f"a certificate cannot be read ({names}): {error}") from error
         return context
 
 

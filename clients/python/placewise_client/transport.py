@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
-from placewise_client.errors import FailedCall, error_from_call
+from placewise_client.errors import FailedCall, StateUnavailableError, error_from_call
 from placewise_client.rpcs import STREAM_PLACE_PATH, Req, Res, Rpc
 from placewise_client.target import Target
 
@@ -52,6 +52,8 @@ class GrpcTransport:
                 return cast(Res, await call(request, timeout=timeout_s, metadata=self._target.metadata()))
             except grpc.aio.AioRpcError as cause:
                 raise error_from_call(cast(FailedCall, cause)) from cause
+            except OSError as cause:  # a token's file may be missing while it is rotated
+                raise StateUnavailableError(f"{rpc.path}: {cause}") from cause
 
         return invoke
 
