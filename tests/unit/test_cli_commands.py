@@ -135,6 +135,7 @@ async def test_bad_usage_is_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert await call("whatif") == 2
     assert await call("no-such-command") == 2
     assert await call("cluster", "list", "--target", "nonsense") == 2
+    assert await call("cluster", "list", "--target", "http://127.0.0.1:8080") == 2
 
 
 async def test_replay_compares_policies_and_leaves_a_plot(

@@ -203,3 +203,15 @@ def test_the_submit_hook(tmp_path: Path, job: str, priority: int | None, is_hear
         assert printed == ["0", "placewise:held", "submit"]
     else:
         assert printed == ["nil", "nil", "submit"]
+
+
+@pytest.mark.parametrize("address", ["https://127.0.0.1:1", "127.0.0.1:1"])
+@pytest.mark.parametrize(("command", "code"), [("run", EXIT_CONFIG), ("check", EXIT_UNREACHABLE)])
+def test_a_certificate_that_is_not_there_is_named(
+    command: str, code: int, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "slurm.toml"
+    service = f'[service]\naddress = "{address}"\nca_file = "{tmp_path}/ca.pem"\n'
+    path.write_text(f'[adapter]\ncluster = "c"\n{service}[hooks]\nlisten_port = 0\nshares_dir = ""\n')
+    assert main(["--config", str(path), command]) == code
+    assert f"{tmp_path}/ca.pem" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from placewise_client.adapter.metrics import AdapterMetrics, serve_metrics
 from placewise_client.adapter.process import settle_garbage_collector, take_short_turns
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import NotFoundError, PlacewiseError
+from placewise_client.target import TargetError
 from placewise_slurm.config import BridgeConfig, load
 from placewise_slurm.hooks import write_hooks
 from placewise_slurm.http import JsonHttp, TransportError
@@ -104,7 +105,11 @@ async def check(config: BridgeConfig) -> list[str]:
         problems.append(f"slurmrestd: {error}")
     finally:
         await rest.http.close()
-    async with AsyncClient(config.service.target()) as client:
+    try:
+        connected = AsyncClient(config.service.target())
+    except TargetError as error:
+        return [*problems, f"placewise: {error}"]
+    async with connected as client:
         try:
             request = GetClusterRequest(cluster=config.adapter.cluster)
             cluster = await client.get_cluster(request, timeout_s=2.0, retry=None)
@@ -159,6 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_signal(config))
+    except TargetError as error:
+        print(f"placewise-slurm: {error}", file=sys.stderr)
+        return EXIT_CONFIG
     except OSError as error:  # a port is taken: most likely by another bridge
         print(f"placewise-slurm: {error}", file=sys.stderr)
         return EXIT_UNREACHABLE

@@ -42,8 +42,12 @@ def target_of(target: str, token: str = "", tls_ca: Path | None = None) -> Targe
 
 @contextmanager
 def connect(target: str, token: str = "", tls_ca: Path | None = None, timeout_s: float = 10.0) -> Iterator[Client]:
-    """A blocking client, closed at the end."""
-    with Client(target_of(target, token, tls_ca), timeout_s=timeout_s) as client:
+    """A blocking client, closed at the end. Raises CommandError for a target that it cannot use."""
+    try:
+        client = Client(target_of(target, token, tls_ca), timeout_s=timeout_s)
+    except TargetError as error:
+        raise CommandError(str(error), Exit.USAGE) from None
+    with client:
         yield client
 
 
