@@ -76,9 +76,9 @@ local function has_plain_features(job_desc)
   return job_desc.features == nil or string.find(job_desc.features, "^[%w_.:&-]*$") ~= nil
 end
 
--- Arrays share one record until they start. Where a job may run is Slurm's to say where its user names nodes, excludes some,
--- wants them alone or reserved, or gives a choice of partitions. A job that is begun later, or held by its user, does not wait for us; nor does one that
--- waits for another: Slurm does not look at dependencies of a job that is held.
+-- Arrays share one record until they start. Where a job may run is Slurm's to say where its user names nodes, excludes
+-- some, wants them alone or reserved, or gives a choice of partitions. A job that is begun later, or held by its user,
+-- does not wait for us; nor does one that waits for another: Slurm does not look at dependencies of a job that is held.
 local function can_be_placed(job_desc)
   return job_desc.array_inx == nil
     and job_desc.req_nodes == nil
