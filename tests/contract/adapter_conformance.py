@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 from tests.fakes.oracle import Oracle, OracleServer
+from tests.fakes.oracle_http import OracleHttpServer
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node
 from placewise_client import AsyncClient, RetryPolicy, StateUnavailableError
@@ -25,6 +26,8 @@ _RECONNECT = RetryPolicy(attempts=100, longest_delay_s=0.1)
 SETTINGS = AdapterSettings(
     cluster="conformance", release_after_s=5.0, start_timeout_s=20.0, retry_s=1.0, decide_budget_s=10.0
 )
+
+Server = OracleServer | OracleHttpServer
 
 
 class Host(Protocol):
@@ -62,7 +65,7 @@ class Clock:
 class World:
     """Host, service, clock and the adapter between them."""
 
-    def __init__(self, host: Host, server: OracleServer, clock: Clock) -> None:
+    def __init__(self, host: Host, server: Server, clock: Clock) -> None:
         self.host = host
         self.server = server
         self.clock = clock
@@ -113,15 +116,23 @@ class AdapterConformance:
         raise NotImplementedError
 
     @pytest.fixture
-    async def world(self, host: Host) -> AsyncIterator[World]:
-        clock = Clock()
-        server = await OracleServer(Oracle(now=clock)).start()
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture(params=[OracleServer, OracleHttpServer])
+    async def server(self, request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Server]:
+        """The service, however it is asked."""
+        server = await request.param(Oracle(now=clock)).start()
+        yield server
+        await server.stop()
+
+    @pytest.fixture
+    async def world(self, host: Host, server: Server, clock: Clock) -> AsyncIterator[World]:
         world = World(host, server, clock)
         await host.add_nodes(4, 8)
         yield world
         for client in world.clients:
             await client.close()
-        await server.stop()
 
     # --- placing ------------------------------------------------------------------------------------------------------
 

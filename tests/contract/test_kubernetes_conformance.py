@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
+from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, Clock, Server, World
 from tests.e2e.kubernetes_cluster import fake_node, gang, pod
 from tests.fakes.kubernetes_api import FakeKube
-from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import Resources, TaskGroup
@@ -180,15 +179,12 @@ class KubernetesConformance(AdapterConformance):
         await host.native.writer.drain()
 
     @pytest.fixture
-    async def world(self, host: KubernetesScheduler) -> AsyncIterator[KubernetesWorld]:
-        clock = Clock()
-        server = await OracleServer(Oracle(now=clock)).start()
+    async def world(self, host: KubernetesScheduler, server: Server, clock: Clock) -> AsyncIterator[KubernetesWorld]:
         world = KubernetesWorld(host, server, clock)
         await host.add_nodes(4, 8)
         yield world
         for client in world.clients:
             await client.close()
-        await server.stop()
 
     async def test_what_cannot_be_read_holds_up_nothing_else(
         self, world: KubernetesWorld, caplog: pytest.LogCaptureFixture

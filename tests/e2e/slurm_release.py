@@ -21,7 +21,6 @@ OLD_REST = "v0.0.38"
 PACKAGES = (
     "slurmctld,slurmd,slurmrestd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-jwt-plugin,lua-socket,lua5.4,procps"
 )
-MIRROR = "http://deb.debian.org/debian"
 # What the tree shares with the machine: devices, processes, and the folder that the tests write below.
 SHARED = ("dev", "proc", "tmp")
 
@@ -83,7 +82,7 @@ def main(suite: str, folder: str) -> None:
     root = Path(folder)
     if not (root / "usr").exists():
         include = f"--include={PACKAGES}"
-        subprocess.run(["debootstrap", "--variant=minbase", include, suite, folder, MIRROR], check=True)
+        subprocess.run(["debootstrap", "--variant=minbase", include, suite, folder], check=True)
     for name in SHARED:
         if not os.path.ismount(root / name):
             kind = ["-t", "proc", "proc"] if name == "proc" else ["--bind", f"/{name}"]

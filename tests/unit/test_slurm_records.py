@@ -14,10 +14,11 @@ from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import End, Stage
 from placewise_slurm.records import SlurmJob
 from placewise_slurm.shares import divisible_task
-from placewise_slurm.translate import SiteNames, stage, to_job, to_native, to_node
+from placewise_slurm.translate import SiteNames, is_elastic, stage, to_job, to_native, to_node
 from placewise_slurm.versions import VERSIONS, Update
 
 CASES = Path(__file__).parents[1] / "cases" / "slurm"
+STRUCTURED = ("v0.0.40", "v0.0.41", "v0.0.42")
 HELD = SlurmJob(
     7, "PENDING", is_held=True, partition="main", admin_comment="placewise:held", tres_per_node="gres:gpu:2", cpus=4
 )
@@ -27,29 +28,51 @@ def payload(version: str) -> dict[str, Any]:
     return json.loads((CASES / f"{version}.json").read_text())
 
 
-@pytest.mark.parametrize("version", list(VERSIONS))
-def test_the_same_jobs_are_read_from_every_version(version: str) -> None:
-    recorded = [VERSIONS["v0.0.38"].job(raw) for raw in payload("v0.0.38")["jobs"]]
-    read = [VERSIONS[version].job(raw) for raw in payload(version)["jobs"]]
-    same = [dataclasses.replace(job, tres_per_node=job.tres_per_node.replace("gres/", "gres:")) for job in read[:3]]
-    assert same == recorded
-    assert [stage(job) for job in same] == [Stage.WAITING, Stage.RUNNING, Stage.ENDED]
-    assert all(job.state == "COMPLETING" for job in read[3:])
+def test_jobs_of_22_05() -> None:
+    jobs = [VERSIONS["v0.0.38"].job(raw) for raw in payload("v0.0.38")["jobs"]]
+    assert [stage(job) for job in jobs] == [Stage.WAITING, Stage.RUNNING, Stage.ENDED]
+
+
+@pytest.mark.parametrize("version", STRUCTURED)
+def test_jobs_of_24_11_as_each_of_its_versions_sends_them(version: str) -> None:
+    """The first three are of the same kinds as those of 22.05, and mean the same."""
+    older = [VERSIONS["v0.0.38"].job(raw) for raw in payload("v0.0.38")["jobs"]]
+    held, running, ended, ending, by_task = (VERSIONS[version].job(raw) for raw in payload(version)["jobs"])
+    assert [stage(job) for job in (held, running, ended)] == [stage(job) for job in older]
+    for job, before in zip((held, running, ended), older, strict=True):
+        assert job.comment == before.comment
+        assert job.gres_detail == before.gres_detail
+        assert (bool(job.start_time_s), bool(job.end_time_s)) == (bool(before.start_time_s), bool(before.end_time_s))
+        assert to_job(job, SiteNames()).groups == to_job(before, SiteNames()).groups
+    assert held.admin_comment == "placewise:held"
+    assert held.tres_per_task == "cpu=2"  # which are no GPUs
+    assert (ending.state, stage(ending)) == ("COMPLETING", Stage.RUNNING)
+    (group,) = to_job(by_task, SiteNames()).groups
+    assert (by_task.tasks, by_task.max_nodes, group.demand.gpus) == (4, 2, 4)
+    assert set(group.node_selector) == {"partition/main", "feature/ib"}
+
+
+@pytest.mark.parametrize("version", STRUCTURED)
+def test_gpus_of_the_whole_job_count_beside_processors_of_a_task(version: str) -> None:
+    job = VERSIONS[version].job({**payload(version)["jobs"][0], "tres_per_node": "", "tres_per_job": "gres/gpu:a100:4"})
+    (group,) = to_job(job, SiteNames()).groups
+    assert (group.count, group.demand.gpus, group.gpu_model) == (2, 2, "a100")
+    assert is_elastic(dataclasses.replace(job, max_nodes=4))
 
 
 @pytest.mark.parametrize("version", list(VERSIONS))
 def test_nodes_of_every_version(version: str) -> None:
-    nodes = [to_node(VERSIONS[version].node(raw), SiteNames()) for raw in payload(version)["nodes"]]
-    assert (nodes[0].id, nodes[0].capacity.gpus, nodes[0].capacity.cpu_cores, nodes[0].state) == (
-        "n1",
-        8,
-        16,
-        Node.READY,
-    )
-    if version in ("v0.0.41", "v0.0.42"):
-        assert nodes[1].state == Node.DRAINING
-        assert {gpu.model for gpu in nodes[1].gpus} == {"a100"}
-        assert nodes[1].labels == {"feature/ib": "true", "feature/a100": "true", "partition/main": "true"}
+    node = to_node(VERSIONS[version].node(payload(version)["nodes"][0]), SiteNames())
+    assert (node.id, node.capacity.gpus, node.capacity.cpu_cores, node.state) == ("n1", 8, 16, Node.READY)
+
+
+@pytest.mark.parametrize("version", STRUCTURED)
+def test_a_drained_node_with_features(version: str) -> None:
+    raw = payload(version)["nodes"][1]
+    node = to_node(VERSIONS[version].node({**raw, "gres": "gpu:a100:8(S:0-1)"}), SiteNames())
+    assert node.state == Node.DRAINING
+    assert {gpu.model for gpu in node.gpus} == {"a100"}
+    assert node.labels == {"feature/ib": "true", "feature/a100": "true", "partition/main": "true"}
 
 
 def test_updates_are_written_as_each_version_wants_them() -> None:
@@ -60,7 +83,7 @@ def test_updates_are_written_as_each_version_wants_them() -> None:
         "nodes": "2-2",
         "gres": "gres:gpu:2",
     }
-    for version in ("v0.0.40", "v0.0.41", "v0.0.42"):
+    for version in STRUCTURED:
         assert VERSIONS[version].update(change) == {
             "hold": False,
             "required_nodes": ["n2", "n3"],

@@ -29,7 +29,7 @@ from placewise_slurm.http import TransportError
 from placewise_slurm.pokes import Hints, PokeListener
 from placewise_slurm.records import SlurmJob
 from placewise_slurm.rest import RefusedError, SlurmRest
-from placewise_slurm.translate import SiteNames, gpus_per_node, key, stage, to_native, to_node
+from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_native, to_node
 from placewise_slurm.versions import Update
 
 log = logging.getLogger(__name__)
@@ -270,7 +270,7 @@ class SlurmScheduler:
         Slurm takes one request for all nodes of a job: exact indices can be asked for where they are the same on every
         node (always so for one node).
         """
-        if job.tres_per_task:
+        if gpus_per_task(job):
             return None
         per_node = {node: _indices(placement, node) for node in placement.nodes}
         indices = next(iter(per_node.values()), ())

@@ -78,9 +78,14 @@ def gpus_per_node(job: SlurmJob) -> int:
     """GPUs of each node. A count for the whole job (`--gpus`), or tasks with GPUs, are split evenly, rounded up."""
     if job.asked_per_node:
         return gres.gpu_count(job.asked_per_node)
-    if job.tres_per_task:
-        return math.ceil(job.tasks / job.min_nodes) * gres.gpu_count(job.tres_per_task)
+    if gpus_per_task(job):
+        return math.ceil(job.tasks / job.min_nodes) * gpus_per_task(job)
     return math.ceil(gres.gpu_count(job.tres_per_job) / job.min_nodes)
+
+
+def gpus_per_task(job: SlurmJob) -> int:
+    """From 23.11 the same field also names the processors of a task (`cpu=2`)."""
+    return gres.gpu_count(job.tres_per_task)
 
 
 def cpus_per_node(job: SlurmJob) -> int:
@@ -91,7 +96,8 @@ def task_group(job: SlurmJob, types: Sequence[str] = ()) -> TaskGroup:
     """The gang: one task per node, with what Slurm gives the job on each node."""
     memory_mib = job.memory_per_node_mib or job.memory_per_cpu_mib * cpus_per_node(job)
     demand = Resources(cpu_cores=cpus_per_node(job), gpus=gpus_per_node(job), memory_gib=memory_mib / 1024)
-    asked = gres.gpu_model(job.asked_per_node or job.tres_per_task or job.tres_per_job)
+    per_task = job.tres_per_task if gpus_per_task(job) else ""
+    asked = gres.gpu_model(job.asked_per_node or per_task or job.tres_per_job)
     model = asked if asked not in types else ""
     return TaskGroup(
         role=TaskGroup.WORKER,
@@ -111,7 +117,7 @@ def _labels_of(job: SlurmJob) -> list[str]:
 
 def is_elastic(job: SlurmJob) -> bool:
     """A node range (`-N1-4`) with GPUs: the service chooses the size, where GPUs do not go with a number of tasks."""
-    return job.max_nodes > job.min_nodes and gpus_per_node(job) > 0 and not job.tres_per_task
+    return job.max_nodes > job.min_nodes and gpus_per_node(job) > 0 and not gpus_per_task(job)
 
 
 def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
