@@ -298,7 +298,7 @@ async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
             await watched.create(pods)
             if number == 16:
                 await (service.start() if fault == "service" else _again(adapter, recorder, options))
-        # Where the scheduler took a decided node for others meanwhile, a gang is decided anew after 30 s, perhaps twice.
+        # Where the scheduler took a decided node meanwhile, the gang is decided anew after 30 s, perhaps twice.
         await watched.until_bound([name for pods in gangs.values() for name in names_of(pods)], limit_s=120)
         used = Counter(watched.node[name] for pods in gangs.values() for name in names_of(pods))
         assert max(used.values()) * 2 <= GPUS_PER_NODE
