@@ -9,7 +9,7 @@ import httpx
 import pytest
 from google.protobuf import json_format
 from tests.fakes.cluster import make_node
-from tests.fakes.faces import SECRET, FakeEngine, faces
+from tests.fakes.faces import ASKED_BY_PAGES, SECRET, FakeEngine, faces
 
 from placewise_core.errors import (
     DeadlineExceededError,
@@ -218,18 +218,7 @@ async def test_the_page_has_no_data_and_no_foreign_script() -> None:
     assert "innerHTML" not in script.text
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"host": "127.0.0.1:8080"}, 200),
-        ({"host": "[::1]:8080"}, 200),
-        ({"host": "evil.example"}, 403),
-        ({"sec-fetch-site": "same-origin"}, 200),
-        ({"sec-fetch-site": "cross-site"}, 403),
-        ({"sec-fetch-site": "same-site"}, 403),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), ASKED_BY_PAGES)
 async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: int) -> None:
     async with faces() as running:
         transport = httpx.ASGITransport(rest_app(running.desk, is_local=True))

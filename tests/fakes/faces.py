@@ -50,6 +50,16 @@ from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 
 DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
+# What a browser sends with a request to this machine, and what that is answered with.
+ASKED_BY_PAGES = (
+    ({}, 200),
+    ({"host": "127.0.0.1:8080"}, 200),
+    ({"host": "[::1]:8080"}, 200),
+    ({"host": "evil.example"}, 403),
+    ({"sec-fetch-site": "same-origin"}, 200),
+    ({"sec-fetch-site": "cross-site"}, 403),
+    ({"sec-fetch-site": "same-site"}, 403),
+)
 SECRET = "redis://user:hunter2@10.0.0.7:6379"
 _ERRORS = {
     error.reason: error
