@@ -5,11 +5,14 @@ BIN := $(VENV)/bin
 STUBS_BIN := .venv-stubs/bin
 INSTALLED := $(VENV)/.installed
 CONTRACT := proto/contract.binpb
+# The release that `make attack` compares with.
+BEFORE ?= 0ce0bd2
 
 .DEFAULT_GOAL := help
 .PHONY: e2e-kubernetes
 .PHONY: e2e-compose bench
 .PHONY: e2e-slurm
+.PHONY: attack attack-quick
 .PHONY: help install run test lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
@@ -90,6 +93,14 @@ bench: install ## Latency, throughput and memory against their budgets, as ratio
 
 fuzz: install ## 20 000 random requests to both faces
 	PLACEWISE_TEST_FUZZ_CASES=20000 $(BIN)/pytest -q tests/e2e/test_fuzz_faces.py
+
+attack: install ## Attack a running service and adapter, the release before and this tree, and write docs/reliability.md
+	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)
+	$(BIN)/python -m tests.attack --before build/before --write docs/reliability.md --json build/attack.json; \
+	  code=$$?; git worktree remove --force build/before; exit $$code
+
+attack-quick: install ## The short attacks against this tree alone, in at most five minutes
+	$(BIN)/python -m tests.attack --quick --limit-s 280
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) .venv-stubs var build dist

@@ -1,0 +1,130 @@
+"""`python -m tests.attack`: runs the attacks of every item file, prints a line each, and writes docs/reliability.md.
+
+    --quick           the short attacks only
+    --before TREE     a source tree (a git worktree) to run the same attacks against first
+    --only WORD       attacks whose file or name contains the word
+    --write FILE      write the report there
+    --json FILE       write every figure there
+    --limit-s S       stop starting attacks after so many seconds; what was not run is named, and is a failure
+
+The exit code is 1 if a promise does not hold, or an attack failed to run against today's tree.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.attack.attack import Attack, CannotRunError, Result
+from tests.attack.report import markdown, shown
+from tests.attack.source import Source
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def main() -> int:
+    arguments = _arguments()
+    began_s = time.monotonic()
+    modules = sorted(path.stem for path in Path(__file__).parent.glob("item_*.py"))
+    titles, chosen = {}, {}
+    for name in modules:
+        module = importlib.import_module(f"tests.attack.{name}")
+        attacks = [a for a in module.ATTACKS if _is_chosen(a, name, arguments)]
+        if attacks:
+            titles[name], chosen[name] = module.TITLE, attacks
+    trees = [Source(ROOT, "now")]
+    if arguments.before:
+        trees.insert(0, Source(Path(arguments.before).resolve(), "before"))
+    results: dict[str, dict[str, list[Result]]] = {tree.name: {} for tree in trees}
+    for name, attacks in chosen.items():
+        for tree in trees:
+            results[tree.name][name] = [_run(attack, tree, began_s, arguments.limit_s) for attack in attacks]
+    if arguments.write:
+        names = {"before": _commit(trees[0].root), "now": _commit(ROOT), "machine": _machine()}
+        Path(arguments.write).write_text(markdown(titles, results["now"], results.get("before", {}), names))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(_plain(results), indent=1))
+    return _verdict([result for of in results["now"].values() for result in of])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.attack")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--before", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--write", default="")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--limit-s", type=float, default=float("inf"))
+    return parser.parse_args()
+
+
+def _is_chosen(attack: Attack, module: str, arguments: argparse.Namespace) -> bool:
+    is_named = not arguments.only or arguments.only in attack.name or arguments.only in module
+    return is_named and (attack.is_quick or not arguments.quick)
+
+
+def _run(attack: Attack, source: Source, suite_began_s: float, limit_s: float) -> Result:
+    if source.name == "before" and attack.needs:
+        return Result(attack, reason=f"no {attack.needs}", is_skipped=True)
+    if time.monotonic() - suite_began_s > limit_s:
+        return _told(source, Result(attack, reason="not run: the time was up"))
+    began_s = time.monotonic()
+    try:
+        figures = attack.measure(source)
+    except CannotRunError as error:
+        return _told(source, Result(attack, reason=str(error), is_skipped=True))
+    except Exception as error:
+        if source.name == "now":
+            traceback.print_exc()
+        reason = f"failed: {type(error).__name__}: {str(error)[:200]}"
+        return _told(source, Result(attack, reason=reason, seconds=time.monotonic() - began_s))
+    return _told(source, Result(attack, figures, seconds=time.monotonic() - began_s))
+
+
+def _told(source: Source, result: Result) -> Result:
+    verdict = "SKIPPED" if result.is_skipped else "held" if result.is_held else "BROKEN"
+    text = shown(result.figures) if result.figures else result.reason
+    print(f"{verdict}: {source.name}: {result.attack.name}: {text} ({result.seconds:.1f} s)", flush=True)
+    return result
+
+
+def _verdict(results: Sequence[Result]) -> int:
+    broken = [result.attack.name for result in results if not result.is_held and not result.is_skipped]
+    skipped = sum(result.is_skipped for result in results)
+    print(f"\n{len(results) - len(broken) - skipped} passed, {len(broken)} failed, {skipped} skipped")
+    for name in broken:
+        print(f"BROKEN: {name}")
+    return 1 if broken else 0
+
+
+def _plain(results: dict[str, dict[str, list[Result]]]) -> object:
+    return {
+        tree: {
+            module: [
+                {"name": r.attack.name, "holds": r.is_held, "figures": dict(r.figures), "reason": r.reason} for r in of
+            ]
+            for module, of in by_module.items()
+        }
+        for tree, by_module in results.items()
+    }
+
+
+def _commit(root: Path) -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
