@@ -23,7 +23,7 @@ from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_core.frozen import frozen
-from placewise_service.api.auth import Authenticator, Open, TokenFile, TokensFileError
+from placewise_service.api.auth import NOBODY, Authenticator, Open, TokenFile, TokensFileError
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rehearsal import rehearse
@@ -210,7 +210,7 @@ async def _prepared(
 
 async def _prepare(desk: Desk, preparation: Preparation) -> None:
     rpc = RPCS[preparation.rpc]
-    await desk.call(rpc, desk.parse(rpc, preparation.request), None, math.inf)
+    await desk.call(rpc, desk.parse(rpc, preparation.request), NOBODY, math.inf)
     log.info("prepared", rpc=preparation.rpc)
 
 

@@ -12,6 +12,7 @@ from placewise.v1.cluster_pb2 import Node, ReportNodesRequest
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_core.errors import DeadlineExceededError
+from placewise_service.api.auth import NOBODY
 from placewise_service.api.rpcs import RPCS
 from placewise_service.settings import LimitSettings
 
@@ -87,4 +88,4 @@ async def test_no_call_is_begun_after_its_deadline(name: str) -> None:
     async with running_engine() as engine, faces(engine) as running:  # type: ignore[arg-type]
         request = RPCS[name].request()
         with pytest.raises(DeadlineExceededError):
-            await running.desk.call(RPCS[name], request, None, running.desk.clock.monotonic_s() - 0.001)
+            await running.desk.call(RPCS[name], request, NOBODY, running.desk.clock.monotonic_s() - 0.001)

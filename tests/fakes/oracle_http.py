@@ -12,8 +12,8 @@ from tests.fakes.oracle import Oracle
 from placewise_client import PlacewiseError
 from placewise_core import errors
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Open
-from placewise_service.api.desk import Desk
+from placewise_service.api.auth import Credentials, Open
+from placewise_service.api.desk import Call, Desk
 from placewise_service.api.rest_server import RestFace
 from placewise_service.api.rpcs import Rpc
 from placewise_service.settings import LimitSettings, ServerSettings
@@ -29,16 +29,24 @@ class OracleDesk(Desk):
         engine: Any = None
         super().__init__(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
         self.needs_token = True  # so that tokens come through to where they are noted
-        self._oracle = oracle
+        self.oracle = oracle
 
-    async def call(
-        self, rpc: Rpc, request: Message, token: str | None, deadline_s: float, trace: Mapping[str, str] | None = None
-    ) -> Message:
-        """As `Desk.call`."""
-        name = re.sub("(?<!^)(?=[A-Z])", "_", rpc.name).lower()
+    def enter(
+        self, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None = None
+    ) -> Call:
+        """As `Desk.enter`."""
+        return _OracleCall(self, rpc, credentials, deadline_s, trace)
+
+
+class _OracleCall(Call):
+    async def answer(self, message: Any) -> Message:
+        desk = self.desk
+        assert isinstance(desk, OracleDesk)
+        name = re.sub("(?<!^)(?=[A-Z])", "_", self.rpc.name).lower()
+        token = self.credentials.token
         metadata = {} if token is None else {"authorization": f"Bearer {token}"}
         try:
-            return await self._oracle.answer(name, request, metadata)  # type: ignore[no-any-return]
+            return await desk.oracle.answer(name, message, metadata)  # type: ignore[no-any-return]
         except PlacewiseError as error:
             raise _served(error) from None
 

@@ -18,7 +18,16 @@ from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
-from placewise_service.api.auth import ANYONE, Open, Principal, Scope, TokenFile, TokensFileError, create_token
+from placewise_service.api.auth import (
+    ANYONE,
+    Credentials,
+    Open,
+    Principal,
+    Scope,
+    TokenFile,
+    TokensFileError,
+    create_token,
+)
 from placewise_service.api.routes import ROUTES
 from placewise_service.api.rpcs import RPCS, Reach, Rpc
 
@@ -33,7 +42,7 @@ def test_a_token_is_stored_as_its_hash_and_shown_once(tmp_path: Path) -> None:
     assert len(token) > 40
     assert token not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    principal = TokenFile(path, ManualClock()).authenticate(token)
+    principal = TokenFile(path, ManualClock()).authenticate(Credentials(token))
     assert principal == Principal("slurm", frozenset({Scope.DECIDE, Scope.REPORT}), frozenset({"prod"}))
 
 
@@ -48,7 +57,7 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 def test_no_token_and_a_wrong_one_are_refused(tmp_path: Path, token: str | None) -> None:
     create_token(tmp_path / "t", "a", [Scope.READ])
     with pytest.raises(UnauthenticatedError):
-        TokenFile(tmp_path / "t", ManualClock()).authenticate(token)
+        TokenFile(tmp_path / "t", ManualClock()).authenticate(Credentials(token))
 
 
 def test_a_token_expires(tmp_path: Path) -> None:
@@ -56,10 +65,10 @@ def test_a_token_expires(tmp_path: Path) -> None:
     end = datetime.datetime.fromtimestamp(1_000_060.0, datetime.UTC)
     token = create_token(tmp_path / "t", "a", [Scope.READ], expire_time=end)
     tokens = TokenFile(tmp_path / "t", clock)
-    assert tokens.authenticate(token).name == "a"
+    assert tokens.authenticate(Credentials(token)).name == "a"
     clock.advance(60.0)
     with pytest.raises(UnauthenticatedError):
-        tokens.authenticate(token)
+        tokens.authenticate(Credentials(token))
 
 
 def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_good(tmp_path: Path) -> None:
@@ -68,19 +77,19 @@ def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_good(tmp_path: P
     tokens = TokenFile(path, clock)
     second = create_token(path, "second", [Scope.READ])
     with pytest.raises(UnauthenticatedError):
-        tokens.authenticate(second)
+        tokens.authenticate(Credentials(second))
     clock.advance(2.0)
-    assert tokens.authenticate(second).name == "second"
+    assert tokens.authenticate(Credentials(second)).name == "second"
     path.write_text("tokens: [{name: third}]")
     clock.advance(2.0)
-    assert tokens.authenticate(first).name == "first"
+    assert tokens.authenticate(Credentials(first)).name == "first"
     path.unlink()
     clock.advance(2.0)
-    assert tokens.authenticate(first).name == "first"
+    assert tokens.authenticate(Credentials(first)).name == "first"
     path.write_text("tokens: []")
     clock.advance(2.0)
     with pytest.raises(UnauthenticatedError):
-        tokens.authenticate(first)
+        tokens.authenticate(Credentials(first))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,7 @@ def test_a_token_of_one_cluster_has_no_right_over_all() -> None:
     for cluster in ("b", None):
         with pytest.raises(PermissionDeniedError):
             principal.require(Scope.READ, cluster)
-    assert Open().authenticate(None) is ANYONE
+    assert Open().authenticate(Credentials()) is ANYONE
 
 
 async def test_both_faces_demand_tokens(tmp_path: Path) -> None:

@@ -46,6 +46,27 @@ class Scope(enum.StrEnum):
     ADMIN = "admin"
 
 
+class Method(enum.StrEnum):
+    """How a caller was recognised."""
+
+    TOKEN = "token"  # noqa: S105 - a word
+    CERTIFICATE = "certificate"
+    OPEN = "open"  # nobody was asked
+
+
+@frozen
+class Credentials:
+    """All that a call shows of its caller, before a word of its message is read. `subjects` are the names in the
+    certificate that the peer has proven to hold; `peer` is the peer's address as text."""
+
+    token: str | None = None
+    subjects: tuple[str, ...] = ()
+    peer: str = ""
+
+
+NOBODY = Credentials()
+
+
 @frozen
 class Principal:
     """Who calls. `clusters` None means every cluster."""
@@ -53,6 +74,7 @@ class Principal:
     name: str
     scopes: frozenset[Scope]
     clusters: frozenset[str] | None = None
+    method: Method = Method.TOKEN
 
     def require(self, scope: Scope, cluster: str | None) -> None:
         """Raises PermissionDeniedError. `cluster` None asks for a right that no single cluster gives."""
@@ -75,13 +97,13 @@ def _lacks(scope: Scope) -> PermissionDeniedError:
     return PermissionDeniedError(f"needs the scope {scope!s}", {"scope": str(scope)})
 
 
-ANYONE = Principal("anyone", frozenset(Scope))
+ANYONE = Principal("anyone", frozenset(Scope), method=Method.OPEN)
 
 
 class Authenticator(Protocol):
-    """Turns a bearer token (None: no token) into a principal, or raises UnauthenticatedError."""
+    """Turns what a caller shows into a principal, or raises UnauthenticatedError."""
 
-    def authenticate(self, token: str | None) -> Principal: ...
+    def authenticate(self, credentials: Credentials) -> Principal: ...
 
 
 def bearer_token(header: str) -> str:
@@ -93,7 +115,7 @@ def bearer_token(header: str) -> str:
 class Open:
     """No tokens: on loopback, behind client certificates, or by explicit choice everyone may do everything."""
 
-    def authenticate(self, token: str | None) -> Principal:
+    def authenticate(self, credentials: Credentials) -> Principal:
         return ANYONE
 
 
@@ -129,8 +151,9 @@ class TokenFile:
         self._entries = _load(path)
         self._checked_s = clock.monotonic_s()
 
-    def authenticate(self, token: str | None) -> Principal:
+    def authenticate(self, credentials: Credentials) -> Principal:
         self._reload_if_changed()
+        token = credentials.token
         if not token:
             raise UnauthenticatedError("a bearer token is needed")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

@@ -17,14 +17,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
-from placewise_service.api.auth import bearer_token
 from placewise_service.api.bodies import read_body
+from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.json_codec import parsed, rendered
 from placewise_service.api.pages import refuse_foreign_pages
 from placewise_service.api.rpcs import RPCS, Rpc
 from placewise_service.api.statuses import connect_error, problem_headers
-from placewise_service.telemetry import TRACE_HEADERS
 
 PROTO, JSON = "application/proto", "application/json"
 _VERSION = "1"
@@ -67,17 +66,18 @@ class ConnectFace:
         return Response(connect_error(failure), failure.http_status, headers, JSON)
 
     async def _answer(self, rpc: Rpc, request: Request, content_type: str) -> bytes:
-        refuse_foreign_pages(request, self._is_local)
         _check_headers(request.headers)
-        timeout_s = _timeout_s(request.headers)
-        deadline_s = self._desk.clock.monotonic_s() + timeout_s
+        desk, timeout_s = self._desk, _timeout_s(request.headers)
+        deadline_s = desk.clock.monotonic_s() + timeout_s
+        caller, trace = of_request(desk, request), trace_of(desk, request.headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
-                message = await self._message(rpc, request, content_type)
-                answer = await self._desk.call(rpc, message, self._token(request), deadline_s, self._trace(request))
+                with desk.enter(rpc, caller, deadline_s, trace) as call:
+                    refuse_foreign_pages(request, self._is_local)
+                    answer = await call.answer(await self._message(rpc, request, content_type))
+                    return answer.SerializeToString() if content_type == PROTO else await rendered(answer)
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
-        return answer.SerializeToString() if content_type == PROTO else await rendered(answer)
 
     async def _message(self, rpc: Rpc, request: Request, content_type: str) -> Message:
         body = await read_body(self._desk, request)
@@ -86,15 +86,6 @@ class ConnectFace:
         message = rpc.request()
         await parsed(body, message)
         return message
-
-    def _token(self, request: Request) -> str | None:
-        header = request.headers.get("authorization") if self._desk.needs_token else None
-        return None if header is None else bearer_token(header)
-
-    def _trace(self, request: Request) -> dict[str, str] | None:
-        if not self._desk.telemetry.is_tracing:
-            return None
-        return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
 
 
 def _content_type(headers: Headers) -> str:

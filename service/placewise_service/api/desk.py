@@ -1,10 +1,14 @@
 """The one way in for both faces: credentials, overload, the call, its errors and its metrics. Knows no transport.
 
+A call comes in two steps. `with desk.enter(…) as call` settles what the headers tell: the number in flight,
+credentials, scope, deadline. Only then is the message read; `call.answer(message)` authorises its cluster and answers.
+
 Whatever a handler raises leaves here as a PlacewiseError whose text may be shown: anything unforeseen is logged under
 an incident id and becomes INTERNAL "internal error".
 """
 
 import asyncio
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +25,7 @@ from placewise_core.errors import (
     StateUnavailableError,
 )
 from placewise_core.validate import Limits
-from placewise_service.api.auth import Authenticator, Open, Principal
+from placewise_service.api.auth import Authenticator, Credentials, Open, Principal
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import Office, Reach, Rpc
 from placewise_service.settings import LimitSettings
@@ -48,7 +52,7 @@ class Desk:
         self.telemetry = telemetry
         self._authenticator = authenticator
         self.needs_token = not isinstance(authenticator, Open)
-        self._office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
+        self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -60,48 +64,34 @@ class Desk:
         """True while questions are welcome."""
         return self.engine.is_ready and not self.is_preparing and not self.is_draining
 
-    def authenticate(self, token: str | None) -> Principal:
+    def authenticate(self, credentials: Credentials) -> Principal:
         """Raises UnauthenticatedError."""
-        return self._authenticator.authenticate(token)
+        return self._authenticator.authenticate(credentials)
 
-    async def call(
-        self,
-        rpc: Rpc,
-        request: Message,
-        token: str | None,
-        deadline_s: float,
-        trace: Mapping[str, str] | None = None,
-    ) -> Message:
-        """Answers one request. Raises PlacewiseError, and nothing else but cancellation.
+    def enter(
+        self, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None = None
+    ) -> "Call":
+        """A call, by its headers alone: `with` admits or refuses it, before any of its body is read.
 
         `deadline_s` is a reading of Clock.monotonic_s; `trace` is what the caller sent of TRACE_HEADERS, None where
         nobody records traces.
         """
-        started_s = self.clock.monotonic_s()
-        code = "OK"
-        self._in_flight += 1
-        self.telemetry.afterwards.add(self._show_in_flight)
+        return Call(self, rpc, credentials, deadline_s, trace)
+
+    async def call(self, rpc: Rpc, message: Message, credentials: Credentials, deadline_s: float) -> Message:
+        """Answers one message that is there already. Raises PlacewiseError, and nothing else but cancellation."""
+        with self.enter(rpc, credentials, deadline_s) as call:
+            return await call.answer(message)
+
+    def check_stream(self, rpc: Rpc, credentials: Credentials) -> None:
+        """Refuses whoever may not ask one question of a stream: each is a call of its own. Raises PlacewiseError."""
+        call = self.enter(rpc, credentials, math.inf)
         try:
-            self._admit(rpc, started_s, deadline_s)
-            principal = self._authenticator.authenticate(token)
-            _authorise(principal, rpc, request)
-            if trace is None:  # nobody records it
-                return await rpc.handle(self._office, request, principal, deadline_s)
-            with self.telemetry.span(rpc.name, trace):
-                return await rpc.handle(self._office, request, principal, deadline_s)
+            _admit_scope(self._authenticator.authenticate(credentials), rpc)
         except PlacewiseError as error:
-            code = error.reason
+            call.reason = error.reason
+            self._finished(call)
             raise
-        except asyncio.CancelledError:
-            code = "CANCELLED"
-            raise
-        except Exception as error:
-            code = "INTERNAL"
-            raise unforeseen(error, rpc.name) from None
-        finally:
-            self._leave()
-            seconds = self.clock.monotonic_s() - started_s
-            self.telemetry.afterwards.add(self._count, rpc.name, code, seconds)
 
     def parse(self, rpc: Rpc, raw: bytes) -> Message:
         """The request in its binary form. Raises InvalidRequestError."""
@@ -126,21 +116,32 @@ class Desk:
             return False
         return True
 
-    def _admit(self, rpc: Rpc, now_s: float, deadline_s: float) -> None:
+    def _admit(self, call: "Call") -> Principal:
+        """Settles all that the headers can tell. Raises PlacewiseError."""
+        self._in_flight += 1
+        self.telemetry.afterwards.add(self._show_in_flight)
         if self._in_flight == 1:
             self._idle.clear()
         if self._in_flight > self.limits.in_flight:
-            self.telemetry.shed(rpc.name)
+            self.telemetry.shed(call.rpc.name)
             raise OverloadedError(f"more than {self.limits.in_flight} requests are in flight")
         if self.is_draining:
             raise StateUnavailableError("this process is shutting down")
-        if now_s >= deadline_s:
+        if call.start_s >= call.deadline_s:
             raise DeadlineExceededError("the deadline had passed when the request was read")
+        principal = self._authenticator.authenticate(call.credentials)
+        _admit_scope(principal, call.rpc)
+        return principal
 
-    def _leave(self) -> None:
+    def _leave(self, call: "Call") -> None:
         self._in_flight -= 1
         if self._in_flight == 0:
             self._idle.set()
+        self._finished(call)
+
+    def _finished(self, call: "Call") -> None:
+        """The one place where a call ends, however it ends: answered, refused, failed or left by its caller."""
+        self.telemetry.afterwards.add(self._count, call.rpc.name, call.reason, self.clock.monotonic_s() - call.start_s)
 
     def _count(self, rpc: str, code: str, seconds: float) -> None:
         self.telemetry.rpc(rpc, code, seconds)
@@ -155,6 +156,76 @@ class Desk:
         return self._in_flight
 
 
+class Call:
+    """One call, from its headers to its end. What is known of it grows: `principal` once it is admitted, `cluster`
+    once that is authorised, `message` once it is read. `reason` is "OK" or the reason of the error that ended it."""
+
+    __slots__ = ("cluster", "credentials", "deadline_s", "desk", "message", "principal", "reason", "rpc", "start_s",
+                 "trace")  # fmt: skip
+
+    def __init__(
+        self, desk: Desk, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None
+    ) -> None:
+        self.desk = desk
+        self.rpc = rpc
+        self.credentials = credentials
+        self.deadline_s = deadline_s
+        self.trace = trace
+        self.start_s = desk.clock.monotonic_s()
+        self.principal: Principal | None = None
+        self.cluster: str | None = None
+        self.message: Any = None
+        self.reason = "OK"
+
+    @property
+    def request_id(self) -> str:
+        """Of the message; "" where it has none or was not read."""
+        return getattr(self.message, "request_id", "")
+
+    def __enter__(self) -> "Call":
+        try:
+            self.principal = self.desk._admit(self)
+        except Exception as error:
+            failure = self._failure(error)
+            self.desk._leave(self)
+            raise failure from None
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        failure = error
+        if isinstance(error, Exception):
+            failure = self._failure(error)
+        elif error is not None:
+            self.reason = "CANCELLED"
+        self.desk._leave(self)
+        if failure is not error and failure is not None:
+            raise failure from None
+
+    def authorise(self, cluster: str) -> None:
+        """Raises PermissionDeniedError; what no single cluster gives was settled at the door."""
+        assert self.principal is not None
+        self.cluster = cluster
+        if self.rpc.reach is Reach.CLUSTER:
+            self.principal.require(self.rpc.scope, cluster)
+
+    async def answer(self, message: Any) -> Message:
+        """Raises PlacewiseError; whatever else is raised leaves the `with` as one."""
+        self.message = message
+        rpc, desk = self.rpc, self.desk
+        if rpc.reach is Reach.CLUSTER:
+            self.authorise(message.cluster)
+        assert self.principal is not None
+        if self.trace is None:  # nobody records it
+            return await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+        with desk.telemetry.span(rpc.name, self.trace):
+            return await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+
+    def _failure(self, error: Exception) -> PlacewiseError:
+        failure = error if isinstance(error, PlacewiseError) else unforeseen(error, self.rpc.name)
+        self.reason = failure.reason
+        return failure
+
+
 def unforeseen(error: Exception, where: str) -> PlacewiseError:
     """What the caller sees of an error nobody thought of: an incident id, under which the log has the rest."""
     incident = uuid.uuid4().hex
@@ -162,10 +233,9 @@ def unforeseen(error: Exception, where: str) -> PlacewiseError:
     return PlacewiseError("internal error", {"incident": incident})
 
 
-def _authorise(principal: Principal, rpc: Rpc, request: Any) -> None:
-    if rpc.reach is Reach.CLUSTER:
-        principal.require(rpc.scope, request.cluster)
-    elif rpc.reach is Reach.ALL:
+def _admit_scope(principal: Principal, rpc: Rpc) -> None:
+    """Raises PermissionDeniedError; where a cluster is reached, the scope on it is asked for once its name is known."""
+    if rpc.reach is Reach.ALL:
         principal.require(rpc.scope, None)
     else:
         principal.require_scope(rpc.scope)

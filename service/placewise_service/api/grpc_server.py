@@ -13,13 +13,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from placewise.v1 import decision_pb2
-from placewise_core.errors import PlacewiseError, StateUnavailableError
-from placewise_service.api.auth import bearer_token
+from placewise_core.errors import InvalidRequestError, PlacewiseError, StateUnavailableError
+from placewise_service.api.auth import Credentials
+from placewise_service.api.callers import of_context, trace_of_context
 from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.statuses import shown, status_metadata, stream_error
 from placewise_service.settings import ServerSettings
-from placewise_service.telemetry import TRACE_HEADERS
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
@@ -77,7 +77,7 @@ class GrpcFace:
     def _add_services(self, has_reflection: bool) -> None:
         handlers: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         for rpc in RPCS.values():
-            handlers.setdefault(rpc.service, {})[rpc.name] = grpc.unary_unary_rpc_method_handler(self._unary(rpc))
+            handlers.setdefault(rpc.service, {})[rpc.name] = grpc.stream_unary_rpc_method_handler(self._unary(rpc))
         handlers[STREAM_PLACE.service][STREAM_PLACE.name] = grpc.stream_stream_rpc_method_handler(self._stream_place)
         self._server.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(f"placewise.v1.{name}", of) for name, of in handlers.items())
@@ -87,15 +87,16 @@ class GrpcFace:
             names = (*_services(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
 
-    def _unary(self, rpc: Rpc) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    def _unary(self, rpc: Rpc) -> Callable[[Any, Context], Awaitable[bytes]]:
+        """Served as a stream of one message: gRPC reads that of a unary call before its handler knows who asks."""
         desk = self._desk
 
-        async def answer(raw: bytes, context: Context) -> bytes:
+        async def answer(requests: Any, context: Context) -> bytes:
             try:
-                request = desk.parse(rpc, raw)
-                token, trace = self._token(context), self._trace(context)
-                response = await desk.call(rpc, request, token, self._deadline_s(context), trace)
-                return response.SerializeToString()
+                caller, trace = of_context(desk, context), trace_of_context(desk, context)
+                with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
+                    response = await call.answer(desk.parse(rpc, await _message(context)))
+                    return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
             except Exception as error:
@@ -103,22 +104,6 @@ class GrpcFace:
             return await _abort(context, failure)
 
         return answer
-
-    def _token(self, context: Context) -> str | None:
-        """The bearer token of the call's metadata, where anybody asks for one."""
-        if not self._desk.needs_token:
-            return None
-        for key, value in context.invocation_metadata() or ():
-            if key == "authorization":
-                return bearer_token(value if isinstance(value, str) else "")
-        return None
-
-    def _trace(self, context: Context) -> dict[str, str] | None:
-        """The caller's trace, where anybody records it."""
-        if not self._desk.telemetry.is_tracing:
-            return None
-        sent = context.invocation_metadata() or ()
-        return {key: value for key, value in sent if key in TRACE_HEADERS and isinstance(value, str)}
 
     def _deadline_s(self, context: Context) -> float:
         left_s = context.time_remaining()
@@ -128,13 +113,13 @@ class GrpcFace:
         """Questions are worked on side by side, `stream_pipeline` of them at most; answers go out in their order."""
         slots = asyncio.Semaphore(self._desk.limits.stream_pipeline)
         answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
-        token = self._token(context)
+        caller = of_context(self._desk, context)
         try:
-            self._desk.authenticate(token)
+            self._desk.check_stream(STREAM_PLACE, caller)
         except PlacewiseError as error:
             await _abort(context, error)
         async with asyncio.TaskGroup() as work:
-            reader = work.create_task(self._read(requests, context, token, slots, answers, work))
+            reader = work.create_task(self._read(requests, context, caller, slots, answers, work))
             self._streams.add(reader)
             reader.add_done_callback(self._streams.discard)
             while (task := await answers.get()) is not None:
@@ -147,7 +132,7 @@ class GrpcFace:
         self,
         requests: Any,
         context: Context,
-        token: str | None,
+        caller: Credentials,
         slots: asyncio.Semaphore,
         answers: "asyncio.Queue[asyncio.Task[bytes] | None]",
         work: asyncio.TaskGroup,
@@ -155,21 +140,24 @@ class GrpcFace:
         try:
             await slots.acquire()
             async for raw in requests:
-                answer = self._stream_answer(raw, token, self._deadline_s(context), self._trace(context))
+                answer = self._stream_answer(
+                    raw, caller, self._deadline_s(context), trace_of_context(self._desk, context)
+                )
                 answers.put_nowait(work.create_task(answer))
                 await slots.acquire()
         finally:
             answers.put_nowait(None)
 
     async def _stream_answer(
-        self, raw: bytes, token: str | None, deadline_s: float, trace: dict[str, str] | None
+        self, raw: bytes, caller: Credentials, deadline_s: float, trace: dict[str, str] | None
     ) -> bytes:
-        request_id = ""
+        desk, request_id = self._desk, ""
         try:
-            request: Any = self._desk.parse(STREAM_PLACE, raw)
+            request: Any = desk.parse(STREAM_PLACE, raw)
             request_id = request.request_id
-            response = await self._desk.call(STREAM_PLACE, request, token, deadline_s, trace)
-            return response.SerializeToString()
+            with desk.enter(STREAM_PLACE, caller, deadline_s, trace) as call:
+                response = await call.answer(request)
+                return response.SerializeToString()
         except PlacewiseError as error:
             failure = error
         except Exception as error:
@@ -180,6 +168,14 @@ class GrpcFace:
 
 def _services() -> Sequence[str]:
     return sorted({f"placewise.v1.{rpc.service}" for rpc in RPCS.values()})
+
+
+async def _message(context: Context) -> bytes:
+    """The one message of a unary call. Raises InvalidRequestError where there is none."""
+    raw = await context.read()
+    if isinstance(raw, bytes):
+        return raw
+    raise InvalidRequestError("the call ended without a message")
 
 
 async def _abort(context: Context, error: PlacewiseError) -> NoReturn:

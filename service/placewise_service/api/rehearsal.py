@@ -13,7 +13,7 @@ import structlog
 
 from placewise_core.clock import Clock
 from placewise_service.api import examples
-from placewise_service.api.auth import Open
+from placewise_service.api.auth import NOBODY, Open
 from placewise_service.api.desk import Desk
 from placewise_service.api.json_codec import parsed, rendered
 from placewise_service.api.ports import DecisionEngine
@@ -51,5 +51,5 @@ async def _ask(desk: Desk, name: str, question: dict[str, Any]) -> None:
     rpc = RPCS[name]
     request = rpc.request()
     await parsed(json.dumps({**question, "cluster": _CLUSTER}).encode(), request)
-    answer = await desk.call(rpc, desk.parse(rpc, request.SerializeToString()), None, math.inf)
+    answer = await desk.call(rpc, desk.parse(rpc, request.SerializeToString()), NOBODY, math.inf)
     await rendered(rpc.response.FromString(answer.SerializeToString()))

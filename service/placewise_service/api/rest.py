@@ -12,15 +12,16 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
-from placewise_service.api.auth import Scope, bearer_token
+from placewise_service.api.auth import Scope
 from placewise_service.api.bodies import read_body
+from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.json_codec import parsed, rendered, set_from_text
 from placewise_service.api.openapi import document
 from placewise_service.api.pages import refuse_foreign_pages
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
-from placewise_service.telemetry import METRICS_CONTENT_TYPE, TRACE_HEADERS
+from placewise_service.telemetry import METRICS_CONTENT_TYPE
 
 TIMEOUT_HEADER = "placewise-timeout-ms"
 _MAX_TIMEOUT_MS = 3_600_000.0
@@ -50,16 +51,21 @@ def rest_app(desk: Desk, is_local: bool = False) -> FastAPI:
 
 def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        refuse_foreign_pages(request, is_local)
+        if route.body:
+            _check_content_type(request)
         timeout_s = _timeout_s(request)
         deadline_s = desk.clock.monotonic_s() + timeout_s
+        caller, trace = of_request(desk, request), trace_of(desk, request.headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
-                message = await _message(desk, route, request)
-                answer = await desk.call(route.rpc, message, _token(request), deadline_s, _trace(desk, request))
+                with desk.enter(route.rpc, caller, deadline_s, trace) as call:
+                    refuse_foreign_pages(request, is_local)
+                    if "cluster" in request.path_params:
+                        call.authorise(request.path_params["cluster"])
+                    content = await rendered(await call.answer(await _message(desk, route, request)))
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
-        return Response(await rendered(answer), media_type="application/json")
+        return Response(content, media_type="application/json")
 
     return endpoint
 
@@ -67,7 +73,6 @@ def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
 async def _message(desk: Desk, route: Route, request: Request) -> Any:
     message: Any = route.rpc.request()
     if route.body:
-        _check_content_type(request)
         body = await read_body(desk, request)
         if route.body == "*":
             await parsed(body, message)
@@ -118,18 +123,6 @@ def _timeout_s(request: Request) -> float:
     return timeout_ms / 1000.0
 
 
-def _token(request: Request) -> str | None:
-    header = request.headers.get("authorization")
-    return None if header is None else bearer_token(header)
-
-
-def _trace(desk: Desk, request: Request) -> dict[str, str] | None:
-    """The caller's trace, where anybody records it."""
-    if not desk.telemetry.is_tracing:
-        return None
-    return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
-
-
 def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
     """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
 
@@ -141,7 +134,7 @@ def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
 
     async def metrics(request: Request) -> Response:
         refuse_foreign_pages(request, is_local)
-        desk.authenticate(_token(request)).require(Scope.READ, None)
+        desk.authenticate(of_request(desk, request)).require(Scope.READ, None)
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()

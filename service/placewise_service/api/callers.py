@@ -1,0 +1,48 @@
+"""What a call shows of its caller, as each transport carries it: credentials, and the trace it belongs to."""
+
+from collections.abc import Mapping
+
+import grpc
+from starlette.requests import Request
+
+from placewise_service.api.auth import NOBODY, Credentials, bearer_token
+from placewise_service.api.desk import Desk
+from placewise_service.telemetry import TRACE_HEADERS
+
+
+def of_request(desk: Desk, request: Request) -> Credentials:
+    """What an HTTP request shows; nothing where nobody asks."""
+    if not desk.needs_token:
+        return NOBODY
+    header = request.headers.get("authorization")
+    peer = request.client
+    return Credentials(
+        token=None if header is None else bearer_token(header),
+        peer="" if peer is None else f"{peer.host}:{peer.port}",
+    )
+
+
+def of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:
+    """What a gRPC call shows; nothing where nobody asks."""
+    if not desk.needs_token:
+        return NOBODY
+    peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return Credentials(bearer_token(value if isinstance(value, str) else ""), peer=peer)
+    return Credentials(peer=peer)
+
+
+def trace_of(desk: Desk, headers: Mapping[str, str]) -> dict[str, str] | None:
+    """The caller's trace, where anybody records it."""
+    if not desk.telemetry.is_tracing:
+        return None
+    return {name: headers[name] for name in TRACE_HEADERS if name in headers}
+
+
+def trace_of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") -> dict[str, str] | None:
+    """As `trace_of`."""
+    if not desk.telemetry.is_tracing:
+        return None
+    sent = context.invocation_metadata() or ()
+    return {key: value for key, value in sent if key in TRACE_HEADERS and isinstance(value, str)}

@@ -1,0 +1,143 @@
+"""The way in: a call is refused by its headers alone, before any of its message is read, by every face."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.fakes.cluster import make_node
+from tests.fakes.faces import FakeEngine
+
+from placewise_core.clock import SystemClock
+from placewise_service.api.auth import Authenticator, Open, Scope, TokenFile, create_token
+from placewise_service.api.desk import Desk
+from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.rest_server import RestFace
+from placewise_service.settings import LimitSettings, ServerSettings
+from placewise_service.telemetry import Telemetry
+
+PLACE = "/placewise.v1.DecisionService/Place"
+REST, CONNECT = "/v1/clusters/prod/jobs:place", PLACE
+
+
+@dataclass
+class Listening:
+    desk: Desk
+    grpc_port: int
+    rest_port: int
+
+
+@asynccontextmanager
+async def listening(authenticator: Authenticator, limits: LimitSettings | None = None) -> AsyncIterator[Listening]:
+    """Both faces on sockets of their own."""
+    engine = FakeEngine()
+    await engine.report_nodes("prod", [make_node("n0")], full=True)
+    desk = Desk(engine, SystemClock(), limits or LimitSettings(), authenticator, Telemetry())
+    settings = ServerSettings(grpc_port=0, rest_port=0)
+    grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
+    await grpc_face.start()
+    await rest_face.start()
+    try:
+        yield Listening(desk, grpc_face.port, rest_face.port)
+    finally:
+        await grpc_face.stop(0)
+        await rest_face.stop()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """Tokens by name; the file is at "path"."""
+    path = tmp_path / "tokens.yaml"
+    made = {
+        "reader": create_token(path, "reader", [Scope.READ]),
+        "elsewhere": create_token(path, "elsewhere", [Scope.DECIDE], ["other"]),
+        "decider": create_token(path, "decider", [Scope.DECIDE]),
+    }
+    return {**made, "path": str(path)}
+
+
+async def status_of_headers(port: int, path: str, token: str | None) -> int:
+    """The HTTP status that a request gets of which only the headers are sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    kind = "application/json" if path == REST else "application/proto"
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", "Content-Length: 1000"]
+    if token is not None:
+        lines.append(f"Authorization: Bearer {token}")
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    async with asyncio.timeout(10):
+        line = await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    return int(line.split()[1])
+
+
+async def code_of_headers(port: int, token: str | None) -> grpc.StatusCode:
+    """The gRPC status that a call gets whose message is never sent."""
+    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_unary(PLACE)(metadata=metadata)
+        async with asyncio.timeout(10):
+            return await call.code()
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code"),
+    [
+        (None, 401, grpc.StatusCode.UNAUTHENTICATED),
+        ("wrong", 401, grpc.StatusCode.UNAUTHENTICATED),
+        ("reader", 403, grpc.StatusCode.PERMISSION_DENIED),
+    ],
+)
+async def test_who_may_not_ask_is_refused_before_the_message(
+    tokens: dict[str, str], name: str | None, status: int, code: grpc.StatusCode
+) -> None:
+    token = None if name is None else tokens.get(name, name)
+    async with listening(TokenFile(Path(tokens["path"]), SystemClock())) as at:
+        assert await status_of_headers(at.rest_port, REST, token) == status
+        assert await status_of_headers(at.rest_port, CONNECT, token) == status
+        assert await code_of_headers(at.grpc_port, token) is code
+        assert at.desk.in_flight == 0
+
+
+async def test_a_cluster_in_the_path_is_authorised_before_the_body(tokens: dict[str, str]) -> None:
+    async with listening(TokenFile(Path(tokens["path"]), SystemClock())) as at:
+        assert await status_of_headers(at.rest_port, REST, tokens["elsewhere"]) == 403
+
+
+async def test_a_full_service_sheds_before_the_message() -> None:
+    async with listening(Open(), LimitSettings(in_flight=1)) as at:
+        _, writer = await asyncio.open_connection("127.0.0.1", at.rest_port)
+        writer.write(f"POST {REST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n".encode())
+        writer.write(b"Content-Type: application/json\r\n\r\n")
+        await until_in_flight(at.desk, 1)
+        assert await status_of_headers(at.rest_port, REST, None) == 429
+        assert await status_of_headers(at.rest_port, CONNECT, None) == 429
+        assert await code_of_headers(at.grpc_port, None) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        writer.close()
+        await writer.wait_closed()
+        await until_in_flight(at.desk, 0)
+
+
+async def until_in_flight(desk: Desk, count: int) -> None:
+    async with asyncio.timeout(10):
+        while desk.in_flight != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_call_that_ends_without_a_message_is_the_callers_fault() -> None:
+    async with listening(Open()) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+        call = channel.stream_unary(PLACE)()
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert await call.details() == "the call ended without a message"
+
+
+async def test_a_caller_who_leaves_before_his_message_gives_his_place_back() -> None:
+    async with listening(Open()) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+        call = channel.stream_unary(PLACE)()
+        await until_in_flight(at.desk, 1)
+        call.cancel()
+        await until_in_flight(at.desk, 0)
