@@ -12,7 +12,7 @@ BEFORE ?= 0ce0bd2
 .PHONY: e2e-kubernetes
 .PHONY: e2e-compose bench
 .PHONY: e2e-slurm
-.PHONY: attack attack-quick
+.PHONY: attack attack-quick bench-compare
 .PHONY: help install run test lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
@@ -91,8 +91,13 @@ e2e-compose: install ## Build and run docker-compose.yml, kill a replica and Red
 bench: install ## Latency, throughput and memory against their budgets, as ratios to a bare gRPC echo
 	$(BIN)/python tests/bench/budgets.py
 
-fuzz: install ## 20 000 random requests to both faces
+bench-compare: install ## The benchmarks of the release before and of this tree by turns, five rounds
+	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)
+	$(BIN)/python -m tests.bench.compare --before build/before; code=$$?; git worktree remove --force build/before; exit $$code
+
+fuzz: install ## 20 000 random requests to both faces in one process, 200 000 to a started service
 	PLACEWISE_TEST_FUZZ_CASES=20000 $(BIN)/pytest -q tests/e2e/test_fuzz_faces.py
+	$(BIN)/python -m tests.attack --only fuzz
 
 attack: install ## Attack a running service and adapter, the release before and this tree, and write docs/reliability.md
 	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)
