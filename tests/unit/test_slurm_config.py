@@ -42,6 +42,8 @@ def test_the_example_is_valid_and_names_every_setting() -> None:
         ({"adapter": {"cluster": "c", "resync_s": -5}}, "adapter.resync_s"),
         ({"adapter": {"cluster": "c", "is_dry_run": 1}}, "adapter.is_dry_run"),
         ({"adapter": {"cluster": "c"}, "slurm": {"version": "v0.0.39"}}, "slurm.version"),
+        ({"adapter": {"cluster": "c"}, "slurm": {"rest": "slurmrestd"}}, "slurm.rest"),
+        ({"adapter": {"cluster": "c"}, "slurm": {"ca_file": "/etc/ca.pem"}}, "slurm.ca_file"),
         ({"adapter": 5}, r"\[adapter\]"),
         ({"adapter": {"cluster": ""}}, "adapter.cluster"),
         ({"adapter": {"cluster": "c", "batch": 0}}, "adapter.batch"),
@@ -64,6 +66,49 @@ def test_a_token_goes_to_another_machine_without_tls_where_it_is_said() -> None:
         config.parse({"adapter": {"cluster": "c"}, "service": service}).service.target().check()
     raw = {"adapter": {"cluster": "c"}, "service": service | {"allow_plaintext_token": True}}
     config.parse(raw).service.target().check()
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_refused"),
+    [
+        ("slurm.example:6820", True),
+        ("http://10.0.0.5:6820", True),
+        ("https://slurm.example:6820", False),
+        ("127.0.0.1:6820", False),
+        ("localhost:6820", False),
+        ("unix:/run/slurmrestd/slurmrestd.sock", False),
+    ],
+)
+def test_slurms_token_goes_to_another_machine_without_tls_where_it_is_said(rest: str, is_refused: bool) -> None:
+    slurm = {"rest": rest, "user": "slurm", "token_file": "/etc/placewise/slurm.jwt"}
+    raw: dict[str, Any] = {"adapter": {"cluster": "c"}, "slurm": slurm}
+    if is_refused:
+        with pytest.raises(config.ConfigError, match=r"slurm\.rest: .*allow_plaintext_token"):
+            config.parse(raw)
+        raw["slurm"] = slurm | {"allow_plaintext_token": True}
+    assert config.parse(raw).slurm.rest == rest
+    config.parse({"adapter": {"cluster": "c"}, "slurm": {"rest": rest}})  # without a token nothing is at stake
+
+
+def test_slurms_token_in_clear_is_refused_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "slurm.toml"
+    path.write_text('[adapter]\ncluster = "c"\n[slurm]\nrest = "10.0.0.5:6820"\ntoken_file = "/etc/jwt"\n')
+    for command in (["check"], ["run"], ["hooks", "--output", str(tmp_path)]):
+        assert main(["--config", str(path), *command]) == EXIT_CONFIG
+        assert "10.0.0.5:6820 in plain text" in capsys.readouterr().err
+
+
+def test_check_refuses_what_fails_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "slurm.toml"
+    path.write_text(
+        '[adapter]\ncluster = "c"\n[service]\naddress = "http://127.0.0.1:9"\n'
+        '[slurm]\nrest = "https://127.0.0.1:9"\nca_file = "/nowhere/ca.pem"\n'
+        '[hooks]\nshares_dir = ""\npartitions = ["gpu\\n"]\n'
+    )
+    assert main(["--config", str(path), "check"]) == EXIT_UNREACHABLE
+    said = capsys.readouterr().err
+    assert "/nowhere/ca.pem" in said
+    assert "cannot stand in a script" in said
 
 
 def test_a_second_bridge_on_the_host_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,9 +158,10 @@ def test_hooks_are_written_executable_and_filled_in(tmp_path: Path) -> None:
     assert "/dev/udp/127.0.0.1/6831" in (tmp_path / "jobcomp.sh").read_text()
 
 
-def test_a_name_that_would_be_program_text_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ['x"] = os.execute("id', "gpu\n", "gpu\nos.execute()"])
+def test_a_name_that_would_be_program_text_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="script"):
-        write_hooks(parsed(partitions=['x"] = os.execute("id'], listen_port=1), tmp_path)
+        write_hooks(parsed(partitions=[name], listen_port=1), tmp_path)
 
 
 def test_task_prolog_prints_the_share_of_its_task(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise_client.adapter.native import AdapterSettings
-from placewise_client.target import Target, Tls
+from placewise_client.target import Target, TargetError, Tls
 from placewise_slurm.translate import SiteNames
 from placewise_slurm.versions import VERSIONS
 
@@ -49,12 +49,25 @@ class SlurmConfig:
     """`[slurm]`: where slurmrestd is and how to talk to it."""
 
     rest: str = "unix:/run/slurmrestd/slurmrestd.sock"
-    """unix:/path or host:port."""
+    """unix:/path, host:port, or https://host:port."""
     version: str = "v0.0.38"
     user: str = ""
     """User of the token, for slurmrestd with rest_auth/jwt."""
     token_file: str = ""
+    ca_file: str = ""
+    """CA of an https:// address; empty: the system's."""
+    allow_plaintext_token: bool = False
+    """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
     timeout_s: float = 5.0
+
+    def target(self) -> Target:
+        """The address with its TLS; `check()` refuses to send the token in clear off this machine."""
+        return Target(
+            addresses=(self.rest,),
+            tls=Tls(Path(self.ca_file)) if self.ca_file else None,
+            token=self.user if self.token_file else None,
+            allow_plaintext_token=self.allow_plaintext_token,
+        )
 
     def headers(self) -> Mapping[str, str]:
         if not self.token_file:
@@ -115,9 +128,18 @@ class BridgeConfig:
                 raise ConfigError(f"{key}: {value} is not 1 or more")
         if self.slurm.version not in VERSIONS:
             raise ConfigError(f"slurm.version: {self.slurm.version!r} is none of {', '.join(VERSIONS)}")
+        self._check_slurm()
         wrong = {name for name in self.site.priorities.values() if name not in ("urgent", "prior", "normal")}
         if wrong:
             raise ConfigError(f"site.priorities: {wrong.pop()!r} is none of urgent, prior, normal")
+
+    def _check_slurm(self) -> None:
+        try:
+            self.slurm.target().check()
+        except TargetError as error:
+            raise ConfigError(f"slurm.rest: {error}") from error
+        if self.slurm.ca_file and not self.slurm.rest.startswith("https://"):
+            raise ConfigError("slurm.ca_file: give slurm.rest as https://host:port with it")
 
 
 _SECTIONS: Mapping[str, type[Any]] = {

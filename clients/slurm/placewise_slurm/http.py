@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ class JsonHttp:
 
     address: str
     headers: Callable[[], Mapping[str, str]] = dict
+    tls: ssl.SSLContext | None = None
     timeout_s: float = 5.0
     at_once: int = _MOST_AT_ONCE
     _gate: asyncio.Semaphore = field(init=False)
@@ -38,7 +40,7 @@ class JsonHttp:
 
     def __post_init__(self) -> None:
         self._gate = asyncio.Semaphore(self.at_once)
-        self._pool = HttpPool(self.address, most_idle=self.at_once)
+        self._pool = HttpPool(self.address, self.tls, most_idle=self.at_once)
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed JSON answer, whatever its HTTP status: slurmrestd puts its errors there. Raises TransportError."""

@@ -24,7 +24,7 @@ from placewise_client.aio import AsyncClient
 from placewise_client.errors import NotFoundError, PlacewiseError
 from placewise_client.target import TargetError
 from placewise_slurm.config import BridgeConfig, load
-from placewise_slurm.hooks import write_hooks
+from placewise_slurm.hooks import script_values, write_hooks
 from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.lease import FileLease
 from placewise_slurm.pokes import PokeListener
@@ -42,8 +42,9 @@ EXIT_LEASE_LOST = 4
 
 
 def _rest(config: BridgeConfig) -> SlurmRest:
-    version = VERSIONS[config.slurm.version]
-    http = JsonHttp(config.slurm.rest, config.slurm.headers, config.slurm.timeout_s, version.at_once)
+    """Raises TargetError."""
+    slurm, version, target = config.slurm, VERSIONS[config.slurm.version], config.slurm.target()
+    http = JsonHttp(target.hosts()[0], slurm.headers, target.tls_context(), slurm.timeout_s, version.at_once)
     return SlurmRest(http, version)
 
 
@@ -93,18 +94,16 @@ async def _run_until_signal(config: BridgeConfig) -> None:
 async def check(config: BridgeConfig) -> list[str]:
     """What is wrong with the surroundings, in words; empty where the bridge could start."""
     problems = []
+    try:
+        script_values(config)
+    except ValueError as error:
+        problems.append(f"hooks: {error}")
     shares = config.hooks.shares_dir
     if shares and not Path(shares).is_dir():  # noqa: ASYNC240 - before anything else runs in this loop
         problems.append(f"hooks.shares_dir: {shares} is no directory")
     if config.lease.dir and not os.access(config.lease.dir, os.W_OK | os.X_OK):
         problems.append(f"lease.dir: {config.lease.dir} is no directory that can be written to")
-    rest = _rest(config)
-    try:
-        print(f"slurmrestd: {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
-    except TransportError as error:
-        problems.append(f"slurmrestd: {error}")
-    finally:
-        await rest.http.close()
+    problems += await _check_slurmrestd(config)
     try:
         connected = AsyncClient(config.service.target())
     except TargetError as error:
@@ -119,6 +118,20 @@ async def check(config: BridgeConfig) -> list[str]:
         except PlacewiseError as error:
             problems.append(f"placewise: {error}")
     return problems
+
+
+async def _check_slurmrestd(config: BridgeConfig) -> list[str]:
+    try:
+        rest = _rest(config)
+    except TargetError as error:
+        return [f"slurmrestd: {error}"]
+    try:
+        print(f"slurmrestd: {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
+    except TransportError as error:
+        return [f"slurmrestd: {error}"]
+    finally:
+        await rest.http.close()
+    return []
 
 
 def _parser() -> argparse.ArgumentParser:

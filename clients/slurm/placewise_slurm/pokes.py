@@ -34,9 +34,9 @@ class Hints:
 
 
 class TaskEar(Protocol):
-    """Who wants to know when tasks begin and end."""
+    """Who wants to know when tasks begin and end; True where the job should be looked at."""
 
-    def __call__(self, what: str, job_id: int, step: str, node: str, rank: int) -> None: ...
+    def __call__(self, what: str, job_id: int, step: str, node: str, rank: int) -> bool: ...
 
 
 class PokeListener(asyncio.DatagramProtocol):
@@ -77,9 +77,9 @@ class PokeListener(asyncio.DatagramProtocol):
             case ["start" | "end", job_id, *_] if job_id.isdigit():
                 self._hints.job_ids.add(int(job_id))
             case ["share", "begin" | "end" as what, job_id, step, node, rank] if job_id.isdigit() and rank.isdigit():
-                if self.on_task is not None:
-                    self.on_task(what, int(job_id), step, node, int(rank))
-                return
+                if self.on_task is None or not self.on_task(what, int(job_id), step, node, int(rank)):
+                    return
+                self._hints.job_ids.add(int(job_id))
             case _:
                 return
         self._is_poked.set()

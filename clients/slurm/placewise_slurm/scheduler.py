@@ -50,7 +50,8 @@ class Preparation(Protocol):
     """What is to be done for a job before it is released, told when it has ended, and undone when it is over."""
 
     async def __call__(self, job: SlurmJob, placement: Placement) -> None: ...
-    def done(self, job_id: int) -> SharesDone | None: ...
+    def see(self, job: SlurmJob) -> None: ...
+    def done(self, job: SlurmJob) -> SharesDone | None: ...
     def clean(self, live: Set[int]) -> None: ...
 
 
@@ -187,6 +188,8 @@ class SlurmScheduler:
         self.pokes.discount(highest - self._last_id)
         self._last_id = highest
         for job in jobs:
+            if self.preparation is not None:
+                self.preparation.see(job)
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
         ordered = sorted((job for job in jobs if job.id not in self._let_go), key=lambda job: job.id)
         native = (self._native(job) for job in ordered)
@@ -197,7 +200,7 @@ class SlurmScheduler:
         try:
             native = to_native(job, self.names, self._types)
             if native is not None and native.end is End.FINISHED and self.preparation is not None:
-                return replace(native, shares=self.preparation.done(job.id))
+                return replace(native, shares=self.preparation.done(job))
             return native
         except ValueError:
             log.exception("job %d is passed over", job.id)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 SCRIPTS = ("job_submit.lua", "prolog_slurmctld.sh", "jobcomp.sh", "task_prolog.sh", "task_epilog.sh")
 _PLACE = re.compile(r"@([A-Z_]+)@")
 # These values become program text, so they may only be what such names can be.
-_SAFE = re.compile(r"^[\w./:-]+$")
+_SAFE = re.compile(r"[\w./:-]+")
 
 
 def write_hooks(config: BridgeConfig, folder: Path) -> list[Path]:
     """Writes the scripts with the site's values; overwrites earlier ones. Raises ValueError for an unusable name."""
-    values = _values(config)
+    values = script_values(config)
     written = []
     for name in SCRIPTS:
         template = resources.files(__package__).joinpath(name).read_text()
@@ -30,10 +30,11 @@ def write_hooks(config: BridgeConfig, folder: Path) -> list[Path]:
     return written
 
 
-def _values(config: BridgeConfig) -> dict[str, str]:
+def script_values(config: BridgeConfig) -> dict[str, str]:
+    """The text for each place of the templates. Raises ValueError for a name that cannot stand in a script."""
     hooks = config.hooks
     for text in (hooks.listen_host, *hooks.partitions, hooks.shares_dir or "/"):
-        if not _SAFE.match(text):
+        if not _SAFE.fullmatch(text):
             raise ValueError(f"{text!r} cannot stand in a script")
     return {
         "POKE_HOST": hooks.listen_host,
