@@ -1,0 +1,46 @@
+"""ONNX Runtime's own telemetry is off before it is imported, whatever the environment says."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+RUNTIME = "onnxruntime"
+# Their first file, which Python runs before any other of them, sets the variable.
+GUARDED = ("placewise_service", "placewise_training")
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of the packages that a file imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_only_packages_that_switch_it_off_import_the_runtime() -> None:
+    files = [path for folder in ("service", "training", "clients") for path in (ROOT / folder).rglob("*.py")]
+    users = [path for path in files if RUNTIME in imported(path)]
+    assert len(users) > 5
+    assert [str(path) for path in users if not set(GUARDED) & set(path.parts)] == []
+
+
+@pytest.mark.parametrize("package", GUARDED)
+@pytest.mark.parametrize("said", ["", "0"])
+def test_a_package_switches_it_off_before_its_first_module(package: str, said: str) -> None:
+    program = f"import sys, os, {package}; print(os.environ['ORT_DISABLE_TELEMETRY'], '{RUNTIME}' in sys.modules)"
+    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": said}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "False"]
+
+
+def test_the_image_and_the_compose_file_say_it_too() -> None:
+    assert "ORT_DISABLE_TELEMETRY=1" in (ROOT / "deploy/Dockerfile").read_text()
+    assert 'ORT_DISABLE_TELEMETRY: "1"' in (ROOT / "docker-compose.yml").read_text()
