@@ -23,16 +23,16 @@ from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_core.frozen import frozen
-from placewise_service.api.auth import NOBODY, Authenticator, Open, TokenFile, TokensFileError
+from placewise_service.api.auth import NOBODY
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.identity import authenticator
 from placewise_service.api.rehearsal import rehearse
 from placewise_service.api.rest_server import RestFace
 from placewise_service.api.rpcs import RPCS
-from placewise_service.api.tls import CertificateError, Certificates, grpc_credentials
+from placewise_service.api.tls import Certificates, grpc_credentials
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
-from placewise_service.model.bundle import BundleError
 from placewise_service.settings import Settings
 from placewise_service.state.clock import StoreClock
 from placewise_service.state.connection import RedisOptions
@@ -50,7 +50,8 @@ log = structlog.get_logger(__name__)
 FAILED = 1
 _FIRST_PAUSE_S = 0.05  # before a store that does not answer at start is asked again; doubles
 _LONGEST_PAUSE_S = 1.0
-_REFUSALS = (OSError, EmbeddedRedisError, TokensFileError, CertificateError, BundleError, PlacewiseError, ValueError)
+# ValueError: of credentials, certificates and bundles, too
+_REFUSALS = (OSError, EmbeddedRedisError, PlacewiseError, ValueError)
 
 
 @frozen
@@ -67,6 +68,8 @@ def serve(settings: Settings, preparations: Sequence[Preparation] = ()) -> int:
     if settings.server.short_turns:
         take_short_turns()
     log.info("starting", settings=settings.effective())
+    if settings.server.insecure and not settings.auth.is_on:
+        log.warning("insecure: everybody who reaches the ports may do everything", hosts=_hosts(settings))
     for number in (signal.SIGTERM, signal.SIGINT):  # until the loop has its own: what was started is stopped
         signal.signal(number, _leave)
     try:
@@ -78,6 +81,10 @@ def serve(settings: Settings, preparations: Sequence[Preparation] = ()) -> int:
     except _REFUSALS as error:
         log.error("cannot start", reason=str(error))
         return FAILED
+
+
+def _hosts(settings: Settings) -> list[str]:
+    return sorted({settings.server.grpc_host, settings.server.rest_host})
 
 
 def _leave(number: int, frame: object) -> None:
@@ -120,7 +127,8 @@ async def _run(
     store = _store(settings, redis_url)
     clock = StoreClock(store, SystemClock())
     engine = _engine(settings, store, clock, telemetry)
-    desk = Desk(engine, clock, settings.limits, _authenticator(settings), telemetry, settings.place.max_reserve_ttl_s)
+    callers = authenticator(settings.auth, SystemClock(), telemetry.credentials_stale)
+    desk = Desk(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s)
     desk.is_preparing = True
     shares_ports = parent is not None
     certificates = Certificates(settings.tls) if settings.tls.is_on else None
@@ -186,11 +194,6 @@ def _engine(settings: Settings, store: StateStore, clock: Clock, telemetry: Tele
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )
     return build_engine(store, clock, telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)
-
-
-def _authenticator(settings: Settings) -> Authenticator:
-    path = settings.auth.tokens_file
-    return TokenFile(path, SystemClock()) if path is not None else Open()
 
 
 async def _prepared(

@@ -72,6 +72,45 @@ class AuthSettings(Section):
     tokens_file: Path | None = Field(
         default=None, description="YAML file of bearer tokens (hashed); reloaded when it changes."
     )
+    certificates_file: Path | None = Field(
+        default=None, description="YAML file: what the subjects of client certificates may do; reloaded as well."
+    )
+    jwks_file: Path | None = Field(
+        default=None, description="JWKS file: public keys that JSON Web Tokens are verified with; reloaded as well."
+    )
+    jwt_issuer: str = Field(default="", description="`iss` that a JSON Web Token must have.")
+    jwt_audience: str = Field(default="", description="`aud` that a JSON Web Token must have.")
+    jwt_name_claim: str = Field(default="sub", description="Claim that names the caller.")
+    jwt_scopes_claim: str = Field(
+        default="placewise_scopes", description="Claim with the scopes: a list, or one text of words."
+    )
+    jwt_clusters_claim: str = Field(
+        default="placewise_clusters", description="Claim with the clusters, likewise; `*` is every cluster."
+    )
+    keep_last_good_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="How long the last good content of these files holds while one is missing or broken; then every "
+        "call is refused.",
+    )
+    allow_plaintext_tokens: bool = Field(
+        default=False, description="Take tokens without TLS on an address other than loopback."
+    )
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "AuthSettings":
+        jwt = (self.jwks_file, self.jwt_issuer, self.jwt_audience)
+        if any(jwt) and not all(jwt):
+            raise ValueError("jwks_file, jwt_issuer and jwt_audience belong together")
+        return self
+
+    @property
+    def takes_tokens(self) -> bool:
+        return bool(self.tokens_file or self.jwks_file)
+
+    @property
+    def is_on(self) -> bool:
+        return self.takes_tokens or self.certificates_file is not None
 
 
 class TlsSettings(Section):
@@ -194,12 +233,25 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _is_safe(self) -> "Settings":
-        hosts = {self.server.grpc_host, self.server.rest_host}
-        is_authenticated = bool(self.auth.tokens_file or self.tls.client_ca_file)
-        if not hosts <= LOOPBACK and not is_authenticated and not self.server.insecure:
+        public = {self.server.grpc_host, self.server.rest_host} - LOOPBACK
+        if self.auth.certificates_file and not self.tls.client_ca_file:
+            raise ValueError("PLACEWISE_AUTH__CERTIFICATES_FILE needs PLACEWISE_TLS__CLIENT_CA_FILE")
+        if self.tls.client_ca_file and not self.auth.is_on and not self.server.insecure:
             raise ValueError(
-                f"binding {', '.join(sorted(hosts - LOOPBACK))} needs authentication: set PLACEWISE_AUTH__TOKENS_FILE "
-                "or PLACEWISE_TLS__CLIENT_CA_FILE, or say --insecure (PLACEWISE_SERVER__INSECURE=true)"
+                "every certificate of PLACEWISE_TLS__CLIENT_CA_FILE could do everything: name the callers in "
+                "PLACEWISE_AUTH__CERTIFICATES_FILE (docs/security.md), or say --insecure "
+                "(PLACEWISE_SERVER__INSECURE=true)"
+            )
+        if public and not self.auth.is_on and not self.server.insecure:
+            raise ValueError(
+                f"binding {', '.join(sorted(public))} needs authentication: set PLACEWISE_AUTH__TOKENS_FILE, "
+                "PLACEWISE_AUTH__CERTIFICATES_FILE or PLACEWISE_AUTH__JWKS_FILE, or say --insecure "
+                "(PLACEWISE_SERVER__INSECURE=true)"
+            )
+        if public and self.auth.takes_tokens and not self.tls.is_on and not self.auth.allow_plaintext_tokens:
+            raise ValueError(
+                f"tokens would travel in clear to {', '.join(sorted(public))}: set PLACEWISE_TLS__CERT_FILE and "
+                "_KEY_FILE, or PLACEWISE_AUTH__ALLOW_PLAINTEXT_TOKENS=true where something else encrypts"
             )
         return self
 

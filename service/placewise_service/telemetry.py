@@ -68,6 +68,12 @@ class Telemetry:
         self._view_lag = self._gauge(
             "placewise_view_lag_seconds", "Age of the newest event a view has not seen.", "cluster", mode="livemax"
         )
+        self._credentials_stale = self._gauge(
+            "placewise_credentials_stale_seconds",
+            "How long a file of credentials could not be used; 0 while it can.",
+            "file",
+            mode="livemax",
+        )
         self._children: dict[tuple[str, ...], Any] = {}
         self.afterwards = Afterwards()
         self._tracing = _Tracing(otel) if otel and otel.endpoint else None
@@ -130,6 +136,10 @@ class Telemetry:
     def shed(self, name: str) -> None:
         """One request was refused because too many were in flight."""
         self._child("shed", self._shed, name).inc()
+
+    def credentials_stale(self, file: str, seconds: float) -> None:
+        """How long this file of credentials could not be used."""
+        self._child("credentials", self._credentials_stale, file).set(seconds)
 
     def in_flight(self, count: int) -> None:
         """Requests being worked on."""

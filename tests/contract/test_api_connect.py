@@ -16,12 +16,13 @@ from google.rpc import error_details_pb2
 from tests.contract.test_api_grpc import until
 from tests.fakes.cluster import make_node
 from tests.fakes.faces import ASKED_BY_PAGES, DECISION_ID, SECRET, Faces, FakeEngine, faces
+from tests.fakes.identity import by_tokens
 
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_core.clock import ManualClock, SystemClock
 from placewise_core.errors import PlacewiseError
-from placewise_service.api.auth import Open, Scope, TokenFile, create_token
+from placewise_service.api.auth import Open, Scope
 from placewise_service.api.connect import ConnectFace
 from placewise_service.api.desk import Desk
 from placewise_service.api.rest import rest_app
@@ -29,6 +30,7 @@ from placewise_service.api.rest_server import RestFace
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE
 from placewise_service.api.statuses import connect_error
+from placewise_service.api.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 
@@ -293,7 +295,7 @@ async def test_a_body_over_the_limit_is_refused_in_words() -> None:
 async def test_tokens_are_asked_for(tmp_path: Path) -> None:
     reader = create_token(tmp_path / "t", "reader", [Scope.READ])
     decider = create_token(tmp_path / "t", "decider", [Scope.DECIDE])
-    async with faces(await engine_with_node(), authenticator=TokenFile(tmp_path / "t", SystemClock())) as running:
+    async with faces(await engine_with_node(), authenticator=by_tokens(tmp_path / "t", SystemClock())) as running:
         for header in (None, "", "Bearer", "Bearer wrong", f"Basic {decider}", decider):
             refused = await ask(running, **({} if header is None else {"authorization": header}))
             assert told(refused)[:2] == (401, "unauthenticated"), header

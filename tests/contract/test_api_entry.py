@@ -10,12 +10,14 @@ import grpc
 import pytest
 from tests.fakes.cluster import make_node
 from tests.fakes.faces import FakeEngine
+from tests.fakes.identity import by_tokens
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Authenticator, Open, Scope, TokenFile, create_token
+from placewise_service.api.auth import Authenticator, Open, Scope
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rest_server import RestFace
+from placewise_service.api.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 
@@ -95,7 +97,7 @@ async def test_who_may_not_ask_is_refused_before_the_message(
     tokens: dict[str, str], name: str | None, status: int, code: grpc.StatusCode
 ) -> None:
     token = None if name is None else tokens.get(name, name)
-    async with listening(TokenFile(Path(tokens["path"]), SystemClock())) as at:
+    async with listening(by_tokens(Path(tokens["path"]), SystemClock())) as at:
         assert await status_of_headers(at.rest_port, REST, token) == status
         assert await status_of_headers(at.rest_port, CONNECT, token) == status
         assert await code_of_headers(at.grpc_port, token) is code
@@ -103,7 +105,7 @@ async def test_who_may_not_ask_is_refused_before_the_message(
 
 
 async def test_a_cluster_in_the_path_is_authorised_before_the_body(tokens: dict[str, str]) -> None:
-    async with listening(TokenFile(Path(tokens["path"]), SystemClock())) as at:
+    async with listening(by_tokens(Path(tokens["path"]), SystemClock())) as at:
         assert await status_of_headers(at.rest_port, REST, tokens["elsewhere"]) == 403
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cryptography.x509.oid import NameOID
 NOW = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 EXPIRED = datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)
 LATER = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+LOCAL = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")))
 
 
 @dataclass
@@ -34,16 +36,15 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str, end: datetime.datetime = LATER) -> tuple[bytes, bytes]:
-        """Certificate and key, PEM."""
+    def issue(
+        self, name: str, end: datetime.datetime = LATER, names: Sequence[x509.GeneralName] = LOCAL
+    ) -> tuple[bytes, bytes]:
+        """Certificate and key, PEM; `names` are the alternative ones."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        names = x509.SubjectAlternativeName(
-            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
-        )
         certificate = (
             _builder(subject, self.certificate.subject, key, end)
-            .add_extension(names, critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self.key, hashes.SHA256())
         )
         return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tests.fakes.cluster import make_node
 from tests.fakes.faces import Faces, FakeEngine, faces
+from tests.fakes.identity import by_tokens
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
@@ -18,18 +19,11 @@ from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
-from placewise_service.api.auth import (
-    ANYONE,
-    Credentials,
-    Open,
-    Principal,
-    Scope,
-    TokenFile,
-    TokensFileError,
-    create_token,
-)
+from placewise_service.api.auth import ANYONE, Credentials, Open, Principal, Scope
 from placewise_service.api.routes import ROUTES
 from placewise_service.api.rpcs import RPCS, Reach, Rpc
+from placewise_service.api.token_changes import create_token
+from placewise_service.api.watched import CredentialsFileError
 
 PLACE = "/v1/clusters/prod/jobs:place"
 QUESTION = {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}
@@ -42,14 +36,14 @@ def test_a_token_is_stored_as_its_hash_and_shown_once(tmp_path: Path) -> None:
     assert len(token) > 40
     assert token not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    principal = TokenFile(path, ManualClock()).authenticate(Credentials(token))
+    principal = by_tokens(path).authenticate(Credentials(token))
     assert principal == Principal("slurm", frozenset({Scope.DECIDE, Scope.REPORT}), frozenset({"prod"}))
 
 
 def test_a_name_is_given_once(tmp_path: Path) -> None:
     create_token(tmp_path / "t", "a", [Scope.READ])
     create_token(tmp_path / "t", "b", [Scope.READ])
-    with pytest.raises(TokensFileError, match="'a'"):
+    with pytest.raises(CredentialsFileError, match="'a'"):
         create_token(tmp_path / "t", "a", [Scope.READ])
 
 
@@ -57,14 +51,14 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 def test_no_token_and_a_wrong_one_are_refused(tmp_path: Path, token: str | None) -> None:
     create_token(tmp_path / "t", "a", [Scope.READ])
     with pytest.raises(UnauthenticatedError):
-        TokenFile(tmp_path / "t", ManualClock()).authenticate(Credentials(token))
+        by_tokens(tmp_path / "t").authenticate(Credentials(token))
 
 
 def test_a_token_expires(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     end = datetime.datetime.fromtimestamp(1_000_060.0, datetime.UTC)
     token = create_token(tmp_path / "t", "a", [Scope.READ], expire_time=end)
-    tokens = TokenFile(tmp_path / "t", clock)
+    tokens = by_tokens(tmp_path / "t", clock)
     assert tokens.authenticate(Credentials(token)).name == "a"
     clock.advance(60.0)
     with pytest.raises(UnauthenticatedError):
@@ -74,7 +68,7 @@ def test_a_token_expires(tmp_path: Path) -> None:
 def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_good(tmp_path: Path) -> None:
     path, clock = tmp_path / "t", ManualClock()
     first = create_token(path, "first", [Scope.READ])
-    tokens = TokenFile(path, clock)
+    tokens = by_tokens(path, clock)
     second = create_token(path, "second", [Scope.READ])
     with pytest.raises(UnauthenticatedError):
         tokens.authenticate(Credentials(second))
@@ -97,13 +91,13 @@ def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_good(tmp_path: P
 )
 def test_a_file_that_is_no_tokens_file_is_refused_at_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "t").write_text(text)
-    with pytest.raises(TokensFileError):
-        TokenFile(tmp_path / "t", ManualClock())
+    with pytest.raises(CredentialsFileError):
+        by_tokens(tmp_path / "t")
 
 
 def test_a_missing_file_is_refused_at_start(tmp_path: Path) -> None:
-    with pytest.raises(TokensFileError):
-        TokenFile(tmp_path / "t", ManualClock())
+    with pytest.raises(CredentialsFileError):
+        by_tokens(tmp_path / "t")
 
 
 def test_no_scope_includes_another() -> None:
@@ -133,7 +127,7 @@ async def test_both_faces_demand_tokens(tmp_path: Path) -> None:
     engine = FakeEngine()
     for cluster in ("prod", "other"):
         await engine.report_nodes(cluster, [make_node("n0")], full=True)
-    async with faces(engine, authenticator=TokenFile(path, ManualClock())) as running:
+    async with faces(engine, authenticator=by_tokens(path)) as running:
         assert await rest_codes(running, reader) == [200, 403, 403, 403]
         assert await rest_codes(running, decider) == [403, 200, 403, 403]
         assert await rest_codes(running, None) == [401, 401, 401, 401]
@@ -163,7 +157,7 @@ async def test_each_call_needs_its_scope_on_its_cluster_by_both_faces(tmp_path: 
         refused.append(create_token(path, "another cluster", [rpc.scope], ["other"]))
     if rpc.reach is Reach.ALL:
         refused.append(here)
-    async with faces(authenticator=TokenFile(path, ManualClock())) as running:
+    async with faces(authenticator=by_tokens(path)) as running:
         for token in (everywhere, *([] if here in refused else [here])):
             assert not await is_denied(running, rpc, token)
         for token in refused:
@@ -195,7 +189,7 @@ async def test_each_question_of_a_stream_is_authorised_by_its_own_cluster(tmp_pa
             group = TaskGroup(role=TaskGroup.WORKER, count=1)
             yield PlaceRequest(cluster=cluster, jobs=[Job(id=f"in-{cluster}", groups=[group])])
 
-    async with faces(engine, authenticator=TokenFile(tmp_path / "t", ManualClock())) as running:
+    async with faces(engine, authenticator=by_tokens(tmp_path / "t")) as running:
         stub = DecisionServiceStub(running.channel)
         metadata = (("authorization", f"Bearer {token}"),)
         answers = [answer async for answer in stub.StreamPlace(questions(), metadata=metadata)]

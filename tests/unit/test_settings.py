@@ -69,11 +69,38 @@ def test_another_address_needs_authentication_or_an_explicit_word(server: dict[s
     with pytest.raises(SettingsError, match="--insecure"):
         load_settings(server=server)
     assert load_settings(server={**server, "insecure": True})
-    assert load_settings(server=server, auth={"tokens_file": tmp_path / "tokens.yaml"})
-    tls = {"cert_file": "a", "key_file": "b", "client_ca_file": "c"}
-    assert load_settings(server=server, tls=tls)
+    tls = {"cert_file": "a", "key_file": "b"}
     with pytest.raises(SettingsError, match="--insecure"):
-        load_settings(server=server, tls={"cert_file": "a", "key_file": "b"})  # TLS alone authenticates nobody
+        load_settings(server=server, tls=tls)  # TLS alone authenticates nobody
+    assert load_settings(server=server, tls=tls, auth={"tokens_file": tmp_path / "tokens.yaml"})
+    with_clients = {**tls, "client_ca_file": "c"}
+    assert load_settings(server=server, tls=with_clients, auth={"certificates_file": "d"})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_certificates_open_nothing_until_a_file_says_what(host: str) -> None:
+    tls = {"cert_file": "a", "key_file": "b", "client_ca_file": "c"}
+    with pytest.raises(SettingsError, match="PLACEWISE_AUTH__CERTIFICATES_FILE"):
+        load_settings(server={"rest_host": host}, tls=tls)
+    assert load_settings(server={"rest_host": host, "insecure": True}, tls=tls)
+    assert load_settings(server={"rest_host": host}, tls=tls, auth={"certificates_file": "d"})
+    assert load_settings(server={"rest_host": host}, tls=tls, auth={"tokens_file": "d"})
+    with pytest.raises(SettingsError, match="PLACEWISE_TLS__CLIENT_CA_FILE"):
+        load_settings(auth={"certificates_file": "d"})
+
+
+@pytest.mark.parametrize(
+    "auth", [{"tokens_file": "t"}, {"jwks_file": "k", "jwt_issuer": "i", "jwt_audience": "a"}], ids=["tokens", "jwt"]
+)
+def test_tokens_in_clear_are_for_the_loopback(auth: dict[str, object]) -> None:
+    public = {"grpc_host": "127.0.0.1", "rest_host": "10.0.0.1"}
+    with pytest.raises(SettingsError, match="PLACEWISE_AUTH__ALLOW_PLAINTEXT_TOKENS"):
+        load_settings(server=public, auth=auth)
+    with pytest.raises(SettingsError, match="PLACEWISE_AUTH__ALLOW_PLAINTEXT_TOKENS"):
+        load_settings(server={**public, "insecure": True}, auth=auth)  # another word for another risk
+    assert load_settings(server=public, auth={**auth, "allow_plaintext_tokens": True})
+    assert load_settings(server=public, auth=auth, tls={"cert_file": "a", "key_file": "b"})
+    assert load_settings(auth=auth)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +111,7 @@ def test_another_address_needs_authentication_or_an_explicit_word(server: dict[s
         ("tls", {"cert_file": "a"}, "belong together"),
         ("tls", {"client_ca_file": "a"}, "needs cert_file"),
         ("admit", {"slot_s": 0}, "PLACEWISE_ADMIT__SLOT_S"),
+        ("auth", {"jwks_file": "k", "jwt_issuer": "i"}, "belong together"),
     ],
 )
 def test_a_wrong_value_is_named(section: str, values: dict[str, object], text: str) -> None:

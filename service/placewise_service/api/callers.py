@@ -6,8 +6,11 @@ import grpc
 from starlette.requests import Request
 
 from placewise_service.api.auth import NOBODY, Credentials, bearer_token
+from placewise_service.api.certificates import subjects_of_pem
 from placewise_service.api.desk import Desk
 from placewise_service.telemetry import TRACE_HEADERS
+
+SUBJECTS = "certificate_subjects"  # in the state of a request: names in the certificate of its connection
 
 
 def of_request(desk: Desk, request: Request) -> Credentials:
@@ -18,6 +21,7 @@ def of_request(desk: Desk, request: Request) -> Credentials:
     peer = request.client
     return Credentials(
         token=None if header is None else bearer_token(header),
+        subjects=getattr(request.state, SUBJECTS, ()) if desk.reads_certificates else (),
         peer="" if peer is None else f"{peer.host}:{peer.port}",
     )
 
@@ -27,10 +31,16 @@ def of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") ->
     if not desk.needs_token:
         return NOBODY
     peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000
+    subjects = _subjects(context) if desk.reads_certificates else ()
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
-            return Credentials(bearer_token(value if isinstance(value, str) else ""), peer=peer)
-    return Credentials(peer=peer)
+            return Credentials(bearer_token(value if isinstance(value, str) else ""), subjects, peer)
+    return Credentials(None, subjects, peer)
+
+
+def _subjects(context: "grpc.aio.ServicerContext[bytes, bytes]") -> tuple[str, ...]:
+    shown = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+    return subjects_of_pem(bytes(shown)) if shown else ()
 
 
 def trace_of(desk: Desk, headers: Mapping[str, str]) -> dict[str, str] | None:

@@ -52,6 +52,7 @@ class Desk:
         self.telemetry = telemetry
         self._authenticator = authenticator
         self.needs_token = not isinstance(authenticator, Open)
+        self.reads_certificates = authenticator.reads_certificates
         self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -62,7 +63,11 @@ class Desk:
     @property
     def is_ready(self) -> bool:
         """True while questions are welcome."""
-        return self.engine.is_ready and not self.is_preparing and not self.is_draining
+        return self.engine.is_ready and not self.is_preparing and not self.is_draining and not self.problem()
+
+    def problem(self) -> str:
+        """What an operator has to mend before questions are welcome again; "" for nothing."""
+        return self._authenticator.problem()
 
     def authenticate(self, credentials: Credentials) -> Principal:
         """Raises UnauthenticatedError."""
@@ -116,7 +121,7 @@ class Desk:
             return False
         return True
 
-    def _admit(self, call: "Call") -> Principal:
+    def _admit(self, call: "Call") -> None:
         """Settles all that the headers can tell. Raises PlacewiseError."""
         self._in_flight += 1
         self.telemetry.afterwards.add(self._show_in_flight)
@@ -129,9 +134,8 @@ class Desk:
             raise StateUnavailableError("this process is shutting down")
         if call.start_s >= call.deadline_s:
             raise DeadlineExceededError("the deadline had passed when the request was read")
-        principal = self._authenticator.authenticate(call.credentials)
-        _admit_scope(principal, call.rpc)
-        return principal
+        call.principal = self._authenticator.authenticate(call.credentials)
+        _admit_scope(call.principal, call.rpc)
 
     def _leave(self, call: "Call") -> None:
         self._in_flight -= 1
@@ -157,7 +161,7 @@ class Desk:
 
 
 class Call:
-    """One call, from its headers to its end. What is known of it grows: `principal` once it is admitted, `cluster`
+    """One call, from its headers to its end. What is known of it grows: `principal` once it is recognised, `cluster`
     once that is authorised, `message` once it is read. `reason` is "OK" or the reason of the error that ended it."""
 
     __slots__ = ("cluster", "credentials", "deadline_s", "desk", "message", "principal", "reason", "rpc", "start_s",
@@ -184,7 +188,7 @@ class Call:
 
     def __enter__(self) -> "Call":
         try:
-            self.principal = self.desk._admit(self)
+            self.desk._admit(self)
         except Exception as error:
             failure = self._failure(error)
             self.desk._leave(self)

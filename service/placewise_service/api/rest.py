@@ -130,7 +130,10 @@ def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
         return JSONResponse({"status": "ok"})
 
     async def readyz() -> Response:
-        return JSONResponse({"status": "ready" if desk.is_ready else "not ready"}, 200 if desk.is_ready else 503)
+        if desk.is_ready:
+            return JSONResponse({"status": "ready"})
+        problem = desk.problem()
+        return JSONResponse({"status": "not ready", **({"problem": problem} if problem else {})}, 503)
 
     async def metrics(request: Request) -> Response:
         refuse_foreign_pages(request, is_local)

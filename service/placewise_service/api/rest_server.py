@@ -6,7 +6,10 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from placewise_service.api.callers import SUBJECTS
+from placewise_service.api.certificates import subjects_of_der
 from placewise_service.api.connect import ConnectFace
 from placewise_service.api.desk import Desk
 from placewise_service.api.rest import rest_app
@@ -35,7 +38,7 @@ class RestFace:
         config = uvicorn.Config(
             ConnectFace(desk, rest_app(desk, is_local), is_local),
             lifespan="off",
-            http="httptools",
+            http=_Connection,
             timeout_keep_alive=_KEEP_ALIVE_S,
             log_config=None,
             access_log=False,
@@ -59,6 +62,17 @@ class RestFace:
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection whose requests carry the names in the client's certificate."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        encrypted = transport.get_extra_info("ssl_object")
+        certificate = None if encrypted is None else encrypted.getpeercert(binary_form=True)
+        if certificate is not None:
+            self.app_state = {**self.app_state, SUBJECTS: subjects_of_der(certificate)}
 
 
 class _Server(uvicorn.Server):

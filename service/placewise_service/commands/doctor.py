@@ -22,8 +22,9 @@ from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
 from placewise_core.clock import SystemClock
 from placewise_core.frozen import frozen
-from placewise_service.api.auth import TokenFile, TokensFileError
+from placewise_service.api.identity import authenticator
 from placewise_service.api.tls import end_time_s
+from placewise_service.api.watched import CredentialsFileError
 from placewise_service.commands.connection import CaOption, JsonOption, TokenOption, connect
 from placewise_service.commands.console import print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
@@ -220,13 +221,15 @@ def _bundle(settings: Settings) -> str:
 
 
 def _tokens(settings: Settings) -> str:
+    if not settings.auth.is_on:
+        return "none: nobody is asked for credentials"
+    try:
+        authenticator(settings.auth, SystemClock())
+    except CredentialsFileError as error:
+        raise CommandError(str(error)) from None
     path = settings.auth.tokens_file
     if path is None:
-        return "none: no bearer token is asked for"
-    try:
-        TokenFile(path, SystemClock())
-    except TokensFileError as error:
-        raise CommandError(str(error)) from None
+        return "none; certificates and keys of other credentials can be used"
     if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise ConcernError(f"{path} can be read or changed by others: chmod 600")
     return f"{path} can be used"

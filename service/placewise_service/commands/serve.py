@@ -72,8 +72,8 @@ def _nested(given: dict[tuple[str, ...], Any]) -> dict[str, Any]:
 
 def _demo(settings: Settings) -> tuple[main.Preparation, ...]:
     """Brings the demo inventory in before the service says that it is ready."""
-    if settings.auth.tokens_file:
-        raise CommandError("--demo is for trying things out: without tokens", Exit.USAGE)
+    if settings.auth.is_on:
+        raise CommandError("--demo is for trying things out: without tokens or certificates", Exit.USAGE)
     inventory = read_inventory(DEMO_INVENTORY)
     request = ReportNodesRequest(cluster=DEMO_CLUSTER, nodes=inventory.nodes)
     return (main.Preparation("ReportNodes", request.SerializeToString()),)
