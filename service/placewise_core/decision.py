@@ -123,6 +123,7 @@ class DecisionMeta:
     is_stale: bool = False
     is_repeated: bool = False
     is_explored: bool = False
+    bundle_digest: str = ""
 
 
 @final

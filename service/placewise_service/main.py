@@ -33,6 +33,7 @@ from placewise_service.api.rpcs import RPCS
 from placewise_service.api.tls import Certificates, grpc_credentials
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.model.signing import read_public
 from placewise_service.settings import Settings
 from placewise_service.state.clock import StoreClock
 from placewise_service.state.connection import RedisOptions
@@ -140,10 +141,8 @@ async def _run(
     log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, pid=os.getpid())
     if await _prepared(clock, engine, desk, preparations, stop):
         desk.is_preparing = False
-        await grpc_face.set_serving(True)
         _settle_garbage_collector()
-        log.info("ready", pid=os.getpid())
-        await stop.wait()
+        await grpc_face.show_readiness(stop)
     await clock.close()
     await _drain(settings, desk, grpc_face, rest_face, engine)
     telemetry.close()
@@ -193,7 +192,8 @@ def _engine(settings: Settings, store: StateStore, clock: Clock, telemetry: Tele
         observe_share=settings.declog.observe_share,
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )
-    return build_engine(store, clock, telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES)
+    keys = [read_public(path) for path in settings.bundles.public_keys]
+    return build_engine(store, clock, telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES, keys=keys)
 
 
 async def _prepared(

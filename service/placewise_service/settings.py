@@ -133,6 +133,14 @@ class TlsSettings(Section):
         return self.cert_file is not None
 
 
+class BundleSettings(Section):
+    public_keys: tuple[Path, ...] = Field(
+        default=(),
+        description="Public keys (ed25519, PEM), one of which must have signed a bundle; empty: none need be signed. "
+        "Bundles that come with a release are known by their digest.",
+    )
+
+
 class RedisSettings(Section):
     sentinel_service: str = Field(default="", description="Name of the master, where redis_url names a Sentinel.")
     is_cluster: bool = Field(default=False, description="redis_url names a node of a Redis Cluster.")
@@ -216,6 +224,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     auth: AuthSettings = AuthSettings()
     tls: TlsSettings = TlsSettings()
+    bundles: BundleSettings = BundleSettings()
     redis: RedisSettings = RedisSettings()
     place: PlaceSettings = PlaceSettings()
     admit: AdmitSettings = AdmitSettings()

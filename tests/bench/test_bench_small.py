@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.policy_net import write_policy
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_service.cli import invoke
-from placewise_service.engine.build import PACKAGED_BUNDLES
 
 pytestmark = pytest.mark.e2e
 
@@ -28,7 +28,8 @@ def test_learned_policies_are_measured_one_by_one_and_in_batches(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bundle = tmp_path / "default"
-    shutil.copytree(PACKAGED_BUNDLES / "default", bundle)
+    shutil.copytree(shipped_bundle(), bundle)
+    (bundle / "manifest.json").unlink()
     write_policy(bundle)
     assert invoke(["bundle", "build", str(bundle), "--from", str(bundle), "--json"]) == 0
     capfd.readouterr()

@@ -205,6 +205,22 @@ async def test_draining_is_bounded() -> None:
         call.cancel()
 
 
+async def test_health_follows_readiness() -> None:
+    engine, stop = await engine_with_node(), asyncio.Event()
+    async with faces(engine) as running:
+        following = asyncio.create_task(running.grpc.show_readiness(stop, period_s=0.01))
+        health = health_pb2_grpc.HealthStub(running.channel)
+        states = health.Watch(health_pb2.HealthCheckRequest())
+        seen = [(await states.read()).status]
+        for trouble in ("a bundle was chosen and is refused here", ""):
+            engine.trouble = trouble
+            seen.append((await states.read()).status)
+        stop.set()
+        await following
+    answer = health_pb2.HealthCheckResponse
+    assert seen == [answer.SERVING, answer.NOT_SERVING, answer.SERVING]
+
+
 async def test_health_and_reflection_name_the_services() -> None:
     async with faces() as running:
         health = health_pb2_grpc.HealthStub(running.channel)

@@ -174,6 +174,10 @@ async def test_probes_tell_alive_from_ready() -> None:
         assert (await running.http.get("/readyz")).status_code == 503
         running.engine.is_ready = True
         assert (await running.http.get("/readyz")).status_code == 200
+        running.engine.trouble = "a bundle was chosen and is refused here"
+        said = await running.http.get("/readyz")
+        assert (said.status_code, said.json()["problem"]) == (503, running.engine.trouble)
+        running.engine.trouble = ""
         running.desk.is_preparing = True
         assert (await running.http.get("/readyz")).status_code == 503
         running.desk.is_preparing = False

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,16 +14,14 @@ from typing import Any
 
 import grpc
 import httpx
-import msgspec
 import pytest
+from tests.fakes.bundles import copy_bundle
 from tests.fakes.tls import Authority
 
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_service.bench.processes import free_port
-from placewise_service.engine.build import PACKAGED_BUNDLES
-from placewise_service.model.bundle import load, write_manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -181,9 +178,7 @@ def is_ready(rest: str) -> bool:
 
 def test_a_bundle_activated_through_one_worker_serves_in_all(tmp_path: Path) -> None:
     for name in ("default", "next"):
-        folder = tmp_path / "bundles" / name
-        shutil.copytree(PACKAGED_BUNDLES / "default", folder)
-        write_manifest(folder, msgspec.structs.replace(load(folder).manifest, name=name))
+        copy_bundle(tmp_path / "bundles" / name)
     environment = {"PLACEWISE_SERVER__WORKERS": "2", "PLACEWISE_BUNDLE_DIR": str(tmp_path / "bundles")}
     with service(tmp_path, **environment) as running:
         running.wait_for("ready", 2)

@@ -117,12 +117,16 @@ class FakeEngine:
     sleep, answer WAIT. Same questions, same answers."""
 
     is_ready: bool = True
+    trouble: str = ""
     bundles: FakeBundles = field(default_factory=FakeBundles)
     views: dict[str, ClusterView] = field(default_factory=dict)
     placed: list[PlaceCommand] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def problem(self) -> str:
+        return self.trouble
 
     async def place(
         self,

@@ -3,12 +3,12 @@
 import json
 import math
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.cluster import Assignment, Gpu, Node, QueueSettings, QueueState, RunningJob
 from placewise_core.decision import Admission, Verdict
 from placewise_core.events import ClusterRecords
@@ -29,7 +29,7 @@ def gpu_nodes(nodes: int, gpus: int) -> tuple[Node, ...]:
 
 def bundled(name: str) -> dict[str, Any]:
     """A JSON file of the default bundle."""
-    text = resources.files("placewise_service").joinpath("bundles", "default", name).read_text("utf-8")
+    text = (shipped_bundle() / name).read_text("utf-8")
     parsed: dict[str, Any] = json.loads(text)
     return parsed
 

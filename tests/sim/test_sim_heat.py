@@ -1,11 +1,11 @@
 """Divisible tasks on warming nodes: splits add up, heat is accounted, prediction keeps nodes cooler."""
 
 import json
-from importlib import resources
 
 import numpy as np
 import pytest
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policy
 from placewise_training.sim.divisible import (
@@ -19,7 +19,7 @@ from placewise_training.sim.divisible import (
 
 
 def service_policy() -> PartitionPolicy:
-    text = resources.files("placewise_service").joinpath("bundles", "default", "capability.json").read_text("utf-8")
+    text = (shipped_bundle() / "capability.json").read_text("utf-8")
     return partition_policy(json.loads(text))
 
 

@@ -4,8 +4,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
+from tests.fakes.bundles import copy_bundle, rewrite
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER
 
@@ -13,8 +13,8 @@ from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
 from placewise_core.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_service.engine import Engine, EngineOptions
-from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
-from placewise_service.model.bundle import load, write_manifest
+from placewise_service.engine.build import build_engine
+from placewise_service.model.bundle import load
 from placewise_service.model.registry import BundleState
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.store import BundleChoice
@@ -24,8 +24,7 @@ from placewise_service.telemetry import Telemetry
 def write_bundles(root: Path, *names: str) -> Path:
     """Copies of the shipped bundle under other names."""
     for name in names:
-        shutil.copytree(PACKAGED_BUNDLES / "default", root / name)
-        write_manifest(root / name, msgspec.structs.replace(load(root / name).manifest, name=name))
+        copy_bundle(root / name)
     return root
 
 
@@ -133,4 +132,105 @@ async def test_two_choices_at_once_take_turns(tmp_path: Path, store: Away) -> No
     root = write_bundles(tmp_path, "default", "a", "b")
     one, two = replica(store, root), replica(store, root)
     await asyncio.gather(one.bundles.activate("a"), two.bundles.set_shadow("b"))
-    assert await store.bundles() == BundleChoice(2, "a", "default", "b")
+    digests = [load(root / name).digest for name in ("a", "default", "b")]
+    assert await store.bundles() == BundleChoice(2, "a", "default", "b", *digests)
+
+
+def serves(engine: Engine) -> tuple[str, bool]:
+    return engine.bundles._registry.active, not engine.problem()
+
+
+async def test_a_replica_with_other_contents_keeps_its_bundle_and_is_not_ready(tmp_path: Path, store: Away) -> None:
+    here = write_bundles(tmp_path / "here", "default", "next")
+    there = write_bundles(tmp_path / "there", "default")
+    copy_bundle(there / "next", created="2026-02-02T00:00:00Z")
+    one, two = replica(store, here), replica(store, there)
+    await one.start()
+    await two.start()
+    await one.bundles.activate("next")
+    await two.bundles.refresh()
+    assert (serves(one), serves(two)) == (("next", True), ("default", False))
+    with pytest.raises(InvalidRequestError, match="never altered"):
+        await two.bundles.activate("next")
+    late = replica(store, there)
+    await late.start()
+    assert serves(late) == ("default", False), "the choice holds for one that starts, too"
+    shutil.rmtree(there / "next")
+    shutil.copytree(here / "next", there / "next")
+    for engine in (two, late):
+        await engine.bundles.refresh(is_retrying=True)
+        assert serves(engine) == ("next", True)
+    for engine in (one, two, late):
+        await engine.close()
+
+
+async def test_a_replica_without_the_bundle_is_not_ready_and_another_choice_mends_it(
+    tmp_path: Path, store: Away
+) -> None:
+    one = replica(store, write_bundles(tmp_path / "here", "default", "next"))
+    two = replica(store, write_bundles(tmp_path / "there", "default"))
+    await two.start()
+    await one.bundles.activate("next")
+    await two.bundles.refresh()
+    assert serves(two) == ("default", False)
+    await one.bundles.rollback()
+    await two.bundles.refresh()
+    assert serves(two) == ("default", True)
+    await one.bundles.set_shadow("next")
+    await two.bundles.refresh()
+    assert serves(two) == ("default", True), "a shadow answers nobody"
+    await two.close()
+
+
+async def test_an_altered_bundle_is_neither_activated_nor_rolled_back_to(tmp_path: Path, store: Away) -> None:
+    root = write_bundles(tmp_path, "default", "next")
+    engine = replica(store, root)
+    await engine.bundles.activate("next")
+    await engine.bundles.rollback()
+    for name in ("next", "default"):  # the one chosen before, and the one that serves
+        rewrite(root / name, created="2026-03-03T00:00:00Z")
+        with pytest.raises(InvalidRequestError, match="never altered"):
+            await engine.bundles.activate(name)
+    with pytest.raises(InvalidRequestError, match="never altered"):
+        await engine.bundles.rollback()
+    [default, _] = await engine.bundles.list()
+    assert (default.state, default.refusal) == (BundleState.ACTIVE, "its files were altered since it was loaded")
+    assert default.bundle is engine.bundles._registry.bundle
+
+
+async def test_an_alias_follows_the_release_of_each_replica(tmp_path: Path, store: Away) -> None:
+    engines = []
+    for release in ("2026.11", "2026.12"):
+        root = write_bundles(tmp_path / release, release, "next")
+        (root / "default").write_text(release)
+        engines.append(replica(store, root))
+    one, two = engines
+    await one.bundles.activate("next")
+    await one.bundles.rollback()
+    chosen = await store.bundles()
+    assert (chosen.active, chosen.active_digest) == ("default", "")
+    await two.bundles.refresh()
+    assert (one.bundles._registry.active, two.bundles._registry.active) == ("2026.11", "2026.12")
+    assert one.problem() == two.problem() == ""
+
+
+async def test_answers_name_the_digest_of_what_decided(tmp_path: Path, store: Away) -> None:
+    engine = replica(store, write_bundles(tmp_path, "default", "next"))
+    await engine.start()
+    await engine.report_nodes(CLUSTER, [], full=True)
+    seen = []
+    for name in ("default", "next"):
+        await engine.bundles.activate(name)
+        meta = (await engine.place(PlaceCommand(CLUSTER, (make_job("a"),), is_dry_run=True))).meta
+        assert (meta.bundle, meta.bundle_digest) == (name, load(tmp_path / name).digest)
+        seen.append(meta.bundle_digest)
+    assert len(set(seen)) == 2
+    await engine.close()
+
+
+async def test_a_choice_of_a_replica_without_digests_pins_nothing(tmp_path: Path, store: Away) -> None:
+    engine = replica(store, write_bundles(tmp_path, "default", "next"))
+    await store.choose_bundles(BundleChoice(0, "next", "default"))
+    await engine.bundles.refresh()
+    assert engine.bundles._registry.active == "next"
+    assert (await engine.bundles.rollback()).name == "default"

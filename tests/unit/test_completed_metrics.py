@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.job import Subtask
 from placewise_core.place.completed_metrics import CompletedMetrics, metrics_source
 from placewise_core.place.subtask_metrics import METRICS, SPEEDUP, KnownMetrics
 from placewise_core.place.subtask_scale import from_unit, to_unit
-from placewise_service.engine.build import PACKAGED_BUNDLES
 from placewise_service.model.bundle import BundleError, Manifest, load, write_manifest
 from placewise_service.model.session import ModelError
 from placewise_service.model.stdm import StdmRuntime
@@ -111,7 +111,7 @@ def test_a_bundle_carries_the_completion(tmp_path: Path) -> None:
     directory.mkdir()
     files = ["throughput.json", "capability.json"]
     for file in files:
-        shutil.copyfile(PACKAGED_BUNDLES / "default" / file, directory / file)
+        shutil.copyfile(shipped_bundle() / file, directory / file)
     _, report = exported(directory)
     (directory / "stdm.json").write_bytes(msgspec.json.encode(report))
     manifest = Manifest("with_stdm", "2026-01-01T00:00:00Z", dict.fromkeys([*files, "stdm.onnx"], ""))

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_node
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
 from placewise_core.decision import Outcome
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Job, JobId, Resources, Role, Subtask, TaskGroup
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.engine.build import build_engine
 from placewise_service.engine.common import EngineOptions
 from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.state.memory import MemoryStore
@@ -27,7 +28,7 @@ def make_bundle(root: Path, name: str, files: tuple[str, ...] = FILES) -> Path:
     directory = root / name
     directory.mkdir(parents=True)
     for file in files:
-        shutil.copyfile(PACKAGED_BUNDLES / "default" / file, directory / file)
+        shutil.copyfile(shipped_bundle() / file, directory / file)
     write_manifest(directory, Manifest(name, "2026-01-01T00:00:00Z", dict.fromkeys(files, ""), schema_of(files)))
     return directory
 

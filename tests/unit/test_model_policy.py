@@ -12,6 +12,7 @@ import pytest
 from tests.fakes import policy_net
 from tests.fakes.cluster import make_job, make_node
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import Outcome
@@ -21,7 +22,7 @@ from placewise_core.features import STEP_FEATURES, Encoder, Observation
 from placewise_core.job import JobId
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine, EngineOptions
-from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.engine.build import build_engine
 from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.model.policy import PolicyRuntime
 from placewise_service.state.memory import MemoryStore
@@ -36,7 +37,7 @@ def make_bundle(root: Path, name: str, seed: int = 0, *, has_reward: bool = Fals
     directory = root / name
     directory.mkdir(parents=True)
     for file in (*COEFFICIENTS, *(REWARD if has_reward else ())):
-        shutil.copyfile(PACKAGED_BUNDLES / "default" / file, directory / file)
+        shutil.copyfile(shipped_bundle() / file, directory / file)
     policy_net.write_policy(directory, seed)
     describe(directory)
     return directory

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.fakes.cluster import make_job, make_node
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import Outcome
@@ -22,7 +23,7 @@ from placewise_core.job import JobId
 from placewise_core.part_tokens import PartTokens
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
-from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
+from placewise_service.engine.build import build_engine
 from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.model.registry import BundleRegistry, BundleState
 from placewise_service.model.reward import RewardRuntime
@@ -39,7 +40,7 @@ def make_bundle(root: Path, name: str, seed: int = 0, *, has_net: bool = True) -
     directory = root / name
     directory.mkdir(parents=True)
     for file in COEFFICIENTS:
-        shutil.copyfile(PACKAGED_BUNDLES / "default" / file, directory / file)
+        shutil.copyfile(shipped_bundle() / file, directory / file)
     files = list(COEFFICIENTS)
     if has_net:
         torch.manual_seed(seed)
@@ -287,7 +288,7 @@ def test_a_manifest_names_the_commit_it_was_built_at(tmp_path: Path, monkeypatch
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
 
     def built(*options: str) -> str:
-        target = repository / "built"
+        target = repository / f"built-{len(list(repository.glob('built-*')))}"
         assert invoke(["bundle", "build", str(target), "--from", str(source), *options]) == 0
         return load(target).manifest.git_commit
 
@@ -303,7 +304,7 @@ def test_a_manifest_names_the_commit_it_was_built_at(tmp_path: Path, monkeypatch
     assert built() == git("rev-parse", "HEAD") + "-dirty"
     assert built("--commit", "abc") == "abc"
     (repository / "trainer.py").write_text("one")
-    git("add", "built")
+    git("add", ".")
     git("commit", "--quiet", "--message", "a bundle in the repository")
     other = make_bundle(tmp_path / "other", "net")
     (other / "throughput.json").write_text((other / "throughput.json").read_text() + "\n")
@@ -313,7 +314,7 @@ def test_a_manifest_names_the_commit_it_was_built_at(tmp_path: Path, monkeypatch
 
 
 def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:
-    bundle = load(PACKAGED_BUNDLES / "default")
+    bundle = load(shipped_bundle())
     nets = {file.partition(".")[0].partition("_")[0] for file in bundle.manifest.files if file.endswith(".onnx")}
     assert set(bundle.manifest.seeds) == set(bundle.manifest.opsets) == nets
     made_of = {name.partition("/")[0] for name, sha256 in bundle.manifest.data_sha256.items() if len(sha256) == 64}
@@ -323,7 +324,7 @@ def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:
 
 def test_the_shipped_bundle_is_whole_and_knows_todays_features() -> None:
     """Whoever changes the feature table trains the shipped net again: otherwise the service would not start."""
-    directory = PACKAGED_BUNDLES / "default"
+    directory = shipped_bundle()
     bundle = load(directory)
     assert bundle.reward is not None
     assert (directory / "reward.onnx").stat().st_size < 2**20

@@ -14,13 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.features import feature_schema
 from placewise_core.place.harmony import Harmony
 from placewise_core.place.registry import placement_policies
@@ -217,8 +217,7 @@ def _scorer(args: Args) -> SpeedScorer | None:
     )
     if not needs:
         return None
-    shipped = resources.files("placewise_service").joinpath("bundles", "default", "reward.onnx")
-    return OnnxScorer.load(args.reward_model or Path(str(shipped)))
+    return OnnxScorer.load(args.reward_model or shipped_bundle() / "reward.onnx")
 
 
 def _digest(before: str, episodes: Sequence[Episode]) -> str:

@@ -161,6 +161,7 @@ def _meta(meta: DecisionMeta) -> decision_pb2.DecisionMeta:
         stale=meta.is_stale,
         repeated=meta.is_repeated,
         explored=meta.is_explored,
+        bundle_digest=meta.bundle_digest,
     )
     if meta.is_fallback:
         message.fallback = True
@@ -307,6 +308,8 @@ def bundle(status: BundleStatus) -> bundle_pb2.Bundle:
     message = bundle_pb2.Bundle(name=status.name, state=_BUNDLE_STATES[status.state], refusal=status.refusal)
     if status.bundle is not None:
         manifest = status.bundle.manifest
+        message.digest = status.bundle.digest
+        message.signed_by = status.bundle.signed_by
         message.feature_schema = manifest.feature_schema
         message.sha256.update(manifest.files)
         with contextlib.suppress(ValueError):  # a manifest may date itself as it likes

@@ -67,7 +67,7 @@ class Desk:
 
     def problem(self) -> str:
         """What an operator has to mend before questions are welcome again; "" for nothing."""
-        return self._authenticator.problem()
+        return self._authenticator.problem() or self.engine.problem()
 
     def authenticate(self, credentials: Credentials) -> Principal:
         """Raises UnauthenticatedError."""

@@ -125,4 +125,4 @@ PAST: dict[str, Any] = {
     "place": PLACED,
 }
 
-BUNDLE: dict[str, Any] = {"name": "default", "state": "ACTIVE"}
+BUNDLE: dict[str, Any] = {"name": "2026.11", "state": "ACTIVE", "digest": "6762af11…"}

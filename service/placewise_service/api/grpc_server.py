@@ -4,11 +4,14 @@ Messages are parsed here rather than by gRPC, so that a malformed one is answere
 """
 
 import asyncio
+import contextlib
 import math
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import grpc
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -20,6 +23,8 @@ from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.statuses import shown, status_metadata, stream_error
 from placewise_service.settings import ServerSettings
+
+log = structlog.get_logger(__name__)
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
@@ -63,6 +68,20 @@ class GrpcFace:
         state = states.SERVING if is_serving else states.NOT_SERVING
         for name in ("", *_services()):
             await self._health.set(name, state)
+
+    async def show_readiness(self, stop: asyncio.Event, period_s: float = 0.5) -> None:
+        """Lets health follow the desk's readiness, which may go and come back, until told to stop."""
+        was_ready = None
+        while not stop.is_set():
+            if self._desk.is_ready != was_ready:
+                was_ready = self._desk.is_ready
+                await self.set_serving(was_ready)
+                if was_ready:
+                    log.info("ready", pid=os.getpid())
+                else:
+                    log.error("not ready", problem=self._desk.problem(), pid=os.getpid())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), period_s)
 
     async def drain(self) -> None:
         """NOT_SERVING; streams finish the questions they have read and end."""

@@ -1,4 +1,4 @@
-"""`placewise bundle`: put model bundles together, verify them, and tell a running service which one answers."""
+"""`placewise bundle`: put model bundles together, sign and verify them; tell a running service which one answers."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
+from placewise_core.bundle_folder import BUNDLE_NAME
 from placewise_service.commands.commit import checked_out
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
@@ -27,9 +28,10 @@ from placewise_service.model.ldwp import LDWP_REPORT
 from placewise_service.model.policy import POLICY_REPORT
 from placewise_service.model.reward import REWARD_REPORT
 from placewise_service.model.sharing import SHARING_REPORT
+from placewise_service.model.signing import SIGNATURES, BundleKeyError, generate, read_private, read_public, signed
 from placewise_service.model.stdm import STDM_REPORT
 
-app = typer.Typer(help="Model bundles: build, verify, activate, roll back.", no_args_is_help=True)
+app = typer.Typer(help="Model bundles: build, sign, verify, activate, roll back.", no_args_is_help=True)
 
 _KEPT = (".onnx", ".json", ".md")
 # Reports of training runs and documents of fits: what they say of seeds, data and figures goes into the manifest.
@@ -57,6 +59,7 @@ def build(
     is_json: JsonOption = False,
 ) -> None:
     """Copy models and coefficients into a directory, write the manifest, and verify the result."""
+    _check_new(directory.resolve())
     for source in sources:
         if not source.is_dir():
             raise BadInputError(str(source), "is not a directory")
@@ -66,13 +69,62 @@ def build(
     if not taken:
         raise CommandError("there is no model and no coefficient file in the folders named", Exit.BAD_INPUT)
     write_manifest(directory, _described(directory, taken, commit))
-    _verify(directory, is_json=is_json)
+    try:
+        _verify(directory, (), is_json=is_json)
+    except (CommandError, typer.Exit):
+        (directory / MANIFEST).unlink()  # what cannot be used is no bundle, and may be put together again
+        raise
 
 
 @app.command()
-def verify(directory: DirectoryArgument, is_json: JsonOption = False) -> None:
-    """Check checksums and feature schema, load the nets, and run their parity samples."""
-    _verify(directory, is_json=is_json)
+def verify(
+    directory: DirectoryArgument,
+    public_keys: Annotated[
+        list[Path] | None, typer.Option("--public-key", help="Demand a signature of this key, or of another one named.")
+    ] = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Check checksums, signature and feature schema, load the nets, and run their parity samples."""
+    _verify(directory, public_keys or (), is_json=is_json)
+
+
+@app.command()
+def keygen(
+    name: Annotated[Path, typer.Argument(help="NAME.key gets the private key, NAME.pub the public one.")],
+    is_json: JsonOption = False,
+) -> None:
+    """Make a pair of keys to sign bundles with. Keep the private one away from the service."""
+    private, public = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
+    try:
+        key = generate(private, public)
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}. A key is never overwritten", Exit.REFUSED) from None
+    if is_json:
+        print_json({"key_id": key.id, "private": str(private), "public": str(public)})
+        return
+    console.print(f"key {key.id}: {private} signs (placewise bundle sign), {public} goes to the service")
+
+
+@app.command()
+def sign(
+    directory: DirectoryArgument,
+    key: Annotated[Path, typer.Option(help="Private key, as keygen makes it.", dir_okay=False)],
+    is_json: JsonOption = False,
+) -> None:
+    """Verify a bundle and sign its manifest. A second key adds its signature to the first one's."""
+    try:
+        private = read_private(key)
+        bundle = load(directory)
+    except (BundleKeyError, BundleError) as error:
+        raise CommandError(str(error), Exit.NEGATIVE) from None
+    path = directory / SIGNATURES
+    before = path.read_text("ascii") if path.is_file() else ""
+    text, key_id = signed((directory / MANIFEST).read_bytes(), private, before)
+    path.write_text(text, "ascii")
+    if is_json:
+        print_json({"name": bundle.name, "digest": bundle.digest, "key_id": key_id})
+    else:
+        console.print(f"bundle {bundle.name} is signed by key {key_id}")
 
 
 @app.command(name="list")
@@ -85,8 +137,11 @@ def list_(
     if is_json:
         print_json(to_dict(response))
         return
-    rows = [(bundle.name, Bundle.State.Name(bundle.state), bundle.refusal) for bundle in response.bundles]
-    print_table("bundles", ("name", "state", "refused because"), rows)
+    rows = [
+        (bundle.name, Bundle.State.Name(bundle.state), bundle.digest[:12], bundle.signed_by, bundle.refusal)
+        for bundle in response.bundles
+    ]
+    print_table("bundles", ("name", "state", "digest", "signed by", "refused because"), rows)
 
 
 @app.command()
@@ -109,6 +164,17 @@ def rollback(
     """Let the bundle answer that answered before."""
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
         _answer(client.rollback_bundle(RollbackBundleRequest()).bundle, is_json=is_json)
+
+
+def _check_new(directory: Path) -> None:
+    """Raises CommandError for what is a bundle already, and for a folder that no bundle can be named by."""
+    if (directory / MANIFEST).exists():
+        raise CommandError(
+            f"{directory} holds a bundle already. A bundle is never altered: build the new one in a folder of its own",
+            Exit.REFUSED,
+        )
+    if not BUNDLE_NAME.fullmatch(directory.name):
+        raise BadInputError(str(directory), "name the folder with letters, digits, '.', '_' or '-'")
 
 
 def _copy(sources: Sequence[Path], directory: Path) -> list[str]:
@@ -170,19 +236,23 @@ def _numbers(tree: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def _verify(directory: Path, *, is_json: bool) -> None:
+def _verify(directory: Path, public_keys: Sequence[Path], *, is_json: bool) -> None:
     try:
-        bundle = load(directory)
+        bundle = load(directory, [read_public(path) for path in public_keys])
+    except BundleKeyError as error:
+        raise CommandError(str(error), Exit.BAD_INPUT) from None
     except BundleError as error:
         if is_json:
             print_json({"name": directory.resolve().name, "is_valid": False, "refusal": str(error)})
             raise typer.Exit(Exit.NEGATIVE) from None
         raise CommandError(str(error), Exit.NEGATIVE) from None
     if is_json:
-        print_json({"name": bundle.name, "is_valid": True, **msgspec.to_builtins(bundle.manifest)})
+        said = {"digest": bundle.digest, "signed_by": bundle.signed_by, **msgspec.to_builtins(bundle.manifest)}
+        print_json({"name": bundle.name, "is_valid": True, **said})
         return
     rows = [(file, sha256[:16]) for file, sha256 in sorted(bundle.manifest.files.items())]
-    print_table(f"bundle {bundle.name} is whole", ("file", "SHA-256"), rows)
+    by = f", signed by {bundle.signed_by}" if bundle.signed_by else ""
+    print_table(f"bundle {bundle.name} is whole, digest {bundle.digest[:16]}{by}", ("file", "SHA-256"), rows)
 
 
 def _answer(bundle: Bundle, *, is_json: bool) -> None:

@@ -20,6 +20,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
+from placewise_core.bundle_folder import DEFAULT_BUNDLE, bundle_folder
 from placewise_core.clock import SystemClock
 from placewise_core.frozen import frozen
 from placewise_service.api.identity import authenticator
@@ -30,7 +31,8 @@ from placewise_service.commands.console import print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.store import redis_options
 from placewise_service.engine.build import PACKAGED_BUNDLES
-from placewise_service.model.bundle import BundleError, load
+from placewise_service.model.bundle import load
+from placewise_service.model.signing import read_public
 from placewise_service.settings import Settings, SettingsError, load_settings
 from placewise_service.state.connection import Client, gate_for
 from placewise_service.state.embedded import embedded_url, server_binary
@@ -214,10 +216,12 @@ def _is_placewise(settings: Settings) -> bool:
 def _bundle(settings: Settings) -> str:
     root = settings.bundle_dir or PACKAGED_BUNDLES
     try:
-        bundle = load(root / "default")
-    except BundleError as error:
+        keys = [read_public(path) for path in settings.bundles.public_keys]
+        bundle = load(bundle_folder(root, DEFAULT_BUNDLE), keys)
+    except ValueError as error:
         raise CommandError(f"{root}: {error}") from None
-    return f"{bundle.name} in {root}"
+    signed = f", signed by {bundle.signed_by}" if bundle.signed_by else ""
+    return f"{bundle.name} in {root}, digest {bundle.digest[:12]}{signed}"
 
 
 def _tokens(settings: Settings) -> str:

@@ -67,6 +67,7 @@ class Row:
     decide_time_s: float
     policy: str
     bundle: str
+    bundle_digest: str
     propensity: float
     is_explored: bool
     is_fallback: bool
@@ -212,6 +213,7 @@ def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: S
         decide_time_s=record.time_s,
         policy=meta.policy,
         bundle=meta.bundle,
+        bundle_digest=meta.bundle_digest,
         propensity=decided.propensity,
         is_explored=meta.is_explored,
         is_fallback=meta.is_fallback,
@@ -243,6 +245,7 @@ def _share_row(record: DecisionRecord, task_id: str, unit: str, share: Share, fa
         decide_time_s=record.time_s,
         policy=meta.policy,
         bundle=meta.bundle,
+        bundle_digest=meta.bundle_digest,
         propensity=meta.propensity,
         is_explored=meta.is_explored,
         is_fallback=meta.is_fallback,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import admission_policies
+from placewise_core.bundle_folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_core.clock import Clock
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
@@ -33,10 +34,11 @@ from placewise_service.engine.engine import Engine
 from placewise_service.engine.views import Views
 from placewise_service.model.bundle import Bundle, BundleError
 from placewise_service.model.registry import BundleRegistry
+from placewise_service.model.signing import PublicKey
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
 
-PACKAGED_BUNDLES = Path(__file__).parent.parent / "bundles"
+PACKAGED_BUNDLES = shipped_bundles()
 
 
 def build_engine(
@@ -45,12 +47,13 @@ def build_engine(
     telemetry: Telemetry,
     options: EngineOptions,
     bundles: Path = PACKAGED_BUNDLES,
-    bundle: str = "default",
+    bundle: str = DEFAULT_BUNDLE,
+    keys: Sequence[PublicKey] = (),
 ) -> Engine:
     """An engine on `store`, ready to be started. Raises BundleError if the bundle cannot be used."""
     tables = packaged_tables()
     served = _Served(placement_policies(tables), InterferenceSource(tables.interference))
-    registry = BundleRegistry(bundles, bundle, on_activate=served.use)
+    registry = BundleRegistry(bundles, bundle, keys, on_activate=served.use)
     served.use(registry.bundle)
     common = Common(
         store=store,

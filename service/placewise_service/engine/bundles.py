@@ -1,7 +1,8 @@
 """One choice of bundles for all processes: it lives in the store, and each process follows it within a second.
 
-A process that cannot use what was chosen (not there, torn, made for another version) keeps its last good bundle, says
-so, and tries again now and then. Verifying and loading is the registry's affair.
+A choice is a name with the digest of its contents; an alias has none, and stands for the bundle that each process finds
+under it. A process that cannot use the chosen bundle (not there, torn, other contents, made for another version) keeps
+its last good one, says so, is not ready, and tries again now and then. Verifying and loading is the registry's affair.
 """
 
 import asyncio
@@ -34,9 +35,12 @@ class SharedBundles:
     def __init__(self, store: StateStore, registry: BundleRegistry) -> None:
         self._store = store
         self._registry = registry
-        self._configured = registry.active  # what serves until somebody chooses
+        # What serves until somebody chooses.
+        self._configured = registry.configured
+        self._configured_digest = self._pinned(registry.configured, registry.bundle)
         self._seen = BundleChoice()
         self._is_behind = False  # something of the choice in force is refused here
+        self.problem = ""  # why what answers here is not what was chosen
         self._lock = asyncio.Lock()
 
     async def list(self) -> Sequence[BundleStatus]:
@@ -63,8 +67,10 @@ class SharedBundles:
     async def set_shadow(self, name: str) -> BundleStatus | None:
         """Lets a bundle decide and log without answering, everywhere; "" ends that. Raises as activate does."""
         async with self._lock:
-            status = self._registry.set_shadow(await self._verified(name) if name else None)
-            await self._publish(lambda choice: replace(choice, shadow=name))
+            bundle = await self._unaltered(name, (await self._store.bundles()).digest_of(name)) if name else None
+            digest = self._pinned(name, bundle) if bundle else ""
+            status = self._registry.set_shadow(bundle)
+            await self._publish(lambda choice: replace(choice, shadow=name, shadow_digest=digest))
             return status
 
     async def refresh(self, is_retrying: bool = False) -> None:
@@ -86,16 +92,33 @@ class SharedBundles:
                 continue  # the views report it; the choice in force stands
 
     async def _activate(self, name: str) -> BundleStatus:
-        status = self._registry.activate(await self._verified(name))
-        await self._publish(lambda choice: self._activated(choice, name))
+        bundle = await self._unaltered(name, (await self._store.bundles()).digest_of(name))
+        status = self._registry.activate(bundle)
+        await self._publish(lambda choice: self._activated(choice, name, self._pinned(name, bundle)))
         return status
 
-    async def _verified(self, name: str) -> Bundle:
-        return await asyncio.to_thread(self._registry.verified, name)
+    async def _unaltered(self, name: str, digest: str) -> Bundle:
+        """The bundle, verified. Raises InvalidRequestError where its digest is another than that it was chosen under,
+        or than that of the bundle of this name that serves."""
+        bundle = await asyncio.to_thread(self._registry.verified, name)
+        serving = self._registry.bundle
+        wanted = digest or (serving.digest if serving.name == bundle.name else "")
+        if wanted and bundle.digest != wanted:
+            raise InvalidRequestError(
+                f"bundle {name!r} has the digest {bundle.digest[:12]}…, and {wanted[:12]}… was chosen. "
+                "A bundle is never altered: put its files back, or give the new bundle another name",
+                "name",
+            )
+        return bundle
 
-    def _activated(self, choice: BundleChoice, name: str) -> BundleChoice:
-        old = choice.active or self._configured
-        return replace(choice, active=name, previous=choice.previous if old == name else old)
+    def _pinned(self, name: str, bundle: Bundle) -> str:
+        """The digest to choose `name` under; "" for an alias, which follows the release of each process."""
+        return "" if self._registry.is_alias(name) else bundle.digest
+
+    def _activated(self, choice: BundleChoice, name: str, digest: str) -> BundleChoice:
+        old = (choice.active, choice.active_digest) if choice.active else (self._configured, self._configured_digest)
+        previous = (choice.previous, choice.previous_digest) if old[0] == name else old
+        return replace(choice, active=name, active_digest=digest, previous=previous[0], previous_digest=previous[1])
 
     async def _publish(self, change: Callable[[BundleChoice], BundleChoice]) -> None:
         """Stores what is in force here; what cannot be stored is taken back. Raises PlacewiseError."""
@@ -104,7 +127,7 @@ class SharedBundles:
                 choice = change(await self._store.bundles())
                 if await self._store.choose_bundles(choice):
                     self._seen = replace(choice, seq=choice.seq + 1)
-                    self._is_behind = False
+                    self._is_behind, self.problem = False, ""
                     return
             raise StaleSnapshotError("the choice of bundles kept changing")
         except PlacewiseError:
@@ -112,10 +135,23 @@ class SharedBundles:
             raise
 
     async def _adopt(self, choice: BundleChoice) -> None:
-        self._seen, self._is_behind = choice, False
+        self._seen = choice
+        name, digest = (choice.active, choice.active_digest) if choice.active else (self._configured, "")
+        # What serves already is not read again: whatever happened to its files, it is what was chosen.
+        is_served = self._registry.serves(name, digest)
+        self.problem = "" if is_served else await self._refusal(self._registry.activate, name, digest)
+        refusal = ""
+        if choice.shadow:
+            refusal = await self._refusal(self._registry.set_shadow, choice.shadow, choice.shadow_digest)
+        else:
+            self._registry.set_shadow(None)
+        self._is_behind = bool(self.problem or refusal)
+
+    async def _refusal(self, take: Callable[[Bundle], object], name: str, digest: str) -> str:
+        """Takes up a bundle; why that could not be, which is logged, or ""."""
         try:
-            self._registry.activate(await self._verified(choice.active or self._configured))
-            self._registry.set_shadow(await self._verified(choice.shadow) if choice.shadow else None)
+            take(await self._unaltered(name, digest))
         except (NotFoundError, InvalidRequestError) as error:
-            self._is_behind = True
             log.error("a bundle that was chosen is refused here; the last good one serves", reason=error.message)
+            return f"the bundle {name!r} was chosen and is refused here: {error.message}"
+        return ""

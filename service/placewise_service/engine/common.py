@@ -74,10 +74,12 @@ class Common:
         fallback_reason: str = "",
     ) -> DecisionMeta:
         """What is said about a decision on the view at `version`."""
+        bundle = self.registry.bundle
         return DecisionMeta(
             decision_id=decision_id or uuid7(),
             policy=policy,
-            bundle=self.registry.active,
+            bundle=bundle.name,
+            bundle_digest=bundle.digest,
             snapshot_version=version,
             propensity=propensity,
             is_fallback=bool(fallback_reason),

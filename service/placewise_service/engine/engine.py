@@ -95,6 +95,10 @@ class Engine:
     def is_ready(self) -> bool:
         return self._sweep is not None
 
+    def problem(self) -> str:
+        """What an operator has to mend before this replica decides as the others do; "" for nothing."""
+        return self.bundles.problem
+
     async def drain(self, timeout_s: float) -> None:
         """Writes out what the decision log still holds."""
         self._common.telemetry.afterwards.run()

@@ -1,13 +1,19 @@
-"""One bundle on disk: a directory with a manifest that names every file and its SHA-256. Reads; never writes."""
+"""One bundle on disk: a directory with a manifest that names every file and its SHA-256. Reads; writes manifests only.
+
+A bundle never changes: its name is its directory's, and its digest, the SHA-256 of the manifest, covers all it holds.
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from placewise_core.bundle_folder import BUNDLE_NAME
 from placewise_core.features import feature_schema
 from placewise_core.frozen import frozen
 from placewise_service.model.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
@@ -15,11 +21,15 @@ from placewise_service.model.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyR
 from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_service.model.session import ModelError
 from placewise_service.model.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime
+from placewise_service.model.shipped import SHIPPED
+from placewise_service.model.signing import SIGNATURES, PublicKey, signer
 from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
 
 Net = TypeVar("Net")
 
 MANIFEST = "manifest.json"
+# Who vouches for a bundle that comes with a release.
+RELEASE = "release"
 # Which model's tables each net reads (feature_tables.MODEL_TABLES).
 _READERS = {REWARD_MODEL: "reward"} | dict.fromkeys(POLICY_GRAPHS, "policy")
 
@@ -45,10 +55,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @frozen
 class Bundle:
-    """A verified bundle: its manifest, its JSON documents by file name, and its nets, ready to run."""
+    """A verified bundle: its manifest, its JSON documents by file name, and its nets, ready to run. `signed_by` is the
+    id of the key that signed it, RELEASE, or "" where no key is configured."""
 
     manifest: Manifest
     directory: Path
+    digest: str
+    signed_by: str
     documents: Mapping[str, Mapping[str, Any]]
     reward: RewardRuntime | None = None
     policy: PolicyRuntime | None = None
@@ -68,11 +81,17 @@ class Bundle:
             raise BundleError(f"bundle {self.name!r} has no {file}") from None
 
 
-def load(directory: Path) -> Bundle:
+def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
     """Reads and verifies a bundle, and runs its nets once. Raises BundleError for anything missing, torn, unlisted or
-    altered, for nets that read other features than this version encodes, and for nets that do not answer right."""
-    manifest = _manifest(directory)
-    contents = {file: _verified(directory / file, sha256) for file, sha256 in manifest.files.items()}
+    altered, for a link or a path where a file's name belongs, for another name than the directory's, for nets that
+    read other features than this version encodes, and for nets that do not answer right; where there are `keys`, also
+    for a bundle that none of them signed and that came with no release."""
+    directory = directory.resolve()
+    written = _read(directory, MANIFEST)
+    digest = hashlib.sha256(written).hexdigest()
+    signed_by = _signer(directory, written, digest, keys) if keys else ""
+    manifest = _manifest(directory, written)
+    contents = {file: _verified(directory, file, sha256) for file, sha256 in manifest.files.items()}
     documents = {
         file: _document(directory / file, content) for file, content in contents.items() if file.endswith(".json")
     }
@@ -82,6 +101,8 @@ def load(directory: Path) -> Bundle:
     return Bundle(
         manifest,
         directory,
+        digest,
+        signed_by,
         documents,
         reward=nets.load(RewardRuntime.load, REWARD_REPORT, REWARD_MODEL),
         policy=nets.load(PolicyRuntime.load, POLICY_REPORT, *POLICY_GRAPHS),
@@ -129,22 +150,60 @@ class _Nets:
             raise BundleError(f"{self.bundle}: {error}") from error
 
 
-def _manifest(directory: Path) -> Manifest:
+def _manifest(directory: Path, written: bytes) -> Manifest:
     try:
-        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
-    except OSError as error:
-        raise BundleError(f"{directory.name}: cannot read {MANIFEST}: {error.strerror}") from error
+        manifest = msgspec.json.decode(written, type=Manifest)
     except msgspec.MsgspecError as error:
         raise BundleError(f"{directory.name}: {MANIFEST} is not a manifest: {error}") from error
+    if manifest.name != directory.name:
+        raise BundleError(
+            f"{directory.name}: {MANIFEST} names the bundle {manifest.name!r}. A bundle has its folder's name: "
+            "rename the folder, or build the bundle again"
+        )
+    paths = [file for file in manifest.files if not BUNDLE_NAME.fullmatch(file)]
+    if paths:
+        raise BundleError(f"{directory.name}: {MANIFEST} must name files of the bundle, and no path: {paths[0]!r}")
+    return manifest
 
 
-def _verified(path: Path, sha256: str) -> bytes:
-    if path.name != str(path.relative_to(path.parent)) or not path.is_file():
-        raise BundleError(f"{path.parent.name}: {path.name} is missing")
-    content = path.read_bytes()
+def _signer(directory: Path, manifest: bytes, digest: str, keys: Sequence[PublicKey]) -> str:
+    """Who vouches for the manifest. Raises BundleError if nobody does."""
+    if digest in SHIPPED.values():
+        return RELEASE
+    signatures = _read(directory, SIGNATURES).decode("ascii", "replace") if (directory / SIGNATURES).exists() else ""
+    key_id = signer(manifest, signatures, keys)
+    if not key_id:
+        found = "was made by another key than those configured" if signatures else "is missing"
+        raise BundleError(
+            f"{directory.name}: the signature in {SIGNATURES} {found}. Sign the bundle with `placewise bundle sign`, "
+            "or configure its public key"
+        )
+    return key_id
+
+
+def _verified(directory: Path, file: str, sha256: str) -> bytes:
+    content = _read(directory, file)
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise BundleError(f"{path.parent.name}: {path.name} is not the file the manifest names (checksum differs)")
+        raise BundleError(f"{directory.name}: {file} is not the file the manifest names (checksum differs)")
     return content
+
+
+def _read(directory: Path, file: str) -> bytes:
+    """Content of a regular file of the bundle. Raises BundleError, for a link too: it leads out of what is signed."""
+    try:
+        with open(directory / file, "rb", opener=_open_no_link) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise BundleError(f"{directory.name}: {file} is no regular file")
+            return opened.read()
+    except FileNotFoundError as error:
+        raise BundleError(f"{directory.name}: {file} is missing") from error
+    except OSError as error:
+        reason = "it is a link" if (directory / file).is_symlink() else error.strerror
+        raise BundleError(f"{directory.name}: cannot read {file}: {reason}") from error
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # nor one that waits for a writer, as a FIFO does
 
 
 def _document(path: Path, content: bytes) -> Mapping[str, Any]:

@@ -1,14 +1,17 @@
 """Which bundle answers in this process and which one shadows. A bundle that fails verification never gets in."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
+from placewise_core.bundle_folder import bundle_folder, is_alias
 from placewise_core.errors import InvalidRequestError, NotFoundError
 from placewise_core.frozen import frozen
 from placewise_service.model.bundle import MANIFEST, Bundle, BundleError, load
+from placewise_service.model.signing import PublicKey
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +25,8 @@ class BundleState(enum.StrEnum):
 
 @frozen
 class BundleStatus:
-    """A bundle as listed; `bundle` is None and `refusal` says why where it cannot be used."""
+    """A bundle as listed. `refusal` says why its files cannot be used; `bundle` is None unless it serves nevertheless,
+    as it was loaded."""
 
     name: str
     state: BundleState
@@ -31,22 +35,35 @@ class BundleStatus:
 
 
 class BundleRegistry:
-    """Bundles are the subdirectories of `root`. `list` and `verified` read files and block; `activate` and `set_shadow`
-    only swap, and belong on the event loop, so that no request sees half of a bundle.
+    """Bundles are the subdirectories of `root`; aliases lead to them. `list` and `verified` read files and block;
+    `activate` and `set_shadow` only swap, and belong on the event loop, so that no request sees half of a bundle.
 
-    `on_activate` builds what serves from a bundle; if it raises BundleError the old bundle keeps serving.
+    Where there are `keys`, one of them must have signed a bundle. `on_activate` builds what serves from a bundle; if it
+    raises BundleError the old bundle keeps serving. Raises BundleError where `configured`, a name or an alias, cannot
+    serve at first.
     """
 
-    def __init__(self, root: Path, active: str, on_activate: Callable[[Bundle], None] = lambda bundle: None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        configured: str,
+        keys: Sequence[PublicKey] = (),
+        on_activate: Callable[[Bundle], None] = lambda bundle: None,
+    ) -> None:
+        self.configured = configured
         self._root = root
+        self._keys = tuple(keys)
         self._on_activate = on_activate
-        self._active = load(root / active)
+        try:
+            self._active = load(bundle_folder(root, configured), self._keys)
+        except ValueError as error:
+            raise BundleError(str(error)) from error
         self._shadow: Bundle | None = None
 
     @property
     def active(self) -> str:
         """Name of the bundle that answers."""
-        return self._active.manifest.name
+        return self._active.name
 
     @property
     def bundle(self) -> Bundle:
@@ -58,19 +75,31 @@ class BundleRegistry:
 
     def list(self) -> tuple[BundleStatus, ...]:
         """Every bundle under the root, by name, verified anew."""
-        directories = sorted(path for path in self._root.iterdir() if (path / MANIFEST).is_file())
-        return tuple(self._listed(path) for path in directories)
+        found = (path for path in self._root.iterdir() if not path.is_symlink() and (path / MANIFEST).is_file())
+        return tuple(self._listed(path) for path in sorted(found))
+
+    def is_alias(self, name: str) -> bool:
+        return is_alias(self._root, name)
+
+    def serves(self, name: str, digest: str) -> bool:
+        """Whether the bundle that answers is the one of this name or alias, with this digest ("" for any)."""
+        try:
+            folder = bundle_folder(self._root, name)
+        except ValueError:
+            return False
+        return folder.name == self._active.name and digest in ("", self._active.digest)
 
     def verified(self, name: str) -> Bundle:
-        """Loads a bundle by name. Raises NotFoundError or, for a bundle that is refused, InvalidRequestError."""
-        path = self._root / name
-        if path.parent != self._root or not (path / MANIFEST).is_file():
-            raise NotFoundError(f"no bundle {name!r}", {"bundle": name})
+        """Loads a bundle by name or alias. Raises NotFoundError or, for a bundle that is refused,
+        InvalidRequestError."""
         try:
-            return load(path)
-        except BundleError as error:
+            path = bundle_folder(self._root, name)
+            if (path / MANIFEST).exists():
+                return load(path, self._keys)
+        except ValueError as error:
             log.warning("bundle refused", bundle=name, reason=str(error))
             raise InvalidRequestError(str(error), "name") from error
+        raise NotFoundError(f"no bundle {name!r}", {"bundle": name})
 
     def activate(self, bundle: Bundle) -> BundleStatus:
         """Lets a verified bundle answer. Raises InvalidRequestError if nothing can be built from it."""
@@ -79,7 +108,7 @@ class BundleRegistry:
         except BundleError as error:
             raise InvalidRequestError(str(error), "name") from error
         self._active = bundle
-        log.info("bundle active", bundle=bundle.name)
+        log.info("bundle active", bundle=bundle.name, digest=bundle.digest, signed_by=bundle.signed_by)
         return self._status(bundle)
 
     def set_shadow(self, bundle: Bundle | None) -> BundleStatus | None:
@@ -88,10 +117,15 @@ class BundleRegistry:
         return self._status(bundle) if bundle is not None else None
 
     def _listed(self, path: Path) -> BundleStatus:
+        serving = next((b for b in (self._active, self._shadow) if b and b.directory == path.resolve()), None)
         try:
-            return self._status(load(path))
+            found = load(path, self._keys)
         except BundleError as error:
-            return BundleStatus(path.name, BundleState.REFUSED, refusal=str(error))
+            status = self._status(serving) if serving else BundleStatus(path.name, BundleState.REFUSED)
+            return replace(status, refusal=str(error))
+        if serving and found.digest != serving.digest:
+            return replace(self._status(serving), refusal="its files were altered since it was loaded")
+        return self._status(found)
 
     def _status(self, bundle: Bundle) -> BundleStatus:
         if bundle.directory == self._active.directory:

@@ -12,7 +12,7 @@ from placewise_core.frozen import frozen
 
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"
-# hash: seq, and the names of the active, the previous and the shadow bundle, for every process alike.
+# hash: seq, the names of the active, the previous and the shadow bundle, for every process alike, and their digests.
 BUNDLES = "pw:bundles"
 
 

@@ -49,6 +49,7 @@ from placewise_service.state.tailing import tail
 
 _EXPIRE_AT_ONCE = 1000
 _FIND_PAGE = 256
+_CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
 
 
@@ -244,12 +245,13 @@ class RedisStore:
 
     async def bundles(self) -> BundleChoice:
         with redis_meant():
-            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "active", "previous", "shadow")
-        seq, *names = (field.decode() if field else "" for field in fields)
-        return BundleChoice(int(seq or 0), *names)
+            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "digests_of", *_CHOICE)
+        seq, digests_of, *chosen = (field.decode() if field else "" for field in fields)
+        # Digests of an earlier seq are of an earlier choice: the last one was stored by a process that knows none.
+        return BundleChoice(int(seq or 0), *(chosen if digests_of == seq else chosen[:3]))
 
     async def choose_bundles(self, choice: BundleChoice) -> bool:
-        args: list[Argument] = [choice.seq, choice.active, choice.previous, choice.shadow]
+        args: list[Argument] = [choice.seq, *(getattr(choice, field) for field in _CHOICE)]
         with redis_meant():
             return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
 

@@ -93,12 +93,27 @@ class ReportResult:
 
 @frozen
 class BundleChoice:
-    """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices."""
+    """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices.
+
+    The digests say which contents were meant; "" = those of each process, as for an alias and for a choice that a
+    process without digests stored.
+    """
 
     seq: int = 0
     active: str = ""
     previous: str = ""
     shadow: str = ""
+    active_digest: str = ""
+    previous_digest: str = ""
+    shadow_digest: str = ""
+
+    def digest_of(self, name: str) -> str:
+        """The digest under which `name` is or was chosen; "" for any."""
+        return {
+            self.shadow: self.shadow_digest,
+            self.previous: self.previous_digest,
+            self.active: self.active_digest,
+        }.get(name, "")
 
 
 Known = Callable[[], Awaitable[int]]

@@ -95,3 +95,18 @@ async def test_the_choice_of_bundles_is_one_for_all(harness: Harness) -> None:
     assert await store.bundles() == BundleChoice(2, "é", "a", "c")
     assert await store.choose_bundles(BundleChoice(2, "a"))
     assert await harness.other().bundles() == BundleChoice(3, "a", "", "")
+    digests = BundleChoice(3, "a", "b", "c", "1" * 64, "2" * 64, "3" * 64)
+    assert await store.choose_bundles(digests)
+    assert await harness.other().bundles() == replace(digests, seq=4)
+
+
+async def test_digests_end_with_the_choice_they_belong_to(harness: Harness) -> None:
+    """A replica of 0.1.0 stores names alone, and leaves the other fields of the hash as they are."""
+    if harness.raw is None:
+        pytest.skip("no replica shares a memory")
+    store = harness.store
+    assert await store.choose_bundles(BundleChoice(0, "a", "b", "c", "1" * 64, "2" * 64, "3" * 64))
+    harness.raw.hset("pw:bundles", mapping={"seq": 2, "active": "a", "previous": "", "shadow": "c"})
+    assert await store.bundles() == BundleChoice(2, "a", "", "c")
+    assert await store.choose_bundles(BundleChoice(2, "a", "b", "", "4" * 64))
+    assert await store.bundles() == BundleChoice(3, "a", "b", "", "4" * 64)

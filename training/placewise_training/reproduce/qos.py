@@ -3,11 +3,11 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.job import Priority
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judged_worst, number, percent
 from placewise_training.reproduce.composed import SHORTEST, admission
@@ -185,7 +185,7 @@ _FORMS = {"paper's form, (5)–(8)": "qos", "overlap form": "overlap", "knots fo
 
 
 def _profiles() -> Mapping[str, Mapping[str, Any]]:
-    text = resources.files("placewise_service").joinpath("bundles", "default", "throughput.json").read_text("utf-8")
+    text = (shipped_bundle() / "throughput.json").read_text("utf-8")
     return {f"{p['model']}, {p['gpu_model']}": p for p in json.loads(text)["profiles"]}
 
 

@@ -4,10 +4,10 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 
 import numpy as np
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.decision import Outcome, PartitionPlan, Share
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.partition.registry import partition_policy
@@ -21,7 +21,7 @@ _NO_OVERHEAD_S, _ENDLESS_OVERHEAD_S = 1e-9, 1e9
 @functools.cache
 def served_policy() -> Splitter:
     """The heat-island policy with the capability file the service ships."""
-    text = resources.files("placewise_service").joinpath("bundles", "default", "capability.json").read_text("utf-8")
+    text = (shipped_bundle() / "capability.json").read_text("utf-8")
     return partition_policy(json.loads(text))
 
 

@@ -7,10 +7,10 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.place.harmony import Harmony
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import placement_policies, search_policy
@@ -76,7 +76,7 @@ _THROUGHPUT = "throughput.json"
 @functools.cache
 def shipped() -> Bundle:
     """The bundle that comes with the service."""
-    return Bundle(Path(str(resources.files("placewise_service").joinpath("bundles", "default"))))
+    return Bundle(shipped_bundle())
 
 
 def opened(directory: Path | None) -> Bundle:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Bundle(_message.Message):
-    __slots__ = ("name", "state", "feature_schema", "create_time", "sha256", "refusal")
+    __slots__ = ("name", "state", "feature_schema", "create_time", "sha256", "refusal", "digest", "signed_by")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Bundle.State]
@@ -35,13 +35,17 @@ class Bundle(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_BY_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: Bundle.State
     feature_schema: str
     create_time: _timestamp_pb2.Timestamp
     sha256: _containers.ScalarMap[str, str]
     refusal: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[Bundle.State, str]] = ..., feature_schema: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., sha256: _Optional[_Mapping[str, str]] = ..., refusal: _Optional[str] = ...) -> None: ...
+    digest: str
+    signed_by: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[Bundle.State, str]] = ..., feature_schema: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., sha256: _Optional[_Mapping[str, str]] = ..., refusal: _Optional[str] = ..., digest: _Optional[str] = ..., signed_by: _Optional[str] = ...) -> None: ...
 
 class ListBundlesRequest(_message.Message):
     __slots__ = ()

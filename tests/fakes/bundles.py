@@ -1,0 +1,29 @@
+"""Whole bundles to choose from: copies of the shipped one under other names, with other contents where asked."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from placewise_core.bundle_folder import shipped_bundle
+from placewise_service.model.bundle import MANIFEST, Manifest, write_manifest
+
+
+def copy_bundle(folder: Path, created: str = "2026-01-01T00:00:00Z") -> Path:
+    """A copy of the shipped bundle with its folder's name; another `created` gives it another digest."""
+    shutil.copytree(shipped_bundle(), folder)
+    return rewrite(folder, name=folder.name, created=created)
+
+
+def rewrite(folder: Path, **changes: object) -> Path:
+    """Writes the manifest again with these fields, checksums included: what its files are, and no signature."""
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    write_manifest(folder, msgspec.structs.replace(manifest, **changes))
+    return folder
+
+
+def forge(folder: Path, **changes: object) -> Path:
+    """Writes the manifest with these fields and whatever checksums it is told."""
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, **changes)))
+    return folder
