@@ -19,6 +19,7 @@ from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Role
 from placewise_core.pace import linear_speed, relative_speed, worker_step_ms
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.params import params_millions
 from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
 
@@ -114,12 +115,15 @@ class PartEncoder:
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
         self._static: dict[JobId, tuple[Job, Float32, float]] = {}
 
-    def encode(self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView) -> PartTokens:
+    def encode(
+        self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView, slices: Slices = ONE_SLICE
+    ) -> PartTokens:
         """Tokens of the new job and its neighbours under each candidate. None of them may be claimed on the view."""
         kept = self._of(view)
-        fresh = self._cells(job, candidates, view, kept, is_new=True)
+        fresh = self._cells(job, candidates, view, kept, slices, is_new=True)
         touched = dict.fromkeys(fresh.nodes)
         running, spreads = self._around(touched, view, kept)
+        slices.pause()
         neighbours = tuple(running)
         if self._most_witnesses:
             self._add_witnesses(job, running, spreads, view, kept)
@@ -131,19 +135,20 @@ class PartEncoder:
             there.rows[:, _SPEED] = observed[there.placement]
         places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *there.nodes]))}
         at = np.array(list(places), dtype=np.int64)
-        self._renew(at, view, kept)
+        self._renew(at, view, kept, slices)
         return _filled(len(candidates), fresh, there, places, kept.sums[at], kept.capacity[at], neighbours)
 
     def prepare(self, view: ClusterView) -> None:
         """Works out ahead of time what changed on nodes that were asked about before."""
         kept = self._of(view)
-        self._renew(np.flatnonzero(kept.stamps >= 0), view, kept)
+        self._renew(np.flatnonzero(kept.stamps >= 0), view, kept, ONE_SLICE)
 
-    def _renew(self, nodes: Int64, view: ClusterView, kept: _Kept) -> None:
+    def _renew(self, nodes: Int64, view: ClusterView, kept: _Kept, slices: Slices) -> None:
         """Brings the sums of these nodes up to date."""
         for m in nodes[kept.stamps[nodes] != view.node_stamp[nodes]].tolist():
             kept.sums[m] = self._sums(m, view, kept)
             kept.stamps[m] = view.node_stamp[m]
+            slices.pause()
 
     def _around(self, nodes: dict[int, None], view: ClusterView, kept: _Kept) -> tuple[list[RunningJob], list[_Spread]]:
         ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
@@ -195,14 +200,21 @@ class PartEncoder:
         if found is None or found.assignments is not held.assignments:
             if len(spreads) > _REMEMBERED:
                 spreads.clear()
-            cells = self._cells(held.job, [held.assignments], view, kept, is_new=False)
+            cells = self._cells(held.job, [held.assignments], view, kept, ONE_SLICE, is_new=False)
             on: dict[int, _Sums] = dict(zip(cells.nodes, cells.adds.tolist(), strict=True))
             workers = sum([task.role is Role.WORKER for task in held.assignments])
             found = spreads[held.id] = _Spread(held.assignments, cells, on, linear_speed(held.job, workers))
         return found
 
     def _cells(
-        self, job: Job, placements: Sequence[Sequence[Assignment]], view: ClusterView, kept: _Kept, *, is_new: bool
+        self,
+        job: Job,
+        placements: Sequence[Sequence[Assignment]],
+        view: ClusterView,
+        kept: _Kept,
+        slices: Slices,
+        *,
+        is_new: bool,
     ) -> _Cells:
         of: list[int] = []
         nodes: list[int] = []
@@ -223,6 +235,7 @@ class PartEncoder:
                 share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
                 rows_of.append((*whole, here, serving, traffic_ms, share))
                 adds.append((1.0, here + serving, cores, gpus, share))
+            slices.pause()
         rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
         if nodes:
             rows[:, :_STATIC] = static

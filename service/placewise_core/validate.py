@@ -57,7 +57,7 @@ class Limits:
 
     jobs: int = 256
     tasks_per_gang: int = 1024
-    tasks: int = 8192  # of all jobs together: while they are decided nobody else is answered
+    tasks: int = 8192  # of all jobs together
     subtasks: int = 1024
     nodes: int = 10_000
     gpus_per_node: int = 128

@@ -66,6 +66,13 @@ __all__ = [
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
+# Written in place by claims, or by reports that leave the layout as it is: a fork has its own.
+_WRITTEN_ARRAYS = (
+    *("free", "plain_free", "task_count", "node_stamp", "_tightness", "_load", "_free_gpus"),
+    *("gpu_tenant_count", "gpu_is_exclusive", "gpu_fraction_free", "gpu_memory_free", "gpu_company"),
+    *("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s"),
+)
+
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
 _KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
 
@@ -86,6 +93,7 @@ class ClusterView(RoomArrays):
         }
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
+        self.forked_stamp = 0  # of a fork: the usage stamp of the view it was made of
         self._last_tenant: tuple[Job | None, Resources | None, int, GpuTenant] = (None, None, 0, _NOBODY)
         super().__init__()
         self._rebuild(records.nodes)
@@ -192,6 +200,8 @@ class ClusterView(RoomArrays):
         m = self.index.get(first.node)
         if m is None:
             return
+        if self._is_borrowed[m]:
+            self._own(m)
         demand = self.demand_vector(first.demand)
         free = self.free[:, m]
         if demand is not None:
@@ -209,6 +219,8 @@ class ClusterView(RoomArrays):
         m = self.index.get(assignment.node)
         if m is None or job.id not in self._jobs_on[m]:
             return
+        if self._is_borrowed[m]:
+            self._own(m)
         demand = self.demand_vector(assignment.demand)
         free = self.free[:, m]
         if demand is not None:
@@ -382,6 +394,33 @@ class ClusterView(RoomArrays):
             for assignment in running.assignments:
                 self.claim(running.job, assignment)
 
+    def fork(self) -> "ClusterView":
+        """The view as it is now, for one decision alone: neither of the two sees what the other takes afterwards. For
+        deciding, not for applying events to.
+
+        Costs a copy of the arrays; what is kept per node in lists is shared until one of the two writes it.
+        """
+        other = copy.copy(self)
+        for name in _WRITTEN_ARRAYS:
+            setattr(other, name, getattr(self, name).copy())
+        other.nodes = list(self.nodes)
+        other.jobs = dict(self.jobs)
+        other.co_runs = self.co_runs.fork()
+        other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
+        other._idle_gpus = list(self._idle_gpus)
+        other._rooms = {}  # its arrays are counted on in place
+        other.forked_stamp = self.usage_stamp
+        self._is_borrowed = bytearray(b"\x01") * self.size
+        other._is_borrowed = bytearray(self._is_borrowed)
+        return other
+
+    def _own(self, m: int) -> None:
+        """Copies what is kept of node m, before the first writing since the view was forked."""
+        self._tenants[m] = dict(self._tenants[m])
+        self._jobs_on[m] = {job_id: list(tasks) for job_id, tasks in self._jobs_on[m].items()}
+        self._idle_gpus[m] = list(self._idle_gpus[m])
+        self._is_borrowed[m] = 0
+
     def emptied(self) -> "ClusterView":
         """The same nodes with no job on them, all ready and cool: what could fit, however long one waited.
 
@@ -394,7 +433,7 @@ class ClusterView(RoomArrays):
         other.observe_time_s = np.zeros(self.size)
         other._is_hot = np.zeros(self.size, dtype=np.bool_)
         other._has_telemetry = False
-        other._reset_usage()
+        other._clear_usage()
         return other
 
 

@@ -74,6 +74,7 @@ class NodeArrays:
         self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
         self.telemetry_stamp = 0  # grows with every telemetry report
         self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
+        self.lineage = object()  # the same in a view and its forks
 
     @property
     def size(self) -> int:
@@ -196,16 +197,26 @@ class NodeArrays:
         self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
 
     def _reset_usage(self) -> None:
+        """Works out anew what follows from the inventory; nothing is in use then."""
         self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
-        self.free: FloatArray = self.capacity.copy()
-        # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what plain tasks are counted on.
-        self.plain_free: FloatArray = self.capacity.copy()
-        self.plain_free[GPUS] = self.gpu_exists.sum(axis=1)
         self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
+        self._all_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
         self._reset_load()
         self._demands: dict[tuple[float, ...], FloatArray] = {}
         self._last_demand = (None, None)
         self._shares: dict[bytes, float] = {}  # by demand: dominant_share
+        self._needs: dict[bytes, Need] = {}  # by demand
+        cpu_scale = 1.0 + self.capacity[CPU]
+        self._cpu_scale: list[float] = cpu_scale.tolist()
+        self._clear_usage()
+
+    def _clear_usage(self) -> None:
+        """Nothing is in use: what claims write begins anew, and shares no array with what was before."""
+        self.free: FloatArray = self.capacity.copy()
+        # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what plain tasks are counted on.
+        self.plain_free: FloatArray = self.capacity.copy()
+        self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
+        self.plain_free[GPUS] = self._free_gpus
         self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
         self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
@@ -214,31 +225,32 @@ class NodeArrays:
         self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.shared_gpus = 0  # GPUs that serve several tenants
         self._companies: dict[Company, int] = {(): 0}
-        self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
-        self._idle_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
-        self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [{} for _ in range(self.size)]
-        self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [{} for _ in range(self.size)]
-        cpu_scale = 1.0 + self.capacity[CPU]
-        self._cpu_scale: list[float] = cpu_scale.tolist()
-        self._tightness: FloatArray = 1.0 / (2.0 + self._free_gpus + self.free[CPU] / cpu_scale)
-        self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
-        self._needs: dict[bytes, Need] = {}  # by demand
-
-    def _reset_load(self) -> None:
-        """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""
-        is_there = self.capacity > 0
-        self.inverse_capacity: FloatArray = np.where(is_there, 1.0 / np.where(is_there, self.capacity, 1.0), 0.0)
-        weights = self.inverse_capacity[[CPU, MEMORY, NETWORK, GPUS]]
-        # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
-        base = self.free[CPU] * weights[0] + self.free[MEMORY] * weights[1] + self.free[NETWORK] * weights[2]
-        base = base + self.free[GPUS] * weights[3]
-        self._load_base: list[float] = base.tolist()
-        self._load_weights: list[tuple[float, float, float, float]] = list(zip(*weights.tolist(), strict=True))
+        # By node; what is borrowed belongs to another view as well, and is copied before it is written.
+        self._idle_gpus: list[list[int]] = list(self._all_gpus)
+        nobody: dict[int, tuple[GpuTenant, ...]] = {}
+        self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [nobody] * self.size
+        nothing: dict[JobId, list[tuple[str, Resources]]] = {}
+        self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [nothing] * self.size
+        self._is_borrowed = bytearray(b"\x01") * self.size
+        self._tightness: FloatArray = 1.0 / (2.0 + self._free_gpus + self.free[CPU] / (1.0 + self.capacity[CPU]))
         self._load: FloatArray = np.zeros(self.size)
+        self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
         # Grows with every claim and give-back, over all nodes: what a policy derived from a node's jobs is still
         # right while the node's stamp is the one it was derived at.
         self.usage_stamp += 1
         self.node_stamp: IntArray = np.full(self.size, self.usage_stamp, dtype=np.int64)
+
+    def _reset_load(self) -> None:
+        """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""
+        whole = self.capacity
+        is_there = whole > 0
+        self.inverse_capacity: FloatArray = np.where(is_there, 1.0 / np.where(is_there, whole, 1.0), 0.0)
+        weights = self.inverse_capacity[[CPU, MEMORY, NETWORK, GPUS]]
+        # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
+        base = whole[CPU] * weights[0] + whole[MEMORY] * weights[1] + whole[NETWORK] * weights[2]
+        base = base + whole[GPUS] * weights[3]
+        self._load_base: list[float] = base.tolist()
+        self._load_weights: list[tuple[float, float, float, float]] = list(zip(*weights.tolist(), strict=True))
 
     def _same_layout(self, node: Node) -> bool:
         m = self.index.get(node.id)

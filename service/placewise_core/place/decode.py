@@ -201,6 +201,7 @@ class _Decoder:
             self._claim(task, m, names[-left:][:count], gpus)
             left -= count
             if left:
+                self.context.slices.pause()
                 task.mask[m] = not is_full and self._takes_more(task, m, on_node, count)
                 if rooms is not None:
                     task.rooms = self.view.plain_rooms(demand)
@@ -255,6 +256,7 @@ class _Decoder:
             task.mask[m] = False
             interference = self.context.interference
             task.mask &= takers(self.view, task.mask, self.job, task.group, task.demand, interference)
+            self.context.slices.pause()
         if self.context.is_explaining:
             self._explain(task, scores, m)
         self.propensity *= probability

@@ -5,6 +5,7 @@ its first `apply` to `give_back`.
 """
 
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class GangBuilder:
         self.at: slice | IntArray = slice(None) if len(self.rows) == view.size else self.rows
         self.assignments: list[Assignment] = []
         self.placed: list[tuple[TaskGroup, int]] = []
+        self._counts: Counter[tuple[int, int]] = Counter()  # (group's id, node) → tasks
         self.remaining = 0  # tasks still to place
         self._left: dict[Role, list[tuple[TaskGroup, str]]] = {role: [] for role in _ROLES}
         for group, name in task_names(job):
@@ -77,7 +79,7 @@ class GangBuilder:
 
     def count(self, group: TaskGroup, m: int) -> int:
         """Tasks of the group that were placed on node m."""
-        return sum(g is group and n == m for g, n in self.placed)
+        return self._counts[id(group), m]
 
     def is_open(self, group: TaskGroup) -> BoolArray:
         """(C,) candidates that are usable and carry the labels the group asks for."""
@@ -149,6 +151,7 @@ class GangBuilder:
         assignment = Assignment(name, role, NodeId(self.view.node_id(m)), gpus, group.demand)
         self.assignments.append(assignment)
         self.placed.append((group, m))
+        self._counts[id(group), m] += 1
         del left[0]
         self.remaining -= 1
         if self.remaining or self._claims_last:

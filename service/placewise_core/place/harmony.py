@@ -29,6 +29,7 @@ from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.step_tokens import PlainSteps, StepTokens, free_of
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
@@ -94,9 +95,13 @@ class _Looked:
         self._usage_stamp = view.usage_stamp
         self._usage = [array.copy() for array in _usage_of(view, rows)]
 
+    @property
+    def layout_stamp(self) -> int:
+        return self._inventory[0]
+
     def is_layout(self, view: ClusterView) -> bool:
         """True while the view's nodes are the same."""
-        return self._inventory[0] == view.layout_stamp
+        return self.layout_stamp == view.layout_stamp
 
     def is_still(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> bool:
         """True while nothing has changed; who claimed and gave back has changed nothing."""
@@ -126,15 +131,17 @@ class _Encoded:
     """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` what the first job tokens are of."""
 
     context: PlaceContext
-    view: ClusterView
+    lineage: object  # of the view: a gang that is decided on a fork of it has the same nodes
     now_s: float
     rows: IntArray
     jobs: Sequence[Job]
     state: PolicyState
+    layout_stamp: int
 
     def serves(self, job: Job, view: ClusterView, context: PlaceContext) -> bool:
-        is_now = self.context is context and self.view is view and self.now_s == context.now_s
-        return is_now and self.token_of(job) >= 0
+        is_now = self.context is context and self.now_s == context.now_s
+        is_layout = self.lineage is view.lineage and self.layout_stamp == view.layout_stamp
+        return is_now and is_layout and self.token_of(job) >= 0
 
     def token_of(self, job: Job) -> int:
         """Its row in the states, or −1: a job that got its shape only now is not the one that was encoded."""
@@ -176,7 +183,7 @@ class Harmony:
         looked = self._looked.get(view)
         if looked is not None and looked.is_layout(view):
             with contextlib.suppress(Exception):  # a broken net: whoever asks will be told
-                self._look(looked.rows, view, now_s)
+                self._look(looked.rows, view, now_s, ONE_SLICE)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         """Shortest first, by the net's guess of how long each runs and by how many GPUs it keeps from the others."""
@@ -198,7 +205,7 @@ class Harmony:
             rows = shortlist(batch, view, context, self._most_nodes)
             if not batch or not len(rows):
                 continue
-            looked = self._look(rows, view, context.now_s)
+            looked = self._look(rows, view, context.now_s, context.slices)
             stretch = self._encode(batch, looked, view, context).state.stretch
             if stretch is not None:
                 by = stretch[:, 0].tolist()
@@ -244,16 +251,17 @@ class Harmony:
         placing = begun(rows)
         if placing.is_stuck():
             return None
-        looked = self._look(rows, view, context.now_s)
+        looked = self._look(rows, view, context.now_s, context.slices)
         encoded = self._encode(batch, looked, view, context)
         return _proposal(self._net, encoded, placing, choose, looked.free, keeps_claims)
 
     def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
         state = self._net.read(looked.state, self._encoder.encode_new(batch))
-        self._encoded = _Encoded(context, view, context.now_s, looked.rows, batch, state)
-        return self._encoded
+        encoded = _Encoded(context, view.lineage, context.now_s, looked.rows, batch, state, looked.layout_stamp)
+        self._encoded = encoded
+        return encoded
 
-    def _look(self, rows: IntArray, view: ClusterView, now_s: float) -> _Looked:
+    def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _Looked:
         """At the nodes `rows` and what runs there: the last look where nothing has changed since."""
         chosen = None if len(rows) == view.size else rows
         running = self._encoder.running(view, chosen)
@@ -261,7 +269,7 @@ class Harmony:
         if looked is None or not looked.is_still(view, rows, now_s, running):
             looked = _Looked(view, rows, now_s, running)
             seen = self._encoder.encode(view, (), now_s, rows=chosen)
-            looked.state, looked.free = self._net.look(seen), free_of(seen.nodes)
+            looked.state, looked.free = slices.aside(lambda: self._net.look(seen)), free_of(seen.nodes)
             self._looked[view] = looked
         return looked
 
@@ -351,6 +359,7 @@ def _proposal(
         action, probability = _chosen(logits, placing.mask, len(placing.nodes), choose)
         propensity *= probability
         placing.take(action % size)
+        encoded.context.slices.pause()
     assignments = gang.assignments(placing.nodes)
     if keeps_claims:
         gang.view.claim_all(gang.job, assignments)
@@ -376,6 +385,7 @@ class _Decoding:
                     proposal = Proposal(builder.placement(), self._propensity, candidates, is_claimed=keeps_claims)
                     return proposal
                 steps.update(c)
+                builder.context.slices.pause()
             return None
         finally:
             if proposal is None or not keeps_claims:

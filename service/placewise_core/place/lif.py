@@ -17,6 +17,7 @@ from placewise_core.place.plain_gang import Amount
 from placewise_core.place.policy import TaskContext
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import LifCoefficients
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.view import CPU, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
 
 _KEPT_MODELS = 4096  # model names come from users, in any number
@@ -68,14 +69,14 @@ class LeastInterference(ScoredPolicy):
         """Counts the nodes that changed since they were asked about."""
         sums = self._sums.get(view)
         if sums is not None:
-            self._renewed(view, sums.stamps > 0)
+            self._renewed(view, sums.stamps > 0, ONE_SLICE)
 
     def scores(self, task: TaskContext) -> FloatArray:
         return self._weighed(task, task.mask)
 
     def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
         everywhere = np.ones_like(task.mask)
-        table = self._renewed(task.view, everywhere)
+        table = self._renewed(task.view, everywhere, task.context.slices)
         return (
             ("interference", -float(self._weighed(task, everywhere)[m])),
             ("cpu_used", float(table[_U, m])),
@@ -91,7 +92,8 @@ class LeastInterference(ScoredPolicy):
         """(M,) right for the nodes that are asked for."""
         # Not a matrix product: that may round equal nodes differently, and ties go to the first.
         weights = self._weights(task.job, task.demand)
-        scores: FloatArray = np.add.reduce(weights * self._renewed(task.view, asked)[: len(weights)], axis=0)
+        table = self._renewed(task.view, asked, task.context.slices)
+        scores: FloatArray = np.add.reduce(weights * table[: len(weights)], axis=0)
         return scores
 
     def _weights(self, job: Job, demand: FloatArray) -> FloatArray:
@@ -112,7 +114,7 @@ class LeastInterference(ScoredPolicy):
         cpu_scale, network_scale = view.inverse_capacity[CPU], view.inverse_capacity[NETWORK]
         own = self._own(gang.job.model, gang.group.demand, cpu_scale, network_scale)
         sums: FloatArray = np.empty((*own.shape[:1], *outlook.free_gpus.shape))  # (5, J, M)
-        sums[:, 0] = self._renewed(view, gang.rooms >= 1.0)[_SUMMED]
+        sums[:, 0] = self._renewed(view, gang.rooms >= 1.0, gang.slices)[_SUMMED]
         for count in range(1, sums.shape[1]):
             np.add(sums[:, count - 1], own, out=sums[:, count])
         cpu = (view.capacity[CPU] - outlook.free[CPU]) * cpu_scale
@@ -133,7 +135,7 @@ class LeastInterference(ScoredPolicy):
         own[3:] = ((a3,), (a4,))
         return own
 
-    def _renewed(self, view: ClusterView, asked: BoolArray) -> FloatArray:
+    def _renewed(self, view: ClusterView, asked: BoolArray, slices: Slices) -> FloatArray:
         """(14, M) the table, right in the columns that are asked for."""
         sums = self._last[1] if self._last[0]() is view else self._sums.get(view)
         if sums is None or sums.layout_stamp != view.layout_stamp:
@@ -144,6 +146,7 @@ class LeastInterference(ScoredPolicy):
         for m in is_old.nonzero()[0].tolist():
             sums.table[:, m] = self._column(view, m, sums.nodes[m])
             sums.stamps[m] = view.node_stamp[m]
+            slices.pause()
         return sums.table
 
     def _column(self, view: ClusterView, m: int, node: tuple[float, float, float, float]) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ from placewise_core.decision import Neighbour
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place.gpus import gpu_model_of
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
 
@@ -44,18 +45,19 @@ def predict(
     view: ClusterView,
     interference: GpuInterference,
     solo_speed: SoloSpeed = declared_speed,
+    slices: Slices = ONE_SLICE,
 ) -> Prediction:
     """For a placement that is on the view."""
     units = _units(assignments, view)
     nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
     others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])
     slowed = {t.job_id for unit in units for t in view.tenants(*unit)} if units else ()
-    return Prediction(
-        speed=_slowest(job, units, view, interference) * solo_speed(job, assignments),
-        neighbours=tuple(
-            [_neighbour(other, job.id, other in slowed, view, interference, solo_speed) for other in others]
-        ),
-    )
+    speed = _slowest(job, units, view, interference) * solo_speed(job, assignments)
+    beside = []
+    for other in others:
+        slices.pause()
+        beside.append(_neighbour(other, job.id, other in slowed, view, interference, solo_speed))
+    return Prediction(speed, tuple(beside))
 
 
 def _neighbour(

@@ -14,6 +14,7 @@ from placewise_core.job import Job, NodeId, TaskGroup
 from placewise_core.place.capacity import task_capacity
 from placewise_core.place.decode import task_names
 from placewise_core.place.policy import PlaceContext
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.view import CPU, GPUS, MEMORY, NETWORK, ClusterView, FloatArray
 
 Amount = TypeVar("Amount", float, FloatArray)
@@ -30,6 +31,7 @@ class PlainGang:
     demand: FloatArray
     gpus: int
     rooms: FloatArray
+    slices: Slices = ONE_SLICE
 
     @classmethod
     def of(cls, job: Job, view: ClusterView, context: PlaceContext) -> Self | None:
@@ -41,7 +43,7 @@ class PlainGang:
         if demand is None or not view.is_plain(demand, group, job.gpu_sharing):
             return None
         rooms = task_capacity(view, demand, group, job.gpu_sharing, view.usable(context.now_s))
-        return cls(job, group, view, demand, math.ceil(demand[GPUS]), rooms)
+        return cls(job, group, view, demand, math.ceil(demand[GPUS]), rooms, context.slices)
 
     def assignments(self, nodes: Sequence[int]) -> tuple[Assignment, ...]:
         """The gang with its tasks on these nodes, one after the other. Each node must have the room."""

@@ -10,6 +10,7 @@ from placewise_core.cluster import Assignment
 from placewise_core.decision import Candidate
 from placewise_core.frozen import frozen
 from placewise_core.job import GpuSharing, Job, TaskGroup
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import BoolArray, ClusterView, FloatArray
 
@@ -20,7 +21,8 @@ class PlaceContext:
 
     `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
     candidates with their score terms. `randomness` is a generator or its seed: most decisions draw nothing, and
-    building a generator costs more than scoring thirty nodes.
+    building a generator costs more than scoring thirty nodes. `slices` may be other than one only where the view is the
+    decision's own.
     """
 
     now_s: float
@@ -28,6 +30,7 @@ class PlaceContext:
     deadline_s: float = float("inf")
     is_explaining: bool = False
     interference: GpuInterference = field(default_factory=NoInterference)
+    slices: Slices = ONE_SLICE
 
     @property
     def rng(self) -> np.random.Generator:

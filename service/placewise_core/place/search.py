@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +24,7 @@ from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.outlook import Outlook
 from placewise_core.place.plain_gang import PlainGang
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.slices import Slices
 from placewise_core.view import ClusterView, FloatArray
 
 # Of the time left, this much is for scoring and for what the engine does afterwards.
@@ -119,7 +121,7 @@ class BestOfK:
         if len(proposals) == 1:
             return found.taken(first, {"k": 1.0})
         try:
-            scores = self._scores(job, [proposal for _, proposal in proposals], view)
+            scores = self._scores(job, [proposal for _, proposal in proposals], view, context.slices)
         except Exception as error:  # whatever the runtime raises: a broken model never fails a call
             return _fallback(first, type(error).__name__)
         k = int(scores.progress.argmax())
@@ -143,6 +145,7 @@ class BestOfK:
                 found.count_in(policy.name, nodes, outlook.gang)
                 continue
             proposal = policy.propose(job, view, context)
+            context.slices.pause()
             if proposal is None:
                 continue
             if proposal.is_fallback and found.by_placement:
@@ -153,14 +156,14 @@ class BestOfK:
         found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
         return found
 
-    def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
-        tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view)
+    def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
+        tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
         spread: FloatArray = np.zeros(len(proposals))
         if self._uncertain is not None:
-            predicted, spreads = self._uncertain.speeds_and_spread(tokens)
+            predicted, spreads = slices.aside(partial(self._uncertain.speeds_and_spread, tokens))
             spread = np.where(tokens.job == 0, spreads, 0.0).max(axis=1)
         else:
-            predicted = self._speeds(job, proposals, tokens)
+            predicted = slices.aside(partial(self._speeds, job, proposals, tokens))
         speeds = np.asarray(predicted, dtype=np.float64)
         if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
             raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")

@@ -4,6 +4,7 @@ They come from two places: jobs that run bring theirs, and the store keeps, as i
 that an event described. Both speak of models, not of jobs: what was measured of one job goes for the next of its model.
 """
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -136,6 +137,12 @@ class CoRunBook:
         # By state and by what a request brings that is not known yet: a job is often asked about again while it waits.
         self._known: dict[tuple[int, tuple[Told, ...]], KnownCoRuns] = {}
         self.is_empty = self._stored.is_empty and not self._brought
+
+    def fork(self) -> "CoRunBook":
+        """The book as it is now; what either of the two learns afterwards, the other does not."""
+        other = copy.copy(self)
+        other._brought, other._known = self._brought.copy(), dict(self._known)
+        return other
 
     def row(self, kind: str) -> Mapping[str, float]:
         """What the store knows of a model."""

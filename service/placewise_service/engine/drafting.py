@@ -1,6 +1,7 @@
-"""Decides one Place command on a live view: gang by gang, each against the view with the earlier ones on it.
+"""Decides one Place command on a view: gang by gang, each against the view with the earlier ones on it.
 
-Synchronous: between the first look at the view and the assumption of the result nothing else runs.
+Synchronous: on a live view nothing else runs between the first look at it and the assumption of the result. What would
+take too long for that is decided in slices (sliced_drafting.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place import explore, neighbours, why
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import ClusterView
@@ -58,6 +60,17 @@ class Draft:
     decide_ms: float = 0.0
     choices: list[Choice] = field(default_factory=list)
     answer: PlaceDecision | None = None
+    held_before: int = 0  # gangs that an earlier part of the draft holds
+
+    def take_over(self, part: "Draft") -> None:
+        """Adds what was decided apart."""
+        self.answers.update(part.answers)
+        self.holds += part.holds
+        self.expected_tenants.update(part.expected_tenants)
+        self.propensity *= part.propensity
+        self.is_explored |= part.is_explored
+        self.fallback_reason = self.fallback_reason or part.fallback_reason
+        self.choices += part.choices
 
 
 @frozen
@@ -94,7 +107,7 @@ class Placer:
         try:
             self._decide_all(command, view, policy, context, draft, running)
             if command.is_dry_run:
-                self._predict(draft, view)
+                self.predict(draft, view, context.slices)
             is_done = True
         finally:
             if command.is_dry_run or not is_done:
@@ -113,25 +126,36 @@ class Placer:
         draft: Draft,
         running: Mapping[JobId, RunningJob],
     ) -> None:
-        rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
-        draft.is_observed = rate > 0 or (not command.is_dry_run and random() < self.observe_share)
+        rate = self.rate(command, view, draft)
         answers = draft.answers
         for job in policy.order(command.jobs, view, context):
-            self._predict(draft, view)
-            if answers and self.monotonic_s() >= context.deadline_s:  # nobody waits for the rest: others do
-                raise DeadlineExceededError(f"the deadline passed after {len(answers)} of {len(command.jobs)} jobs")
+            self.predict(draft, view, context.slices)
+            context.slices.pause()
+            self.check_deadline(draft, command, context)
             known = view.jobs.get(job.id) or running.get(job.id)
             if known:
                 answers[job.id] = held(known)
             else:
-                self._decide(job, view, policy, context, rate, draft)
+                self.decide(job, view, policy, context, rate, draft)
+
+    def rate(self, command: PlaceCommand, view: ClusterView, draft: Draft) -> float:
+        """How often jobs of the command are placed by exploration. Draws whether the draft is logged as it was seen."""
+        rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
+        draft.is_observed = rate > 0 or (not command.is_dry_run and random() < self.observe_share)
+        return rate
+
+    def check_deadline(self, draft: Draft, command: PlaceCommand, context: PlaceContext) -> None:
+        """Raises DeadlineExceededError between two jobs: nobody waits for the rest, and others do."""
+        if draft.answers and self.monotonic_s() >= context.deadline_s:
+            decided = f"{len(draft.answers)} of {len(command.jobs)} jobs"
+            raise DeadlineExceededError(f"the deadline passed after {decided}")
 
     def answers(self, draft: Draft, command: PlaceCommand, view: ClusterView) -> tuple[JobDecision, ...]:
         """What was decided, in the order of the request. `view` is as the draft left it."""
-        self._predict(draft, view)
+        self.predict(draft, view)
         return tuple([draft.answers[job.id] for job in command.jobs])
 
-    def _decide(
+    def decide(
         self,
         job: Job,
         view: ClusterView,
@@ -140,6 +164,7 @@ class Placer:
         rate: float,
         draft: Draft,
     ) -> None:
+        """Decides one job; a gang that found its place is then on the view, and among what the draft holds."""
         job = with_groups(job, view)
         proposal, is_explored = self._propose(job, view, policy, context, rate, draft.decision_id)
         if proposal is None:
@@ -155,7 +180,7 @@ class Placer:
             job,
             proposal.assignments,
             RunState.RESERVED,
-            reservation_id=f"{draft.decision_id}.{len(draft.holds)}",
+            reservation_id=f"{draft.decision_id}.{draft.held_before + len(draft.holds)}",
             decision_id=draft.decision_id,
         )
         if proposal.is_claimed:
@@ -167,11 +192,14 @@ class Placer:
             draft.expected_tenants.update(_shared_tenants(running, view))
         draft.unpredicted = (running, proposal)
 
-    def _predict(self, draft: Draft, view: ClusterView) -> None:
+    def predict(self, draft: Draft, view: ClusterView, slices: Slices = ONE_SLICE) -> None:
+        """Answers for the job decided last, where that is not done. `view` is as that job left it."""
         if draft.unpredicted is None:
             return
         (running, proposal), draft.unpredicted = draft.unpredicted, None
-        prediction = neighbours.predict(running.job, proposal.assignments, view, draft.interference, self.solo_speed)
+        prediction = neighbours.predict(
+            running.job, proposal.assignments, view, draft.interference, self.solo_speed, slices
+        )
         draft.answers[running.job.id] = JobDecision(
             job_id=running.job.id,
             outcome=Outcome.PLACED,

@@ -32,6 +32,8 @@ from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.placing import OnDraft, Placing
 from placewise_service.engine.reports import Reporter, ReportOutcome
+from placewise_service.engine.sliced_drafting import SlicedPlacer
+from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
@@ -60,7 +62,8 @@ class Engine:
         partition: Mapping[str, PartitionPolicy],
     ) -> None:
         self._common = common
-        self._placing = Placing(common, placer, subtasks)
+        slicing = Slicing(common.clock.monotonic_s)
+        self._placing = Placing(common, placer, SlicedPlacer(placer, slicing), subtasks)
         self._admitting = Admitting(common, admission)
         self._partition = partition
         self._reporter = Reporter(common.store, common.clock, common.sink)

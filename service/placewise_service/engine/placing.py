@@ -20,6 +20,7 @@ from placewise_service.engine.answers import encode_answer, held_until
 from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
 from placewise_service.engine.drafting import NONE_RUNNING, Draft, Placer, seed_of
 from placewise_service.engine.ids import uuid7
+from placewise_service.engine.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest
 
@@ -44,6 +45,7 @@ class Placing:
 
     common: Common
     placer: Placer
+    sliced: SlicedPlacer
     subtasks: SubtaskScheduler
 
     async def place(self, command: PlaceCommand, deadline_s: float, on_draft: OnDraft | None = None) -> PlaceDecision:
@@ -54,7 +56,7 @@ class Placing:
             return await self._on_node(command, live, started_s)
         if not command.is_dry_run:
             return await self._hold(asked)
-        draft = self._draft(asked)
+        draft = await self._draft(asked)
         decision = self._answer(asked, draft)
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
         self._note(asked, draft, decision)
@@ -69,7 +71,7 @@ class Placing:
         command, live = asked.command, asked.live
         running: dict[JobId, RunningJob] = {}
         for _ in range(ATTEMPTS):
-            draft = self._draft(asked, running)
+            draft = await self._draft(asked, running)
             live.assume(draft.holds)
             try:
                 result = await self._reserve(asked, draft)
@@ -125,8 +127,10 @@ class Placing:
         self.common.apply(asked.live, [event])
         self._prepare(asked.policy, asked.live)
 
-    def _draft(self, asked: _Asked, running: Mapping[JobId, RunningJob] = NONE_RUNNING) -> Draft:
+    async def _draft(self, asked: _Asked, running: Mapping[JobId, RunningJob] = NONE_RUNNING) -> Draft:
         command, live, policy = asked.command, asked.live, asked.policy
+        if live.is_closed:
+            await live.opened(asked.deadline_s - self.common.clock.monotonic_s())
         seed = seed_of(command.seed)
         context = PlaceContext(
             now_s=self.common.clock.now_s(),
@@ -135,7 +139,10 @@ class Placing:
             is_explaining=command.is_explaining,
             interference=self.placer.interference.of(live.view.co_runs, command.jobs),
         )
-        draft = self.placer.draft(command, live.view, policy, context, uuid7(), running)
+        if is_large(command.jobs, live.view.size, command.is_explaining):
+            draft = await self.sliced.draft(command, live, policy, context, uuid7(), running)
+        else:
+            draft = self.placer.draft(command, live.view, policy, context, uuid7(), running)
         draft.seed = seed
         draft.decide_ms = self.common.elapsed_ms(asked.started_s)
         return draft

@@ -6,15 +6,18 @@ has agreed, so that the next decision on this replica already sees them; they ar
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 
 import structlog
 
 from placewise_core.clock import Clock
 from placewise_core.cluster import RunningJob
-from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
 from placewise_core.events import Event, JobsEnded
 from placewise_core.job import JobId
+from placewise_core.place.landing import land
+from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
 from placewise_service.background import ended
 from placewise_service.engine.departed import Departed
@@ -48,6 +51,9 @@ class LiveView:
         self.is_lost = False
         self.departed = Departed()
         self.view: ClusterView
+        self.alone = asyncio.Lock()  # held by who decides in slices
+        self._opened = asyncio.Event()
+        self._opened.set()
 
     @property
     def lag_s(self) -> float:
@@ -135,6 +141,33 @@ class LiveView:
             self._assumed[job.id] = job
             if self.view.jobs.get(job.id) is not job:
                 self.view.add_job(job)
+
+    def land(self, running: RunningJob, seen: ClusterView, context: PlaceContext) -> bool:
+        """Assumes a gang that was decided on the fork `seen`; False, and nothing is assumed, where it does not fit."""
+        if not land(running, seen, self.view, context):
+            return False
+        self.view.hold(running)
+        self.assume((running,))
+        return True
+
+    @property
+    def is_closed(self) -> bool:
+        """True while a gang that others keep from its place is decided: nobody else decides then."""
+        return not self._opened.is_set()
+
+    def close(self) -> None:
+        self._opened.clear()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def opened(self, timeout_s: float) -> None:
+        """Returns when the view is open, or raises DeadlineExceededError after the timeout."""
+        try:
+            async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
+                await self._opened.wait()
+        except TimeoutError:
+            raise DeadlineExceededError("the deadline passed while a large gang was decided") from None
 
     def settle(self, jobs: Sequence[RunningJob], is_held: bool) -> None:
         """Ends an assumption: the event stands for it now, or nothing does."""

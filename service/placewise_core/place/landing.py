@@ -1,0 +1,55 @@
+"""Puts a gang that was decided on a fork of a view onto the view, which may have changed since. Decides nothing."""
+
+from placewise_core.cluster import Assignment, RunningJob
+from placewise_core.job import Job, TaskGroup
+from placewise_core.place.decode import task_names
+from placewise_core.place.gpus import is_tolerated
+from placewise_core.place.policy import PlaceContext
+from placewise_core.view import BoolArray, ClusterView
+
+
+def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: PlaceContext) -> bool:
+    """Claims the gang on `view`, where every task still fits; all of it or, and then False, nothing.
+
+    `seen` is the fork that it was decided on, and holds it. A node on which nothing was taken or given back since then
+    is only asked whether it may still be used.
+    """
+    usable = view.usable(context.now_s)
+    is_layout = seen.lineage is view.lineage and seen.layout_stamp == view.layout_stamp
+    groups = {name: group for group, name in task_names(running.job)}
+    changed, unchanged = list[Assignment](), list[Assignment]()
+    for task in running.assignments:
+        m = view.index.get(task.node)
+        if m is None or not usable[m]:
+            return False
+        is_still = (
+            is_layout and view.node_stamp[m] <= seen.forked_stamp and view.nodes[m].labels == seen.nodes[m].labels
+        )
+        (unchanged if is_still else changed).append(task)
+    for i, task in enumerate(changed):
+        if not _takes(view, running.job, groups[task.task], task, context):
+            for taken in reversed(changed[:i]):
+                view.unclaim(running.job, taken)
+            return False
+        view.claim(running.job, task)
+    view.claim_all(running.job, unchanged)
+    return True
+
+
+def _takes(view: ClusterView, job: Job, group: TaskGroup, task: Assignment, context: PlaceContext) -> bool:
+    """True where the task's node has room for it, on the very GPUs it was given."""
+    m, demand = view.index[task.node], view.demand_vector(task.demand)
+    if demand is None or not group.node_selector.items() <= view.nodes[m].labels.items():
+        return False
+    if not view.feasible_on(m, demand, group, job.gpu_sharing):
+        return False
+    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1))
+    return all(_is_open(empty[0], g) or _is_shared(view, m, g, shared[0], job, context) for g in task.gpu_indices)
+
+
+def _is_open(gpus: BoolArray, g: int) -> bool:
+    return g < len(gpus) and bool(gpus[g])
+
+
+def _is_shared(view: ClusterView, m: int, g: int, shared: BoolArray, job: Job, context: PlaceContext) -> bool:
+    return _is_open(shared, g) and is_tolerated(view, m, g, job, context.interference)

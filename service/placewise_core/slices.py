@@ -1,0 +1,35 @@
+"""Long work in slices: what a decision calls between two steps, so that its host may turn to others. Decides nothing.
+
+Core is synchronous and stays so: `pause` and `aside` return when the decision is to go on. A host that has nobody else
+to turn to, as the simulator, takes `ONE_SLICE`. Whatever a decision reads must be its own: see ClusterView.fork.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Slices(Protocol):
+    """How one decision shares its thread. Both calls raise what ends the decision when nobody waits for it any more."""
+
+    def pause(self) -> None:
+        """Between two steps, of a millisecond or less each."""
+        ...
+
+    def aside(self, work: Callable[[], T]) -> T:
+        """The result of a step that is long and cannot be divided, as a net over thousands of nodes. The step may run
+        in another thread: it reads nothing that others write, and writes nothing that others read."""
+        ...
+
+
+class _OneSlice:
+    def pause(self) -> None:
+        pass
+
+    def aside(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+# For work that is done in one go.
+ONE_SLICE: Slices = _OneSlice()

@@ -1,0 +1,156 @@
+"""Decides Place commands that are too large for one go: in slices, between which everybody else has a turn.
+
+Between two jobs the live view is left as anybody may find it: what was decided is assumed on it, and the next job sees
+what others took meanwhile. A large gang is decided on a fork of the view and then put onto the view whole, if every
+task still fits there; else it is decided again, now with nobody else deciding on the cluster. A dry run is decided on
+one fork from its first job to its last: its answer is about the moment at which it began.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from placewise_core.cluster import RunningJob
+from placewise_core.commands import PlaceCommand
+from placewise_core.errors import StaleSnapshotError
+from placewise_core.frozen import frozen
+from placewise_core.job import Job, JobId
+from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.slices import ONE_SLICE, Slices
+from placewise_service.engine.common import ATTEMPTS
+from placewise_service.engine.drafting import Draft, Placer
+from placewise_service.engine.gang import held
+from placewise_service.engine.slicing import Slicing
+from placewise_service.engine.views import LiveView
+
+# What may be decided in one go, in looks of a task at a node: some ten milliseconds.
+_MOST_LOOKS = 600_000
+# Of each task, counted as nodes: what it costs on a cluster of any size, and beside each further task of its gang (nets
+# look at so many candidates).
+_BESIDE_NODES, _BESIDE_TASKS = 1000, 32
+# Candidates are ranked, and GPUs in use looked at one by one.
+_EXPLAINING, _SHARING = 8, 8
+_READ_AHEAD = 16  # jobs of a request that a net reads together: the largest of them says what that costs
+
+
+def looks(job: Job, nodes: int, is_explaining: bool) -> int:
+    """How much work it is to place the job, as against _MOST_LOOKS."""
+    tasks = job.task_count
+    factor = (_EXPLAINING if is_explaining else 1) * (_SHARING if _may_share(job) else 1)
+    return tasks * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * factor
+
+
+def _may_share(job: Job) -> bool:
+    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
+
+
+def is_large(jobs: Sequence[Job], nodes: int, is_explaining: bool) -> bool:
+    """True for jobs that are not to be decided in one go."""
+    return sum([looks(job, nodes, is_explaining) for job in jobs]) > _MOST_LOOKS
+
+
+@frozen
+class SlicedPlacer:
+    """Places what is_large."""
+
+    placer: Placer
+    slicing: Slicing
+
+    async def draft(
+        self,
+        command: PlaceCommand,
+        live: LiveView,
+        policy: PlacementPolicy,
+        context: PlaceContext,
+        decision_id: str,
+        running: Mapping[JobId, RunningJob],
+    ) -> Draft:
+        """As Placer.draft; what the draft wants to hold is assumed on the live view.
+
+        Raises DeadlineExceededError, and StaleSnapshotError where the cluster changes faster than a gang is decided.
+        """
+        if command.is_dry_run:
+            view = live.view.fork()
+
+            def ask(slices: Slices) -> Draft:
+                context.slices = slices
+                return self.placer.draft(command, view, policy, context, decision_id, running)
+
+            return await self.slicing.run(ask, context.deadline_s)
+        draft = Draft(decision_id, interference=context.interference)
+        async with live.alone:  # of large requests on one cluster each would undo what the other decided
+            work = _Work(self.placer, command, live, policy, context, draft, running)
+            try:
+                await self.slicing.run(work.decide_all, context.deadline_s)
+            except BaseException:
+                live.settle(draft.holds, is_held=False)
+                raise
+            finally:
+                live.open()
+        return draft
+
+
+@frozen
+class _Work:
+    """One command in slices."""
+
+    placer: Placer
+    command: PlaceCommand
+    live: LiveView
+    policy: PlacementPolicy
+    context: PlaceContext
+    draft: Draft
+    running: Mapping[JobId, RunningJob]
+
+    def decide_all(self, slices: Slices) -> None:
+        placer, context, draft, live = self.placer, self.context, self.draft, self.live
+        context.slices = slices
+        rate = placer.rate(self.command, live.view, draft)
+        jobs = self.policy.order(self.command.jobs, live.view.fork(), context)
+        for i, job in enumerate(jobs):
+            slices.pause()
+            placer.check_deadline(draft, self.command, context)
+            ahead = jobs[i : i + _READ_AHEAD]
+            most = max([looks(other, live.view.size, context.is_explaining) for other in ahead])
+            if self._is_known(job):
+                continue
+            if most > _MOST_LOOKS:
+                self._decide_apart(job, rate)
+            else:
+                self._decide_here(job, rate)
+        draft.version = live.view.version
+
+    def _is_known(self, job: Job) -> bool:
+        known = self.live.view.jobs.get(job.id) or self.running.get(job.id)
+        if known:
+            self.draft.answers[job.id] = held(known)
+        return known is not None
+
+    def _decide_here(self, job: Job, rate: float) -> None:
+        """In one go, on the live view."""
+        draft, view, context = self.draft, self.live.view, self.context
+        before = len(draft.holds)
+        slices, context.slices = context.slices, ONE_SLICE
+        try:
+            self.placer.decide(job, view, self.policy, context, rate, draft)
+            self.placer.predict(draft, view)
+        finally:
+            context.slices = slices
+        self.live.assume(draft.holds[before:])
+
+    def _decide_apart(self, job: Job, rate: float) -> None:
+        """In slices, on a fork of the view, until the gang fits on the view as well."""
+        live, context = self.live, self.context
+        for _ in range(ATTEMPTS):
+            part = Draft(self.draft.decision_id, interference=context.interference)
+            part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
+            view = live.view.fork()
+            self.placer.decide(job, view, self.policy, context, rate, part)
+            self.placer.predict(part, view, context.slices)
+            if self._is_known(job):  # somebody else asked about the same job
+                return
+            if not part.holds or live.land(part.holds[0], view, context):
+                self.draft.take_over(part)
+                return
+            live.close()
+        raise StaleSnapshotError(
+            "the cluster changed under the decision three times", {"cluster": self.command.cluster}
+        )
