@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,6 +25,7 @@ from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_core.frozen import frozen
 from placewise_service.api.auth import NOBODY
+from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.identity import authenticator
@@ -31,6 +33,7 @@ from placewise_service.api.rehearsal import rehearse
 from placewise_service.api.rest_server import RestFace
 from placewise_service.api.rpcs import RPCS
 from placewise_service.api.tls import Certificates, grpc_credentials
+from placewise_service.audit import AuditLog
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.model.signing import read_public
@@ -129,7 +132,11 @@ async def _run(
     clock = StoreClock(store, SystemClock())
     engine = _engine(settings, store, clock, telemetry)
     callers = authenticator(settings.auth, SystemClock(), telemetry.credentials_stale)
-    desk = Desk(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s)
+    audit = AuditLog(settings.audit_target, telemetry, time.monotonic) if settings.audit_target else None
+    calls = CallAudit(audit.add, time.time) if audit is not None else None
+    desk = Desk(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s, calls)
+    if audit is not None:
+        desk.checks.append(audit.problem)
     desk.is_preparing = True
     shares_ports = parent is not None
     certificates = Certificates(settings.tls) if settings.tls.is_on else None
@@ -146,6 +153,9 @@ async def _run(
     await clock.close()
     await _drain(settings, desk, grpc_face, rest_face, engine)
     telemetry.close()
+    if calls is not None and audit is not None:
+        calls.flush()
+        audit.close()
 
 
 def _stop_signals(parent: Connection | None) -> asyncio.Event:

@@ -180,6 +180,14 @@ class LogSettings(Section):
     format: Literal["json", "text"] = Field(default="json", description="json for machines, text for a terminal.")
 
 
+class AuditSettings(Section):
+    file: str = Field(
+        default="",
+        description="Where audit records go: a file, `-` (standard output) or `off`; empty: standard output where "
+        "callers are asked for credentials, else nowhere.",
+    )
+
+
 class DecisionLogSettings(Section):
     ring_records: int = Field(
         default=100_000, ge=1, description="Records Redis keeps per cluster until they are exported."
@@ -230,6 +238,7 @@ class Settings(BaseSettings):
     admit: AdmitSettings = AdmitSettings()
     declog: DecisionLogSettings = DecisionLogSettings()
     log: LogSettings = LogSettings()
+    audit: AuditSettings = AuditSettings()
     otel: OtelSettings = OtelSettings()
 
     @model_validator(mode="before")
@@ -263,6 +272,13 @@ class Settings(BaseSettings):
                 "_KEY_FILE, or PLACEWISE_AUTH__ALLOW_PLAINTEXT_TOKENS=true where something else encrypts"
             )
         return self
+
+    @property
+    def audit_target(self) -> str:
+        """The audit file, "-" for standard output, "" for none."""
+        if self.audit.file == "off":
+            return ""
+        return self.audit.file or ("-" if self.auth.is_on else "")
 
     def effective(self) -> dict[str, Any]:
         """Every setting as plain data for the log; secrets are masked."""

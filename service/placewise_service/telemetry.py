@@ -74,6 +74,10 @@ class Telemetry:
             "file",
             mode="livemax",
         )
+        self._audit_unwritten = self._counter(
+            "placewise_audit_unwritten_total", "Audit records that could not be written when they were due."
+        )
+        self._audit_lost = self._counter("placewise_audit_lost_total", "Audit records lost.")
         self._children: dict[tuple[str, ...], Any] = {}
         self.afterwards = Afterwards()
         self._tracing = _Tracing(otel) if otel and otel.endpoint else None
@@ -140,6 +144,14 @@ class Telemetry:
     def credentials_stale(self, file: str, seconds: float) -> None:
         """How long this file of credentials could not be used."""
         self._child("credentials", self._credentials_stale, file).set(seconds)
+
+    def audit_unwritten(self, count: int) -> None:
+        """Audit records that could not be written when they were due; they are kept and tried again."""
+        self._audit_unwritten.inc(count)
+
+    def audit_lost(self, count: int) -> None:
+        """Audit records that were lost."""
+        self._audit_lost.inc(count)
 
     def in_flight(self, count: int) -> None:
         """Requests being worked on."""

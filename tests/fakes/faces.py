@@ -40,6 +40,7 @@ from placewise_core.events import ClusterRecords
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
 from placewise_service.api.auth import Authenticator, Open
+from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.connect import ConnectFace
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
@@ -256,10 +257,11 @@ async def faces(
     authenticator: Authenticator | None = None,
     clock: Clock | None = None,
     telemetry: Telemetry | None = None,
+    audit: CallAudit | None = None,
 ) -> AsyncIterator[Faces]:
     """Starts both faces around one engine; REST and the calls beside it are asked in process."""
     engine, clock, telemetry = engine or FakeEngine(), clock or SystemClock(), telemetry or Telemetry()
-    desk = Desk(engine, clock, limits or LimitSettings(), authenticator or Open(), telemetry)
+    desk = Desk(engine, clock, limits or LimitSettings(), authenticator or Open(), telemetry, audit=audit)
     face = GrpcFace(desk, ServerSettings(grpc_port=0))
     await face.start()
     await face.set_serving(True)

@@ -2,6 +2,7 @@
 the commands that change it."""
 
 import fcntl
+import getpass
 import json
 import os
 from collections.abc import Callable
@@ -262,3 +263,46 @@ def test_a_broken_file_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixt
         assert invoke(["token", *words, "--file", str(path)]) == 4
         assert "tokens.yaml: tokens.0.sha256 (left):" in capsys.readouterr().err
     assert "left" in path.read_text()
+
+
+def test_changes_of_tokens_are_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, audit = str(tmp_path / "tokens.yaml"), tmp_path / "audit"
+    monkeypatch.setenv("PLACEWISE_AUDIT__FILE", str(audit))
+    monkeypatch.setenv("SUDO_USER", "ann")
+    assert invoke(["token", "create", "a\nb", "--file", file, "--scope", "read"]) == 0
+    token = capsys.readouterr().out.strip()
+    assert invoke(["token", "create", "a\nb", "--file", file, "--scope", "read"]) == 4
+    assert invoke(["token", "revoke", "a\nb", "--file", file]) == 0
+    rows = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(row["call"], row["subject"], row["result"]) for row in rows] == [
+        ("token create", "a\nb", "OK"),
+        ("token create", "a\nb", "REFUSED"),
+        ("token revoke", "a\nb", "OK"),
+    ]
+    assert {(row["caller"], row["method"]) for row in rows} == {(f"{getpass.getuser()} (sudo: ann)", "local")}
+    assert token not in audit.read_text()
+
+
+def test_without_an_audit_file_the_record_is_on_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["token", "create", "--file", str(tmp_path / "t"), "--scope", "read"]
+    monkeypatch.delenv("PLACEWISE_AUDIT__FILE", raising=False)
+    assert invoke([*words, "a"]) == 0
+    told = capsys.readouterr()
+    assert '"call":"token create"' in told.err
+    assert told.out.startswith("pw_")
+    monkeypatch.setenv("PLACEWISE_AUDIT__FILE", "off")
+    assert invoke([*words, "b"]) == 0
+    assert "token create" not in capsys.readouterr().err
+
+
+def test_nothing_is_changed_that_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLACEWISE_AUDIT__FILE", str(tmp_path / "no" / "audit"))
+    assert invoke(["token", "create", "a", "--file", str(tmp_path / "t"), "--scope", "read"]) == 1
+    assert "nothing was done" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()

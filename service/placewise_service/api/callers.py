@@ -14,8 +14,8 @@ SUBJECTS = "certificate_subjects"  # in the state of a request: names in the cer
 
 
 def of_request(desk: Desk, request: Request) -> Credentials:
-    """What an HTTP request shows; nothing where nobody asks."""
-    if not desk.needs_token:
+    """What an HTTP request shows; nothing where nobody wants to know."""
+    if not desk.needs_token and desk.audit is None:
         return NOBODY
     header = request.headers.get("authorization")
     peer = request.client
@@ -27,8 +27,8 @@ def of_request(desk: Desk, request: Request) -> Credentials:
 
 
 def of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:
-    """What a gRPC call shows; nothing where nobody asks."""
-    if not desk.needs_token:
+    """What a gRPC call shows; nothing where nobody wants to know."""
+    if not desk.needs_token and desk.audit is None:
         return NOBODY
     peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000
     subjects = _subjects(context) if desk.reads_certificates else ()

@@ -10,7 +10,7 @@ an incident id and becomes INTERNAL "internal error".
 import asyncio
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -25,7 +25,8 @@ from placewise_core.errors import (
     StateUnavailableError,
 )
 from placewise_core.validate import Limits
-from placewise_service.api.auth import Authenticator, Credentials, Open, Principal
+from placewise_service.api.auth import Authenticator, Credentials, Open, Principal, Scope
+from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import Office, Reach, Rpc
 from placewise_service.settings import LimitSettings
@@ -45,6 +46,7 @@ class Desk:
         authenticator: Authenticator,
         telemetry: Telemetry,
         max_reserve_ttl_s: float = 3600.0,
+        audit: CallAudit | None = None,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -53,6 +55,9 @@ class Desk:
         self._authenticator = authenticator
         self.needs_token = not isinstance(authenticator, Open)
         self.reads_certificates = authenticator.reads_certificates
+        self.audit = audit
+        # What an operator has to mend: each says why questions are not welcome; "" for nothing.
+        self.checks: list[Callable[[], str]] = [authenticator.problem]
         self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -67,11 +72,18 @@ class Desk:
 
     def problem(self) -> str:
         """What an operator has to mend before questions are welcome again; "" for nothing."""
-        return self._authenticator.problem() or self.engine.problem()
+        return next(filter(None, (check() for check in self.checks)), "") or self.engine.problem()
 
-    def authenticate(self, credentials: Credentials) -> Principal:
-        """Raises UnauthenticatedError."""
-        return self._authenticator.authenticate(credentials)
+    def require(self, scope: Scope, credentials: Credentials, name: str) -> None:
+        """For what is no call of the contract: raises unless the caller has the scope on every cluster."""
+        principal = None
+        try:
+            principal = self._authenticator.authenticate(credentials)
+            principal.require(scope, None)
+        except PlacewiseError as error:
+            if self.audit is not None:
+                self.telemetry.afterwards.add(self.audit.refused, name, error.reason, credentials, principal)
+            raise
 
     def enter(
         self, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None = None
@@ -92,7 +104,8 @@ class Desk:
         """Refuses whoever may not ask one question of a stream: each is a call of its own. Raises PlacewiseError."""
         call = self.enter(rpc, credentials, math.inf)
         try:
-            _admit_scope(self._authenticator.authenticate(credentials), rpc)
+            call.principal = self._authenticator.authenticate(credentials)
+            _admit_scope(call.principal, rpc)
         except PlacewiseError as error:
             call.reason = error.reason
             self._finished(call)
@@ -146,6 +159,8 @@ class Desk:
     def _finished(self, call: "Call") -> None:
         """The one place where a call ends, however it ends: answered, refused, failed or left by its caller."""
         self.telemetry.afterwards.add(self._count, call.rpc.name, call.reason, self.clock.monotonic_s() - call.start_s)
+        if self.audit is not None:
+            self.telemetry.afterwards.add(self.audit.finished, call)
 
     def _count(self, rpc: str, code: str, seconds: float) -> None:
         self.telemetry.rpc(rpc, code, seconds)
@@ -162,10 +177,11 @@ class Desk:
 
 class Call:
     """One call, from its headers to its end. What is known of it grows: `principal` once it is recognised, `cluster`
-    once that is authorised, `message` once it is read. `reason` is "OK" or the reason of the error that ended it."""
+    once that is authorised, `message` once it is read, `response` once there is one. `reason` is "OK" or the reason of
+    the error that ended it."""
 
-    __slots__ = ("cluster", "credentials", "deadline_s", "desk", "message", "principal", "reason", "rpc", "start_s",
-                 "trace")  # fmt: skip
+    __slots__ = ("cluster", "credentials", "deadline_s", "desk", "message", "principal", "reason", "response", "rpc",
+                 "start_s", "trace")  # fmt: skip
 
     def __init__(
         self, desk: Desk, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None
@@ -179,6 +195,7 @@ class Call:
         self.principal: Principal | None = None
         self.cluster: str | None = None
         self.message: Any = None
+        self.response: Any = None
         self.reason = "OK"
 
     @property
@@ -220,9 +237,11 @@ class Call:
             self.authorise(message.cluster)
         assert self.principal is not None
         if self.trace is None:  # nobody records it
-            return await rpc.handle(desk.office, message, self.principal, self.deadline_s)
-        with desk.telemetry.span(rpc.name, self.trace):
-            return await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+            self.response = await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+        else:
+            with desk.telemetry.span(rpc.name, self.trace):
+                self.response = await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+        return self.response  # type: ignore[no-any-return]
 
     def _failure(self, error: Exception) -> PlacewiseError:
         failure = error if isinstance(error, PlacewiseError) else unforeseen(error, self.rpc.name)

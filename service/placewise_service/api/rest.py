@@ -137,7 +137,7 @@ def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
 
     async def metrics(request: Request) -> Response:
         refuse_foreign_pages(request, is_local)
-        desk.authenticate(of_request(desk, request)).require(Scope.READ, None)
+        desk.require(Scope.READ, of_request(desk, request), "metrics")
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()

@@ -11,6 +11,7 @@ import typer
 
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
 from placewise_core.bundle_folder import BUNDLE_NAME
+from placewise_service.commands.auditing import audited
 from placewise_service.commands.commit import checked_out
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
@@ -59,6 +60,11 @@ def build(
     is_json: JsonOption = False,
 ) -> None:
     """Copy models and coefficients into a directory, write the manifest, and verify the result."""
+    with audited("bundle build", directory.resolve().name):
+        _build(directory, sources, commit, is_json=is_json)
+
+
+def _build(directory: Path, sources: Sequence[Path], commit: str, *, is_json: bool) -> None:
     _check_new(directory.resolve())
     for source in sources:
         if not source.is_dir():
@@ -112,6 +118,11 @@ def sign(
     is_json: JsonOption = False,
 ) -> None:
     """Verify a bundle and sign its manifest. A second key adds its signature to the first one's."""
+    with audited("bundle sign", directory.resolve().name):
+        _sign(directory, key, is_json=is_json)
+
+
+def _sign(directory: Path, key: Path, *, is_json: bool) -> None:
     try:
         private = read_private(key)
         bundle = load(directory)

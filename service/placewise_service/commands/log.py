@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
+from placewise_service.commands.auditing import audited
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -44,7 +45,8 @@ def export(
     is_json: JsonOption = False,
 ) -> None:
     """Write what is new to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
-    report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
+    with audited("log export", str(directory), ",".join(clusters or ())):
+        report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
     if is_json:
         print_json({"written": report.written, "joined": report.joined, "positions": report.positions})
         return

@@ -1,6 +1,8 @@
 """`placewise token`: bearer tokens. A token is shown once; the file keeps only its hash."""
 
 import grp
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,7 @@ from placewise_service.api.auth import Scope
 from placewise_service.api.token_changes import Access, create_token, list_tokens, revoke_token
 from placewise_service.api.tokens import TokenEntry
 from placewise_service.api.watched import CredentialsFileError
+from placewise_service.commands.auditing import audited
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import errors, print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
@@ -43,10 +46,8 @@ def create(
     """Make a token, add its hash to the tokens file, and print it: this once."""
     expire_time = datetime.now(UTC) + timedelta(days=days) if days else None
     access = Access(_mode(mode), _group_id(group))
-    try:
+    with audited("token create", name), _told():
         token = create_token(file, name, scopes, clusters or (), expire_time, access=access)
-    except CredentialsFileError as error:
-        raise CommandError(str(error), Exit.REFUSED) from None
     if is_json:
         expiry = expire_time.isoformat() if expire_time else None
         print_json({"name": name, "token": token, "scopes": sorted(scopes), "expire_time": expiry})
@@ -58,10 +59,8 @@ def create(
 @app.command("list")
 def list_(file: FileOption, is_json: JsonOption = False) -> None:
     """List who has a token, what it allows, and until when."""
-    try:
+    with _told():
         entries = list_tokens(file)
-    except CredentialsFileError as error:
-        raise CommandError(str(error), Exit.REFUSED) from None
     now_s = datetime.now(UTC).timestamp()
     if is_json:
         print_json({"tokens": [_row(entry, now_s) for entry in entries]})
@@ -86,14 +85,20 @@ def revoke(
     is_json: JsonOption = False,
 ) -> None:
     """Delete a token from the tokens file."""
-    try:
+    with audited("token revoke", name), _told():
         revoked = revoke_token(file, name)
-    except CredentialsFileError as error:
-        raise CommandError(str(error), Exit.REFUSED) from None
     if is_json:
         print_json({"name": name, "revoked": revoked})
     else:
         errors.print(f"deleted {name} from {file}; the service refuses the token within two seconds")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except CredentialsFileError as error:
+        raise CommandError(str(error), Exit.REFUSED) from None
 
 
 def _row(entry: TokenEntry, now_s: float) -> dict[str, object]:

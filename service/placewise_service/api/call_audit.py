@@ -1,0 +1,130 @@
+"""Which calls are put on record, and what is said of each. Never reads a body beyond the names in it.
+
+On record are: every call that may change the state or the choice of bundles, whether it was answered or refused; and
+every call, a reading one too, that was refused for who asked. A Place that reserved nothing has changed nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from placewise_service.api.auth import Credentials, Principal, Scope
+from placewise_service.api.rpcs import Rpc
+from placewise_service.audit import AuditRecord
+
+_REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
+_PLACES: Final = frozenset({"Place", "StreamPlace"})
+# Of callers whom nobody knows, so many refusals a second have a record each; those above are counted in one record by
+# call and reason. Otherwise everybody who reaches a port could fill the disk.
+_STRANGERS_PER_S: Final = 20
+
+
+class FinishedCall(Protocol):
+    """What is known of a call at its end."""
+
+    rpc: Rpc
+    credentials: Credentials
+    principal: Principal | None
+    cluster: str | None
+    message: Any
+    response: Any
+    reason: str
+
+    @property
+    def request_id(self) -> str: ...
+
+
+class CallAudit:
+    """Makes records of calls. Belongs to one event loop."""
+
+    def __init__(self, add: Callable[[AuditRecord], None], now_s: Callable[[], float]) -> None:
+        """`now_s` is the time of day."""
+        self._add = add
+        self._now_s = now_s
+        self._second = 0
+        self._strangers = 0
+        self._counted: dict[tuple[str, str], int] = {}
+
+    def finished(self, call: FinishedCall) -> None:
+        """Puts a call on record if it belongs there."""
+        message = call.message
+        if not _is_recorded(call):
+            return
+        self._record(
+            call.rpc.name,
+            call.reason,
+            call.credentials,
+            call.principal,
+            call.cluster or str(getattr(message, "cluster", "")),
+            _subject(message) if message is not None else "",
+            call.request_id,
+        )
+
+    def refused(self, name: str, reason: str, credentials: Credentials, principal: Principal | None = None) -> None:
+        """Puts on record that somebody was refused who did not come as far as a call of the contract."""
+        self._record(name, reason, credentials, principal)
+
+    def flush(self) -> None:
+        """Puts on record what was only counted."""
+        for (name, reason), count in self._counted.items():
+            self._add(AuditRecord(self._now_s(), name, reason, count=count))
+        self._counted.clear()
+
+    def _record(
+        self,
+        name: str,
+        reason: str,
+        credentials: Credentials,
+        principal: Principal | None,
+        cluster: str = "",
+        subject: str = "",
+        request_id: str = "",
+    ) -> None:
+        now_s = self._now_s()
+        if principal is None:
+            if self._is_one_too_many(now_s):
+                self._count(name, reason)
+                return
+            if credentials.subjects:
+                subject = f"certificate of {', '.join(credentials.subjects)}"
+        caller, method = ("", "") if principal is None else (principal.name, principal.method.value)
+        record = AuditRecord(now_s, name, reason, caller, method, credentials.peer, cluster, subject, request_id)
+        self._add(record)
+
+    def _is_one_too_many(self, now_s: float) -> bool:
+        if int(now_s) != self._second:
+            self._second, self._strangers = int(now_s), 0
+        self._strangers += 1
+        return self._strangers > _STRANGERS_PER_S
+
+    def _count(self, name: str, reason: str) -> None:
+        if not self._counted:
+            asyncio.get_running_loop().call_later(1.0, self.flush)
+        self._counted[name, reason] = self._counted.get((name, reason), 0) + 1
+
+
+def _is_recorded(call: FinishedCall) -> bool:
+    if call.reason in _REFUSALS:
+        return True
+    rpc = call.rpc
+    if rpc.scope is Scope.READ or rpc.name == "Partition" or getattr(call.message, "dry_run", False):
+        return False
+    if call.reason == "OK" and rpc.name in _PLACES:
+        return any(decision.reservation_id for decision in call.response.decisions)
+    return True
+
+
+def _subject(message: Any) -> str:
+    """What a call is about: the first of its jobs, nodes, …, and how many more; a bundle; names of settings."""
+    fields = message.DESCRIPTOR.fields_by_name
+    for field, name in (("jobs", "id"), ("events", "job_id"), ("nodes", "id")):
+        if field in fields:
+            rows = getattr(message, field)
+            more = f" +{len(rows) - 1}" if len(rows) > 1 else ""
+            return f"{getattr(rows[0], name)}{more}" if len(rows) else ""
+    if "update_mask" in fields:
+        return ",".join(message.update_mask.paths)
+    for field in ("name", "decision_id"):
+        if field in fields:
+            return str(getattr(message, field))
+    return ""

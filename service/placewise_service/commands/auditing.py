@@ -1,0 +1,74 @@
+"""Puts commands on record that change state themselves, beside the calls that the service records."""
+
+import os
+import pwd
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from placewise_service.audit import AuditError, AuditFile, AuditRecord
+from placewise_service.commands.exits import CommandError, Exit
+
+_VARIABLE = "PLACEWISE_AUDIT__FILE"
+_METHOD = "local"
+
+
+@contextmanager
+def audited(command: str, subject: str = "", cluster: str = "") -> Iterator[None]:
+    """Records the command when the block is done, however it ends.
+
+    The record goes to the service's audit file (PLACEWISE_AUDIT__FILE); to standard error where that is not set or is
+    `-`, as standard output is the command's answer. Raises CommandError before the block where the file cannot be
+    opened, and after it where the record cannot be written.
+    """
+    file = _opened()
+    result = "INTERRUPTED"
+    try:
+        yield
+        result = "OK"
+    except CommandError as error:
+        result = error.code.name
+        raise
+    except Exception as error:
+        result = type(error).__name__
+        raise
+    finally:
+        record = AuditRecord(time.time(), command, result, _caller(), _METHOD, "", cluster, subject)
+        _write(file, record)
+
+
+def _opened() -> AuditFile | None:
+    target = os.environ.get(_VARIABLE, "")
+    if target in ("", "-", "off"):
+        return None
+    try:
+        return AuditFile(target)
+    except AuditError as error:
+        raise CommandError(f"{error}: nothing was done, as it could not be recorded", Exit.FAILED) from None
+
+
+def _write(file: AuditFile | None, record: AuditRecord) -> None:
+    line = record.line()
+    if file is None:
+        if os.environ.get(_VARIABLE) != "off":
+            sys.stderr.write(line.decode())
+        return
+    try:
+        written = file.write([line])
+    except OSError as error:
+        raise CommandError(f"{record.call}: {record.result}, but not recorded: {error.strerror}") from None
+    finally:
+        file.close()
+    if not written:
+        raise CommandError(f"{record.call}: {record.result}, but not recorded whole: is the disk full?")
+
+
+def _caller() -> str:
+    """The user that the process runs as; who became that user by sudo stands beside it, as sudo tells."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have no name
+        name = str(os.getuid())
+    before = os.environ.get("SUDO_USER")
+    return f"{name} (sudo: {before})" if before else name
