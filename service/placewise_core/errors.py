@@ -8,6 +8,7 @@
     ├── StaleSnapshotError       10 / 409   the view was out of date twice; ask again
     ├── OverloadedError           8 / 429   too much at once; ask again later
     ├── StateUnavailableError    14 / 503   the state cannot be reached; ask again
+    │   └── DrainingError                   this process is shutting down; ask again soon
     └── DeadlineExceededError     4 / 504   the caller's time ran out
 
 WAIT and NO_FIT are answers, not errors. Both faces read the class attributes; nothing else maps errors to statuses.
@@ -91,6 +92,15 @@ class StateUnavailableError(PlacewiseError):
     http_status = 503
     reason = "STATE_UNAVAILABLE"
     retry_after_s = 1.0
+
+
+class DrainingError(StateUnavailableError):
+    """This process is shutting down; another one, or the one that takes its place, answers."""
+
+    retry_after_s = 0.05
+
+    def __init__(self) -> None:
+        super().__init__("this process is shutting down")
 
 
 class DeadlineExceededError(PlacewiseError):

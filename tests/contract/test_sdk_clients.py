@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 import grpc
@@ -205,6 +206,65 @@ async def test_the_deadline_spans_all_tries(face: Face, server: Server) -> None:
     with pytest.raises(DeadlineExceededError):
         await face.call("place", question(), timeout_s=0.1, retry=RetryPolicy(attempts=100))
     server.oracle.blocked.set()
+
+
+@pytest.mark.parametrize("request_id", ["named", ""])
+async def test_a_restart_of_the_only_server_is_outlasted(make: Make, server: Server, request_id: str) -> None:
+    """It is away for more than four tries. A refused connection has carried nothing out, so no id is needed."""
+    client, away = make(server.target).client, 12
+
+    async def ask() -> Any:
+        if isinstance(client, AsyncClient):
+            return await client.place(question(request_id=request_id))
+        return await asyncio.to_thread(client.place, question(request_id=request_id))
+
+    slept: list[float] = []
+    waiting = asyncio.Event()
+
+    def note(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) >= away:
+            loop.call_soon_threadsafe(waiting.set)
+
+    loop = asyncio.get_running_loop()
+    _sleep_shortly(client, note)
+    await server.stop()
+    asked = asyncio.create_task(ask())
+    await asyncio.wait([asked, asyncio.ensure_future(waiting.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert not asked.done()
+    await server.start()
+    assert is_placed((await asked).decisions[0])
+    closing: Awaitable[None] | None = client.close()
+    if closing is not None:
+        await closing
+
+
+def _sleep_shortly(client: Client | AsyncClient, note: Callable[[float], None]) -> None:
+    """The client's delays are noted, and take a hundredth of a second."""
+
+    def block(seconds: float) -> None:
+        note(seconds)
+        time.sleep(0.01)
+
+    async def wait(seconds: float) -> None:
+        note(seconds)
+        await asyncio.sleep(0.01)
+
+    client._sleep = wait if isinstance(client, AsyncClient) else block  # type: ignore[assignment]
+
+
+async def test_a_client_that_fails_fast_does_so_in_every_call(server: Server, make: Make) -> None:
+    client = (Client if make is SyncFace else AsyncClient)(server.target, retry=None)
+    server.oracle.fail.append(StateUnavailableError("away"))
+    answered = (
+        client.place(question()) if isinstance(client, AsyncClient) else asyncio.to_thread(client.place, question())
+    )
+    with pytest.raises(StateUnavailableError):
+        await answered
+    assert len(server.oracle.calls) == 1
+    closing: Awaitable[None] | None = client.close()
+    if closing is not None:
+        await closing
 
 
 async def test_a_stream_answers_in_order_and_survives_a_bad_question(face: Face) -> None:

@@ -11,7 +11,7 @@ from typing import Self
 from placewise.v1.decision_pb2 import PlaceResponse
 from placewise_client.connect import ConnectTransport
 from placewise_client.errors import PlacewiseError
-from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
+from placewise_client.retry import DEFAULT_RETRY, RetryPolicy, Tries
 from placewise_client.rpcs import AsyncMethod, Req, Res, Rpc, Rpcs
 from placewise_client.sync import DEFAULT_TIMEOUT_S
 from placewise_client.target import Target
@@ -29,13 +29,15 @@ class AsyncClient(Rpcs):
         target: Target | str | Sequence[str],
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: RetryPolicy | None = DEFAULT_RETRY,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Raises TargetError. Connects with the first call."""
+        """Raises TargetError. Connects with the first call. `timeout_s` and `retry`: of calls that give none."""
         target = Target.of(target)
         target.check()
         self._timeout_s = timeout_s
+        self._retry = retry
         self._rng = rng or random.Random()
         self._sleep = sleep
         self._transport: AsyncTransport = ConnectTransport(target) if target.is_http else GrpcTransport(target)
@@ -57,14 +59,13 @@ class AsyncClient(Rpcs):
             request: Req, *, timeout_s: float | None = None, retry: RetryPolicy | None = DEFAULT_RETRY
         ) -> Res:
             deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-            failed = 0
+            policy = self._retry if retry is DEFAULT_RETRY else retry
+            tries = Tries(policy, rpc.is_repeatable(request), self._rng)
             while True:
                 try:
                     return await invoke(request, max(0.0, deadline_s - time.monotonic()))
                 except PlacewiseError as error:
-                    failed += 1
-                    left_s = deadline_s - time.monotonic()
-                    delay_s = retry.delay_s(failed, error, left_s, self._rng) if retry else None
+                    delay_s = tries.delay_s(error, deadline_s - time.monotonic())
                     if delay_s is None:
                         raise
                 await self._sleep(delay_s)

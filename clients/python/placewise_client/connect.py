@@ -90,7 +90,8 @@ class ConnectTransport:
             except TimeoutError:
                 raise DeadlineExceededError(f"no answer within {timeout_s * 1e3:.0f} ms") from None
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-                raise StateUnavailableError(f"{rpc.path}: {str(error) or type(error).__name__}") from error
+                text, was_sent = str(error) or type(error).__name__, not isinstance(error, NotConnectedError)
+                raise StateUnavailableError(f"{rpc.path}: {text}", was_sent=was_sent) from error
             if answer.status != 200:
                 raise _error(answer)
             return _message(rpc, answer)

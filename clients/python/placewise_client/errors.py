@@ -23,6 +23,8 @@ import grpc
 
 from placewise_client.status import StatusDetails, parse_status
 
+# How the text of gRPC's library begins for a call that found no connection; it has no code of its own.
+_NOT_CONNECTED = ("connections to all backends failing", "failed to connect to all addresses", "DNS resolution failed")
 STATUS_TRAILER = "grpc-status-details-bin"
 DOMAIN = "placewise"
 
@@ -40,12 +42,15 @@ class PlacewiseError(Exception):
         reason: str = "",
         metadata: Mapping[str, str] | None = None,
         retry_delay_s: float | None = None,
+        was_sent: bool = True,
     ) -> None:
+        """`was_sent` False: nothing of the call has left this process, so it has not been carried out."""
         super().__init__(message)
         self.message = message
         self.reason = reason or self.code.name
         self.metadata = dict(metadata or {})
         self.retry_delay_s = retry_delay_s
+        self.was_sent = was_sent
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}"
@@ -129,6 +134,7 @@ def error_from(code: grpc.StatusCode, details: StatusDetails, text: str = "") ->
         reason=details.reason,
         metadata=details.metadata,
         retry_delay_s=details.retry_delay_s,
+        was_sent=bool(details.reason) or not text.startswith(_NOT_CONNECTED),
     )
 
 

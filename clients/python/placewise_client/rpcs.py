@@ -6,7 +6,7 @@ the types of its request and response. Adding an RPC is one line here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, overload
 
 from google.protobuf.message import Message
@@ -40,13 +40,32 @@ class AsyncMethod(Protocol[ReqT_contra, ResT_co]):
     ) -> Awaitable[ResT_co]: ...
 
 
-class Rpc(Generic[Req, Res]):
-    """One unary RPC: where it is and what goes in and out."""
+def _always(request: Message) -> bool:
+    return True
 
-    def __init__(self, service: str, name: str, request: type[Req], response: type[Res]) -> None:
+
+def _never(request: Message) -> bool:
+    return False
+
+
+class Rpc(Generic[Req, Res]):
+    """One unary RPC: where it is and what goes in and out.
+
+    `is_repeatable` says of a request whether carrying it out twice does no harm.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        name: str,
+        request: type[Req],
+        response: type[Res],
+        is_repeatable: Callable[[Req], bool] = _always,
+    ) -> None:
         self.path = f"/placewise.v1.{service}/{name}"
         self.request = request
         self.response = response
+        self.is_repeatable = is_repeatable
         self._attribute = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -69,13 +88,26 @@ class Rpc(Generic[Req, Res]):
         return method
 
 
+def _is_named(request: decision_pb2.PlaceRequest) -> bool:
+    """A repeat gets the first answer, or nothing is held."""
+    return bool(request.request_id) or request.dry_run
+
+
+def _is_admission_named(request: decision_pb2.AdmitOrWaitRequest) -> bool:
+    return bool(request.request_id or request.place.request_id) or request.dry_run
+
+
 class Rpcs:
     """Every unary RPC of the API, once."""
 
-    place = Rpc("DecisionService", "Place", decision_pb2.PlaceRequest, decision_pb2.PlaceResponse)
+    place = Rpc("DecisionService", "Place", decision_pb2.PlaceRequest, decision_pb2.PlaceResponse, _is_named)
     partition = Rpc("DecisionService", "Partition", decision_pb2.PartitionRequest, decision_pb2.PartitionResponse)
     admit_or_wait = Rpc(
-        "DecisionService", "AdmitOrWait", decision_pb2.AdmitOrWaitRequest, decision_pb2.AdmitOrWaitResponse
+        "DecisionService",
+        "AdmitOrWait",
+        decision_pb2.AdmitOrWaitRequest,
+        decision_pb2.AdmitOrWaitResponse,
+        _is_admission_named,
     )
     report_nodes = Rpc("ClusterService", "ReportNodes", cluster_pb2.ReportNodesRequest, cluster_pb2.ReportNodesResponse)
     report_job_events = Rpc(
@@ -83,7 +115,7 @@ class Rpcs:
     )
     get_cluster = Rpc("ClusterService", "GetCluster", cluster_pb2.GetClusterRequest, cluster_pb2.Cluster)
     delete_cluster = Rpc(
-        "ClusterService", "DeleteCluster", cluster_pb2.DeleteClusterRequest, cluster_pb2.DeleteClusterResponse
+        "ClusterService", "DeleteCluster", cluster_pb2.DeleteClusterRequest, cluster_pb2.DeleteClusterResponse, _never
     )
     update_cluster_settings = Rpc(
         "ClusterService",
@@ -96,10 +128,10 @@ class Rpcs:
     )
     list_bundles = Rpc("BundleService", "ListBundles", bundle_pb2.ListBundlesRequest, bundle_pb2.ListBundlesResponse)
     activate_bundle = Rpc(
-        "BundleService", "ActivateBundle", bundle_pb2.ActivateBundleRequest, bundle_pb2.ActivateBundleResponse
+        "BundleService", "ActivateBundle", bundle_pb2.ActivateBundleRequest, bundle_pb2.ActivateBundleResponse, _never
     )
     rollback_bundle = Rpc(
-        "BundleService", "RollbackBundle", bundle_pb2.RollbackBundleRequest, bundle_pb2.RollbackBundleResponse
+        "BundleService", "RollbackBundle", bundle_pb2.RollbackBundleRequest, bundle_pb2.RollbackBundleResponse, _never
     )
     set_shadow = Rpc("BundleService", "SetShadow", bundle_pb2.SetShadowRequest, bundle_pb2.SetShadowResponse)
     get_decision = Rpc("BundleService", "GetDecision", bundle_pb2.GetDecisionRequest, bundle_pb2.GetDecisionResponse)

@@ -11,7 +11,7 @@ import grpc
 
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise_client.errors import FailedCall, error_from_call
-from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
+from placewise_client.retry import DEFAULT_RETRY, RetryPolicy, Tries
 from placewise_client.rpcs import STREAM_PLACE_PATH, Method, Req, Res, Rpc, Rpcs
 from placewise_client.target import Target, TargetError
 
@@ -26,15 +26,17 @@ class Client(Rpcs):
         target: Target | str | Sequence[str],
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: RetryPolicy | None = DEFAULT_RETRY,
         rng: random.Random | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Raises TargetError. Connects with the first call."""
+        """Raises TargetError. Connects with the first call. `timeout_s` and `retry`: of calls that give none."""
         self._target = Target.of(target)
         self._target.check()
         if self._target.is_http:
             raise TargetError("only AsyncClient speaks HTTP: give host:port of the service's gRPC face")
         self._timeout_s = timeout_s
+        self._retry = retry
         self._rng = rng or random.Random()
         self._sleep = sleep
         uri, options = self._target.uri(), self._target.options()
@@ -60,16 +62,15 @@ class Client(Rpcs):
 
         def call(request: Req, *, timeout_s: float | None = None, retry: RetryPolicy | None = DEFAULT_RETRY) -> Res:
             deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-            failed = 0
+            policy = self._retry if retry is DEFAULT_RETRY else retry
+            tries = Tries(policy, rpc.is_repeatable(request), self._rng)
             while True:
                 left_s = max(0.0, deadline_s - time.monotonic())
                 try:
                     return cast(Res, invoke(request, timeout=left_s, metadata=self._target.metadata()))
                 except grpc.RpcError as cause:
                     error = error_from_call(cast(FailedCall, cause))
-                    failed += 1
-                    left_s = deadline_s - time.monotonic()
-                    delay_s = retry.delay_s(failed, error, left_s, self._rng) if retry else None
+                    delay_s = tries.delay_s(error, deadline_s - time.monotonic())
                     if delay_s is None:
                         raise error from cause
                 self._sleep(delay_s)

@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError, Message
 from placewise_core.clock import Clock
 from placewise_core.errors import (
     DeadlineExceededError,
+    DrainingError,
     InvalidRequestError,
     OverloadedError,
     PlacewiseError,
-    StateUnavailableError,
 )
 from placewise_core.validate import Limits
 from placewise_service.api.auth import Authenticator, Credentials, Open, Principal, Scope
@@ -144,7 +144,7 @@ class Desk:
             self.telemetry.shed(call.rpc.name)
             raise OverloadedError(f"more than {self.limits.in_flight} requests are in flight")
         if self.is_draining:
-            raise StateUnavailableError("this process is shutting down")
+            raise DrainingError()
         if call.start_s >= call.deadline_s:
             raise DeadlineExceededError("the deadline had passed when the request was read")
         call.principal = self._authenticator.authenticate(call.credentials)

@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from placewise.v1 import decision_pb2
-from placewise_core.errors import InvalidRequestError, PlacewiseError, StateUnavailableError
+from placewise_core.errors import DrainingError, InvalidRequestError, PlacewiseError
 from placewise_service.api.auth import Credentials
 from placewise_service.api.callers import of_context, trace_of_context
 from placewise_service.api.desk import Desk, unforeseen
@@ -145,7 +145,7 @@ class GrpcFace:
                 await context.write(await task)
                 slots.release()
         if self._desk.is_draining:
-            await _abort(context, StateUnavailableError("this process is shutting down"))
+            await _abort(context, DrainingError())
 
     async def _read(
         self,

@@ -9,10 +9,13 @@ import typer
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from placewise_client.retry import RetryPolicy
 from placewise_client.sync import Client
 from placewise_client.target import Target, TargetError, Tls
 from placewise_service.commands.exits import CommandError, Exit
 
+# Somebody is waiting at the terminal: a service that is not there is said at once.
+_RETRY = RetryPolicy(attempts=4)
 DEFAULT_TARGET = "127.0.0.1:50051"
 
 TargetOption = Annotated[
@@ -44,7 +47,7 @@ def target_of(target: str, token: str = "", tls_ca: Path | None = None) -> Targe
 def connect(target: str, token: str = "", tls_ca: Path | None = None, timeout_s: float = 10.0) -> Iterator[Client]:
     """A blocking client, closed at the end. Raises CommandError for a target that it cannot use."""
     try:
-        client = Client(target_of(target, token, tls_ca), timeout_s=timeout_s)
+        client = Client(target_of(target, token, tls_ca), timeout_s=timeout_s, retry=_RETRY)
     except TargetError as error:
         raise CommandError(str(error), Exit.USAGE) from None
     with client:
