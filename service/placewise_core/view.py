@@ -335,7 +335,7 @@ class ClusterView(RoomArrays):
         idle = self._free_gpus[m] = len(self._idle_gpus[m])
         self.plain_free[:, m] = column
         self.plain_free[GPUS, m] = idle
-        self._tightness[m] = 1.0 / (2.0 + idle + free[CPU] / self._cpu_scale[m])
+        self._tightness[m] = 1.0 / (2.0 + idle + max(0.0, free[CPU]) / self._cpu_scale[m])
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
         self._load[m] = self._load_base[m] - used

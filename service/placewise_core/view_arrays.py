@@ -232,7 +232,9 @@ class NodeArrays:
         nothing: dict[JobId, list[tuple[str, Resources]]] = {}
         self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [nothing] * self.size
         self._is_borrowed = bytearray(b"\x01") * self.size
-        self._tightness: FloatArray = 1.0 / (2.0 + self._free_gpus + self.free[CPU] / (1.0 + self.capacity[CPU]))
+        self._tightness: FloatArray = 1.0 / (
+            2.0 + self._free_gpus + self.free[CPU].clip(min=0.0) / (1.0 + self.capacity[CPU])
+        )
         self._load: FloatArray = np.zeros(self.size)
         self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
         # Grows with every claim and give-back, over all nodes: what a policy derived from a node's jobs is still

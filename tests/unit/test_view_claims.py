@@ -34,6 +34,14 @@ def test_load_is_the_sum_of_shares_of_what_the_node_has() -> None:
     assert view.load().tolist() == pytest.approx([0.25 + 0.5 + 0.1 + 0.25, 0.25 + 0.5 + 0.1])
 
 
+def test_a_host_may_take_three_times_the_cores_of_a_node() -> None:
+    """Free cores of minus twice the scale by which tightness divides, and no GPU free: once a division by zero."""
+    view = view_of([node("a", gpus=0, cpu=8)])
+    view.add_job(running("r", "a", [], Resources(cpu_cores=26)))
+    assert view.free[CPU, 0] == -18
+    assert view.tightness().tolist() == [0.5]
+
+
 def test_a_job_that_is_added_again_replaces_what_it_held() -> None:
     view = view_of([node("a"), node("b")])
     view.add_job(running("r", "a", [0]))
