@@ -32,7 +32,7 @@ run: install ## Start the service on its embedded Redis, with a sample cluster
 	$(BIN)/placewise serve --demo
 
 test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
-	$(BIN)/pytest -m "not e2e_heavy"
+	$(BIN)/pytest -m "not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 JWT_PLUGIN = /usr/lib/$(shell uname -m)-linux-gnu/slurm-wlm/auth_jwt.so
 SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-client slurmrestd lua-socket lua5.3
