@@ -65,7 +65,28 @@ class LimitSettings(Section):
     nodes_per_cluster: int = Field(default=10_000, ge=1, description="Most nodes of one cluster, and in one report.")
     events_per_report: int = Field(default=10_000, ge=1, description="Most job events in one report.")
     in_flight: int = Field(default=512, ge=1, description="Requests worked on at once per process; more are shed.")
+    caller_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Largest share of IN_FLIGHT that one caller may hold, where callers are told apart by credentials.",
+    )
     stream_pipeline: int = Field(default=32, ge=1, description="Questions of one stream worked on at once.")
+    json_objects: int = Field(
+        default=131_072, ge=1, description="Most objects and lists in one JSON body; of values, eight times as many."
+    )
+    connections: int = Field(
+        default=0,
+        ge=0,
+        description="Most connections of each face, per process; 0: what the limit on open files leaves, at most 1000.",
+    )
+    header_bytes: int = Field(default=64 << 10, ge=1024, description="Most bytes of the headers of an HTTP request.")
+    url_bytes: int = Field(default=8 << 10, ge=256, description="Most bytes of the URL of an HTTP request.")
+    metadata_bytes: int = Field(default=16 << 10, ge=1024, description="Most bytes of the metadata of a gRPC call.")
+    header_s: float = Field(default=10.0, gt=0, description="How long the headers of an HTTP request may take.")
+    body_s: float = Field(default=30.0, gt=0, description="How long a message may take to arrive after its headers.")
+    handshake_s: float = Field(default=10.0, gt=0, description="How long a TLS handshake, or one of gRPC, may take.")
+    idle_s: float = Field(default=300.0, gt=0, description="How long a connection without a call is kept.")
 
 
 class AuthSettings(Section):

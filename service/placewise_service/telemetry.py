@@ -61,6 +61,9 @@ class Telemetry:
         self._conflicts = self._counter("placewise_conflicts_total", "Reservations refused by the store.", "cluster")
         self._log_drops = self._counter("placewise_decision_log_dropped_total", "Decision records lost.")
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
+        self._refused = self._counter(
+            "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
+        )
         self._in_flight = self._gauge("placewise_in_flight_requests", "Requests being worked on.", mode="livesum")
         self._backlog = self._gauge("placewise_queue_backlog_seconds", "Backlog Q of a queue.", "cluster", "queue")
         self._delay = self._gauge("placewise_queue_delay_seconds", "Delay queue Z of a queue.", "cluster", "queue")
@@ -152,6 +155,10 @@ class Telemetry:
     def audit_lost(self, count: int) -> None:
         """Audit records that were lost."""
         self._audit_lost.inc(count)
+
+    def refused(self, face: str, limit: str) -> None:
+        """A request or a connection went over a limit and was refused or closed."""
+        self._child("refused", self._refused, face, limit).inc()
 
     def in_flight(self, count: int) -> None:
         """Requests being worked on."""

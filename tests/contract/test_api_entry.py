@@ -1,52 +1,23 @@
 """The way in: a call is refused by its headers alone, before any of its message is read, by every face."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.fakes.cluster import make_node
-from tests.fakes.faces import FakeEngine
 from tests.fakes.identity import by_tokens
+from tests.fakes.listening import listening
 
-from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Authenticator, Open, Scope
+from placewise.v1.decision_pb2 import PlaceRequest
+from placewise.v1.decision_pb2_grpc import DecisionServiceStub
+from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+from placewise_service.api.auth import Scope
 from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.rest_server import RestFace
 from placewise_service.api.token_changes import create_token
-from placewise_service.settings import LimitSettings, ServerSettings
-from placewise_service.telemetry import Telemetry
+from placewise_service.settings import LimitSettings
 
 PLACE = "/placewise.v1.DecisionService/Place"
 REST, CONNECT = "/v1/clusters/prod/jobs:place", PLACE
-
-
-@dataclass
-class Listening:
-    desk: Desk
-    grpc_port: int
-    rest_port: int
-
-
-@asynccontextmanager
-async def listening(authenticator: Authenticator, limits: LimitSettings | None = None) -> AsyncIterator[Listening]:
-    """Both faces on sockets of their own."""
-    engine = FakeEngine()
-    await engine.report_nodes("prod", [make_node("n0")], full=True)
-    desk = Desk(engine, SystemClock(), limits or LimitSettings(), authenticator, Telemetry())
-    settings = ServerSettings(grpc_port=0, rest_port=0)
-    grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
-    await grpc_face.start()
-    await rest_face.start()
-    try:
-        yield Listening(desk, grpc_face.port, rest_face.port)
-    finally:
-        await grpc_face.stop(0)
-        await rest_face.stop()
 
 
 @pytest.fixture
@@ -57,6 +28,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
         "reader": create_token(path, "reader", [Scope.READ]),
         "elsewhere": create_token(path, "elsewhere", [Scope.DECIDE], ["other"]),
         "decider": create_token(path, "decider", [Scope.DECIDE]),
+        "other": create_token(path, "other", [Scope.DECIDE]),
     }
     return {**made, "path": str(path)}
 
@@ -97,7 +69,7 @@ async def test_who_may_not_ask_is_refused_before_the_message(
     tokens: dict[str, str], name: str | None, status: int, code: grpc.StatusCode
 ) -> None:
     token = None if name is None else tokens.get(name, name)
-    async with listening(by_tokens(Path(tokens["path"]), SystemClock())) as at:
+    async with listening(by_tokens(Path(tokens["path"]))) as at:
         assert await status_of_headers(at.rest_port, REST, token) == status
         assert await status_of_headers(at.rest_port, CONNECT, token) == status
         assert await code_of_headers(at.grpc_port, token) is code
@@ -105,12 +77,12 @@ async def test_who_may_not_ask_is_refused_before_the_message(
 
 
 async def test_a_cluster_in_the_path_is_authorised_before_the_body(tokens: dict[str, str]) -> None:
-    async with listening(by_tokens(Path(tokens["path"]), SystemClock())) as at:
+    async with listening(by_tokens(Path(tokens["path"]))) as at:
         assert await status_of_headers(at.rest_port, REST, tokens["elsewhere"]) == 403
 
 
 async def test_a_full_service_sheds_before_the_message() -> None:
-    async with listening(Open(), LimitSettings(in_flight=1)) as at:
+    async with listening(limits=LimitSettings(in_flight=1)) as at:
         _, writer = await asyncio.open_connection("127.0.0.1", at.rest_port)
         writer.write(f"POST {REST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n".encode())
         writer.write(b"Content-Type: application/json\r\n\r\n")
@@ -130,7 +102,7 @@ async def until_in_flight(desk: Desk, count: int) -> None:
 
 
 async def test_a_call_that_ends_without_a_message_is_the_callers_fault() -> None:
-    async with listening(Open()) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+    async with listening() as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
         call = channel.stream_unary(PLACE)()
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -138,8 +110,49 @@ async def test_a_call_that_ends_without_a_message_is_the_callers_fault() -> None
 
 
 async def test_a_caller_who_leaves_before_his_message_gives_his_place_back() -> None:
-    async with listening(Open()) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+    async with listening() as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
         call = channel.stream_unary(PLACE)()
         await until_in_flight(at.desk, 1)
         call.cancel()
         await until_in_flight(at.desk, 0)
+
+
+async def test_a_caller_holds_no_more_than_its_share_of_the_places(tokens: dict[str, str]) -> None:
+    limits = LimitSettings(in_flight=4, caller_share=0.5)
+    async with (
+        listening(by_tokens(Path(tokens["path"])), limits) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        stub = DecisionServiceStub(channel)
+        ours = [("authorization", f"Bearer {tokens['decider']}")]
+        held = [stub.Place(question("GATE"), metadata=ours) for _ in range(2)]
+        await until_in_flight(at.desk, 2)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Place(question(), metadata=ours)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details() == "this caller has 2 requests in flight; its share is 2"
+        assert await status_of_headers(at.rest_port, REST, tokens["decider"]) == 429
+        other = [("authorization", f"Bearer {tokens['other']}")]
+        assert (await stub.Place(question(), metadata=other)).decisions, "the other half is free"
+        at.engine.gate.set()
+        await asyncio.gather(*held)
+        assert (await stub.Place(question(), metadata=ours)).decisions, "what was held is given back"
+        metrics = at.metrics()
+    assert 'placewise_refused_total{face="all",limit="caller_share"} 2.0' in metrics
+    assert 'placewise_shed_total{rpc="Place"} 2.0' in metrics
+
+
+async def test_where_nobody_is_told_from_anybody_all_places_are_everybodys() -> None:
+    async with (
+        listening(limits=LimitSettings(in_flight=4, caller_share=0.5)) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        held = [DecisionServiceStub(channel).Place(question("GATE")) for _ in range(4)]
+        await until_in_flight(at.desk, 4)
+        at.engine.gate.set()
+        await asyncio.gather(*held)
+
+
+def question(model: str = "") -> PlaceRequest:
+    group = TaskGroup(role=TaskGroup.WORKER, count=1, demand=Resources(gpus=1))
+    return PlaceRequest(cluster="prod", jobs=[Job(id="j", model=model, groups=[group])])

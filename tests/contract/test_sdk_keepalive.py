@@ -12,6 +12,7 @@ import pytest
 from placewise_client import Target, TargetError
 from placewise_client.target import MIN_KEEPALIVE_S
 from placewise_service.api import grpc_server
+from placewise_service.settings import LimitSettings
 
 PATIENCE = "grpc.http2.min_ping_interval_without_data_ms"
 # Both sides at a tenth of their time; gRPC pings no more than once a second, and cuts off at the third ping too early.
@@ -24,7 +25,7 @@ def client_options(keepalive_s: float) -> dict[str, Any]:
 
 
 def server_options() -> dict[str, Any]:
-    options = dict(grpc_server._options(4 << 20, shares_port=False))
+    options = dict(grpc_server._options(LimitSettings(), shares_port=False))
     return options | {PATIENCE: options[PATIENCE] // FACTOR}
 
 

@@ -25,7 +25,7 @@ from placewise_core.errors import (
     PlacewiseError,
 )
 from placewise_core.validate import Limits
-from placewise_service.api.auth import Authenticator, Credentials, Open, Principal, Scope
+from placewise_service.api.auth import Authenticator, Credentials, Method, Open, Principal, Scope
 from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import Office, Reach, Rpc
@@ -60,6 +60,8 @@ class Desk:
         self.checks: list[Callable[[], str]] = [authenticator.problem]
         self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self._in_flight = 0
+        self._held: dict[str, int] = {}  # in flight, by the caller's name
+        self._most_held = max(1, int(limits.caller_share * limits.in_flight))
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_preparing = False
@@ -122,6 +124,7 @@ class Desk:
     def check_size(self, size: int) -> None:
         """Raises InvalidRequestError for a message over the limit."""
         if size > self.limits.message_bytes:
+            self.telemetry.refused("all", "message_bytes")
             raise InvalidRequestError(f"the message has {size} bytes; the limit is {self.limits.message_bytes}")
 
     async def drain(self, timeout_s: float) -> bool:
@@ -141,7 +144,7 @@ class Desk:
         if self._in_flight == 1:
             self._idle.clear()
         if self._in_flight > self.limits.in_flight:
-            self.telemetry.shed(call.rpc.name)
+            self._shed(call.rpc, "in_flight")
             raise OverloadedError(f"more than {self.limits.in_flight} requests are in flight")
         if self.is_draining:
             raise DrainingError()
@@ -149,11 +152,35 @@ class Desk:
             raise DeadlineExceededError("the deadline had passed when the request was read")
         call.principal = self._authenticator.authenticate(call.credentials)
         _admit_scope(call.principal, call.rpc)
+        if call.principal.method is not Method.OPEN:  # else nobody can be told from anybody
+            self._take_share(call, call.principal.name)
+
+    def _take_share(self, call: "Call", name: str) -> None:
+        held = self._held.get(name, 0)
+        if held >= self._most_held:
+            self._shed(call.rpc, "caller_share")
+            raise OverloadedError(f"this caller has {held} requests in flight; its share is {self._most_held}")
+        self._held[name] = held + 1
+        call.has_share = True
+
+    def _give_share_back(self, name: str) -> None:
+        left = self._held[name] - 1
+        if left:
+            self._held[name] = left
+        else:
+            del self._held[name]
+
+    def _shed(self, rpc: Rpc, limit: str) -> None:
+        self.telemetry.shed(rpc.name)
+        self.telemetry.refused("all", limit)
 
     def _leave(self, call: "Call") -> None:
         self._in_flight -= 1
         if self._in_flight == 0:
             self._idle.set()
+        if call.has_share:
+            assert call.principal is not None
+            self._give_share_back(call.principal.name)
         self._finished(call)
 
     def _finished(self, call: "Call") -> None:
@@ -180,8 +207,10 @@ class Call:
     once that is authorised, `message` once it is read, `response` once there is one. `reason` is "OK" or the reason of
     the error that ended it."""
 
-    __slots__ = ("cluster", "credentials", "deadline_s", "desk", "message", "principal", "reason", "response", "rpc",
-                 "start_s", "trace")  # fmt: skip
+    __slots__ = (
+        "cluster", "credentials", "deadline_s", "desk", "has_share", "message", "principal", "reason", "response",
+        "rpc", "start_s", "trace",
+    )  # fmt: skip
 
     def __init__(
         self, desk: Desk, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None
@@ -196,6 +225,7 @@ class Call:
         self.cluster: str | None = None
         self.message: Any = None
         self.response: Any = None
+        self.has_share = False  # it is counted among its caller's
         self.reason = "OK"
 
     @property

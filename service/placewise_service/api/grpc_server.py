@@ -20,15 +20,17 @@ from placewise_core.errors import DrainingError, InvalidRequestError, PlacewiseE
 from placewise_service.api.auth import Credentials
 from placewise_service.api.callers import of_context, trace_of_context
 from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.listener import connection_limit
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.statuses import shown, status_metadata, stream_error
-from placewise_service.settings import ServerSettings
+from placewise_service.settings import LimitSettings, ServerSettings
 
 log = structlog.get_logger(__name__)
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
 _HARD_LIMIT_FACTOR = 2
+_PING_PERIOD_MS, _PING_ANSWER_MS = 60_000, 20_000
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -46,7 +48,7 @@ class GrpcFace:
         self._desk = desk
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._streams: set[asyncio.Task[None]] = set()
-        self._server = grpc.aio.server(options=_options(desk.limits.message_bytes, shares_port))
+        self._server = grpc.aio.server(options=_options(desk.limits, shares_port))
         self._add_services(settings.reflection)
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
         try:
@@ -114,7 +116,7 @@ class GrpcFace:
             try:
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
-                    response = await call.answer(desk.parse(rpc, await _message(context)))
+                    response = await call.answer(desk.parse(rpc, await self._message(context)))
                     return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
@@ -123,6 +125,19 @@ class GrpcFace:
             return await _abort(context, failure)
 
         return answer
+
+    async def _message(self, context: Context) -> bytes:
+        """The one message of a unary call. Raises InvalidRequestError where there is none in time."""
+        limit_s = self._desk.limits.body_s
+        try:
+            async with asyncio.timeout(limit_s):
+                raw = await context.read()
+        except TimeoutError:
+            self._desk.telemetry.refused("grpc", "body_time")
+            raise InvalidRequestError(f"the message took more than {limit_s:g} s") from None
+        if isinstance(raw, bytes):
+            return raw
+        raise InvalidRequestError("the call ended without a message")
 
     def _deadline_s(self, context: Context) -> float:
         left_s = context.time_remaining()
@@ -189,28 +204,30 @@ def _services() -> Sequence[str]:
     return sorted({f"placewise.v1.{rpc.service}" for rpc in RPCS.values()})
 
 
-async def _message(context: Context) -> bytes:
-    """The one message of a unary call. Raises InvalidRequestError where there is none."""
-    raw = await context.read()
-    if isinstance(raw, bytes):
-        return raw
-    raise InvalidRequestError("the call ended without a message")
-
-
 async def _abort(context: Context, error: PlacewiseError) -> NoReturn:
     await context.abort(_CODES[error.grpc_code], shown(error), status_metadata(error))
     raise AssertionError("abort returned")
 
 
-def _options(message_bytes: int, shares_port: bool) -> list[tuple[str, int]]:
+def _options(limits: LimitSettings, shares_port: bool) -> list[tuple[str, int]]:
     return [
         # Without this a second service on the same port would silently get half of the calls.
         ("grpc.so_reuseport", int(shares_port)),
-        ("grpc.max_receive_message_length", _HARD_LIMIT_FACTOR * message_bytes),
+        ("grpc.max_receive_message_length", _HARD_LIMIT_FACTOR * limits.message_bytes),
         ("grpc.max_send_message_length", -1),
+        # Between the two gRPC refuses some calls, by chance.
+        ("grpc.max_metadata_size", limits.metadata_bytes),
+        ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
+        ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
+        ("grpc.max_concurrent_streams", max(limits.in_flight, limits.stream_pipeline)),
+        ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_s)),
+        ("grpc.max_connection_idle_ms", int(1000 * limits.idle_s)),
         # Schedulers keep idle connections alive; gRPC would cut off a client that pings without calls.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # A peer that is gone without a word is found out.
+        ("grpc.keepalive_time_ms", _PING_PERIOD_MS),
+        ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
     ]
 
 

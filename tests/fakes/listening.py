@@ -1,0 +1,46 @@
+"""Both faces on sockets of their own, around the engine of the tests, with any limits."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tests.fakes.cluster import make_node
+from tests.fakes.faces import FakeEngine
+
+from placewise_core.clock import SystemClock
+from placewise_service.api.auth import Authenticator, Open
+from placewise_service.api.desk import Desk
+from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.rest_server import RestFace
+from placewise_service.settings import LimitSettings, ServerSettings
+from placewise_service.telemetry import Telemetry
+
+
+@dataclass
+class Listening:
+    engine: FakeEngine
+    desk: Desk
+    grpc_port: int
+    rest_port: int
+
+    def metrics(self) -> str:
+        return self.desk.telemetry.render().decode()
+
+
+@asynccontextmanager
+async def listening(
+    authenticator: Authenticator | None = None, limits: LimitSettings | None = None
+) -> AsyncIterator[Listening]:
+    """Both faces on sockets of their own."""
+    engine = FakeEngine()
+    await engine.report_nodes("prod", [make_node("n0")], full=True)
+    desk = Desk(engine, SystemClock(), limits or LimitSettings(), authenticator or Open(), Telemetry())
+    settings = ServerSettings(grpc_port=0, rest_port=0)
+    grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
+    await grpc_face.start()
+    await rest_face.start()
+    try:
+        yield Listening(engine, desk, grpc_face.port, rest_face.port)
+    finally:
+        await grpc_face.stop(0)
+        await rest_face.stop()
