@@ -20,7 +20,6 @@ from placewise_core.errors import DeadlineExceededError, InvalidRequestError, Pl
 from placewise_service.api.bodies import read_body
 from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
-from placewise_service.api.json_codec import parsed, rendered
 from placewise_service.api.pages import refuse_foreign_pages
 from placewise_service.api.rpcs import RPCS, Rpc
 from placewise_service.api.statuses import connect_error, problem_headers
@@ -75,7 +74,7 @@ class ConnectFace:
                 with desk.enter(rpc, caller, deadline_s, trace) as call:
                     refuse_foreign_pages(request, self._is_local)
                     answer = await call.answer(await self._message(rpc, request, content_type))
-                    return answer.SerializeToString() if content_type == PROTO else await rendered(answer)
+                    return answer.SerializeToString() if content_type == PROTO else await desk.json.rendered(answer)
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
 
@@ -84,7 +83,7 @@ class ConnectFace:
         if content_type == PROTO:
             return self._desk.parse(rpc, body)
         message = rpc.request()
-        await parsed(body, message)
+        await self._desk.json.parsed(body, message, request.receive)
         return message
 
 

@@ -11,6 +11,7 @@ import asyncio
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,6 +28,7 @@ from placewise_core.errors import (
 from placewise_core.validate import Limits
 from placewise_service.api.auth import Authenticator, Credentials, Method, Open, Principal, Scope
 from placewise_service.api.call_audit import CallAudit
+from placewise_service.api.json_codec import JsonCodec
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import Office, Reach, Rpc
 from placewise_service.settings import LimitSettings
@@ -59,6 +61,7 @@ class Desk:
         # What an operator has to mend: each says why questions are not welcome; "" for nothing.
         self.checks: list[Callable[[], str]] = [authenticator.problem]
         self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
+        self.json = JsonCodec(limits.json_objects, partial(telemetry.refused, "http"))
         self._in_flight = 0
         self._held: dict[str, int] = {}  # in flight, by the caller's name
         self._most_held = max(1, int(limits.caller_share * limits.in_flight))

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -11,20 +14,76 @@ from placewise_core.errors import InvalidRequestError
 
 # Above this a conversion takes milliseconds: it is done in a thread, so that decisions go on meanwhile.
 _IN_THREAD_BYTES = 32 * 1024
+_THREADS = 2  # they share one interpreter with the decisions: more would convert no faster
+_VALUES_PER_OBJECT = 8
+# Possessive, and content with the end of the body for its own: never looked at twice, whatever is in it.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+_Result = TypeVar("_Result")
 
 
-async def parsed(body: bytes, message: Message) -> list[str]:
-    """Fills `message` from JSON; returns the names of the fields that the body gave. Raises InvalidRequestError."""
-    if len(body) > _IN_THREAD_BYTES:
-        return await asyncio.to_thread(_parse, body, message)
-    return _parse(body, message)
+class JsonCodec:
+    """Converts small messages at once and large ones in a few threads, one after the other."""
+
+    def __init__(self, most_objects: int, refused: Callable[[str], None]) -> None:
+        self._most_objects = most_objects
+        self._refused = refused  # told the limit that a body goes over
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="json")
+
+    async def parsed(
+        self, body: bytes, message: Message, left: Callable[[], Awaitable[object]] | None = None
+    ) -> list[str]:
+        """Fills `message` from JSON; returns the names of the fields that the body gave. Raises InvalidRequestError.
+
+        `left` returns when the caller has left: what has not begun by then is not begun.
+        """
+        if len(body) <= _IN_THREAD_BYTES:
+            return self._parse(body, message)
+        return await self._in_thread(lambda: self._parse(body, message), left)
+
+    async def rendered(self, message: Message) -> bytes:
+        """The message as JSON."""
+        if message.ByteSize() <= _IN_THREAD_BYTES:
+            return _render(message)
+        return await self._in_thread(lambda: _render(message), None)
+
+    def _parse(self, body: bytes, message: Message) -> list[str]:
+        if has_too_many(body, self._most_objects):
+            self._refused("json_objects")
+            raise InvalidRequestError(
+                f"the body has more than {self._most_objects} objects and lists, or "
+                f"{_VALUES_PER_OBJECT * self._most_objects} values"
+            )
+        return _parse(body, message)
+
+    async def _in_thread(self, convert: Callable[[], _Result], left: Callable[[], Awaitable[object]] | None) -> _Result:
+        work = asyncio.get_running_loop().run_in_executor(self._threads, convert)
+        if left is None:
+            return await work
+        watch = asyncio.ensure_future(left())
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise InvalidRequestError("the caller left before its message was read")
+            return work.result()
+        finally:
+            work.cancel()
+            watch.cancel()
 
 
-async def rendered(message: Message) -> bytes:
-    """The message as JSON."""
-    if message.ByteSize() > _IN_THREAD_BYTES:
-        return await asyncio.to_thread(_render, message)
-    return _render(message)
+def has_too_many(body: bytes, most: int) -> bool:
+    """True for JSON of more objects and lists than `most`, or of eight times as many values. Nothing is built for it.
+
+    A first count takes what stands in texts for structure; only where that is too much are the texts left out.
+    """
+    return len(body) > most and _is_over(body, most) and _is_over(_TEXT.sub(b"", body), most)
+
+
+def _is_over(body: bytes, most: int) -> bool:
+    size = len(body)
+    if size - len(body.translate(None, b"{[")) > most:
+        return True
+    return size - len(body.translate(None, b"{[,")) > _VALUES_PER_OBJECT * most
 
 
 def _parse(body: bytes, message: Message) -> list[str]:

@@ -15,7 +15,6 @@ from placewise_core.clock import Clock
 from placewise_service.api import examples
 from placewise_service.api.auth import NOBODY, Open
 from placewise_service.api.desk import Desk
-from placewise_service.api.json_codec import parsed, rendered
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import RPCS
 from placewise_service.settings import LimitSettings
@@ -50,6 +49,6 @@ async def rehearse(engine: DecisionEngine, clock: Clock) -> None:
 async def _ask(desk: Desk, name: str, question: dict[str, Any]) -> None:
     rpc = RPCS[name]
     request = rpc.request()
-    await parsed(json.dumps({**question, "cluster": _CLUSTER}).encode(), request)
+    await desk.json.parsed(json.dumps({**question, "cluster": _CLUSTER}).encode(), request)
     answer = await desk.call(rpc, desk.parse(rpc, request.SerializeToString()), NOBODY, math.inf)
-    await rendered(rpc.response.FromString(answer.SerializeToString()))
+    await desk.json.rendered(rpc.response.FromString(answer.SerializeToString()))

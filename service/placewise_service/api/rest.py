@@ -16,7 +16,7 @@ from placewise_service.api.auth import Scope
 from placewise_service.api.bodies import read_body
 from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
-from placewise_service.api.json_codec import parsed, rendered, set_from_text
+from placewise_service.api.json_codec import set_from_text
 from placewise_service.api.openapi import document
 from placewise_service.api.pages import refuse_foreign_pages
 from placewise_service.api.routes import ROUTES, Route
@@ -62,7 +62,7 @@ def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
                     refuse_foreign_pages(request, is_local)
                     if "cluster" in request.path_params:
                         call.authorise(request.path_params["cluster"])
-                    content = await rendered(await call.answer(await _message(desk, route, request)))
+                    content = await desk.json.rendered(await call.answer(await _message(desk, route, request)))
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
         return Response(content, media_type="application/json")
@@ -75,11 +75,11 @@ async def _message(desk: Desk, route: Route, request: Request) -> Any:
     if route.body:
         body = await read_body(desk, request)
         if route.body == "*":
-            await parsed(body, message)
+            await desk.json.parsed(body, message, request.receive)
         else:
             part = getattr(message, route.body)
             part.SetInParent()
-            message.update_mask.paths.extend(await parsed(body, part))
+            message.update_mask.paths.extend(await desk.json.parsed(body, part, request.receive))
     for field, value in request.path_params.items():
         if getattr(message, field) not in ("", value):
             raise InvalidRequestError("differs from the path", field)
