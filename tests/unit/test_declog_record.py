@@ -1,10 +1,12 @@
 """The bytes of log entries: what goes in comes out, and nothing else is taken for an entry."""
 
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from tests.fakes.slices import every_round
 
 from placewise_core.cluster import Assignment, QueueState
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
@@ -35,6 +37,8 @@ from placewise_service.declog.record import (
     decode,
     decode_entry,
     encode,
+    encode_in_turns,
+    is_large,
 )
 
 ID = "019aa3c5-5a00-7000-8000-000000000001"  # UUIDv7 of 2025-11-21
@@ -47,6 +51,21 @@ def placed(node: str = "n1") -> PlaceDecision:
         task="worker-0", role=Role.WORKER, node=NodeId(node), gpu_indices=(3,), demand=Resources(gpus=1)
     )
     return PlaceDecision((JobDecision(JobId("j1"), Outcome.PLACED, (assignment,), predicted_speed=1.5),), META)
+
+
+async def test_a_large_record_has_the_same_bytes_and_others_a_turn_within_it() -> None:
+    decisions = tuple(replace(placed().decisions[0], job_id=JobId(f"j{i}")) for i in range(3))
+    wide = tuple(replace(job, assignments=job.assignments * 2500) for job in decisions)
+    command = PlaceCommand("c", (JOB,), request_id="r")
+    small, large = (
+        DecisionRecord.of_place(command, PlaceDecision(jobs, META), time_s=1.5, seed=7, latency_ms=0.3)
+        for jobs in (decisions, wide)
+    )
+    assert not is_large(small)
+    assert is_large(large)
+    async with every_round(lambda _: None) as rounds:
+        assert await encode_in_turns(large) == encode(large)
+    assert len(rounds) == len(wide)
 
 
 def test_a_place_record_comes_back_as_it_was() -> None:

@@ -277,6 +277,33 @@ async def test_a_large_request_that_ends_early_leaves_nothing_behind(ends: str) 
     assert again.decisions[0].outcome is Outcome.PLACED
 
 
+async def test_many_gangs_that_nobody_holds_are_given_back_in_steps_each_whole() -> None:
+    async with stepping_engine() as engine:
+        live = await live_view(engine)
+        jobs = [large(f"g{i}", 3) for i in range(64)]
+        draft = engine._placing.placer.draft(
+            ask(*jobs), live.view, engine._placing.placer.fallback, PlaceContext(0.0, 7), "d"
+        )
+        live.assume(draft.holds)
+        seen: list[int] = []
+
+        def look(_: int) -> None:
+            assert tasks_on(live.view) == held(live.view)
+            seen.append(len(live.view.jobs))
+
+        async with every_round(look):
+            await live.give_back(draft.holds)
+        assert not live.view.jobs
+        assert not live.is_deciding
+        live.assume(draft.holds)
+        task = asyncio.create_task(live.give_back(draft.holds))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not live.view.jobs
+    assert len(set(seen)) >= 3
+
+
 async def test_a_job_that_somebody_else_places_meanwhile_is_answered_with_that_placement() -> None:
     async with stepping_engine() as engine:
         first, second = await asyncio.gather(

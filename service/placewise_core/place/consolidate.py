@@ -57,6 +57,7 @@ class Consolidate(ScoredPolicy):
             m = int(np.where(open_ > 0, scores, -np.inf).argmax())
             nodes += [m] * min(left, int(open_[m]))
             open_[m] = 0.0
+            gang.slices.pause()
         return nodes
 
     def _tasks_taken(self, task: TaskContext) -> FloatArray:

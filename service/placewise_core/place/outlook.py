@@ -4,6 +4,7 @@ A policy whose score of a node depends on that node alone then places the whole 
 answers are those that `decode` gives, to the last task.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, Self
 
@@ -46,10 +47,13 @@ class Outlook:
         rooms: list[float] = self.gang.rooms.tolist()
         now = np.where(self.gang.rooms >= 1.0, scores[0], _LOWEST)
         nodes: list[int] = []
+        counts: Counter[int] = Counter()
         for _ in range(self.gang.group.count):
             m = int(now.argmax())
             nodes.append(m)
-            count = nodes.count(m)
+            counts[m] += 1
+            count = counts[m]
+            self.gang.slices.pause()
             now[m] = scores[count, m] if count < rooms[m] else _LOWEST
         return nodes
 
@@ -61,6 +65,7 @@ class Outlook:
             m = int(now.argmax())
             nodes += [m] * min(left, int(self.gang.rooms[m]))
             now[m] = _LOWEST
+            self.gang.slices.pause()
         return nodes
 
 

@@ -143,6 +143,7 @@ class BestOfK:
                 break
             if outlook is not None and counted is not None and (nodes := counted(outlook)) is not None:
                 found.count_in(policy.name, nodes, outlook.gang)
+                context.slices.pause()
                 continue
             proposal = policy.propose(job, view, context)
             context.slices.pause()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from placewise_service.background import ended
-from placewise_service.declog.record import Entry, encode
+from placewise_service.declog.record import Entry, encode, encode_in_turns, is_large
 
 _PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind it, here and in the store
 
@@ -130,7 +130,7 @@ class DecisionSink:
         for entry in tuple(entries):
             await asyncio.sleep(0)  # a question that came meanwhile waits for one record, not for all of them
             try:
-                encoded.append(encode(entry))
+                encoded.append(await encode_in_turns(entry) if is_large(entry) else encode(entry))
             except (TypeError, ValueError, OverflowError):
                 entries.remove(entry)
                 self._count_drops(1)

@@ -105,7 +105,7 @@ class Placer:
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
         try:
-            self._decide_all(command, view, policy, context, draft, running)
+            self.decide_all(command, view, policy, context, draft, running)
             if command.is_dry_run:
                 self.predict(draft, view, context.slices)
             is_done = True
@@ -117,7 +117,7 @@ class Placer:
                 view.add_job(job)
         return draft
 
-    def _decide_all(
+    def decide_all(
         self,
         command: PlaceCommand,
         view: ClusterView,
@@ -126,6 +126,7 @@ class Placer:
         draft: Draft,
         running: Mapping[JobId, RunningJob],
     ) -> None:
+        """Decides every job of the command; the gangs that found their places are then on the view."""
         rate = self.rate(command, view, draft)
         answers = draft.answers
         for job in policy.order(command.jobs, view, context):
@@ -167,6 +168,7 @@ class Placer:
         """Decides one job; a gang that found its place is then on the view, and among what the draft holds."""
         job = with_groups(job, view)
         proposal, is_explored = self._propose(job, view, policy, context, rate, draft.decision_id)
+        context.slices.pause()
         if proposal is None:
             outcome, blockers = why.explain(job, view, context)
             draft.answers[job.id] = JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
@@ -188,6 +190,7 @@ class Placer:
         else:
             view.add_job(running)
         draft.holds.append(running)
+        context.slices.pause()
         if view.shared_gpus:
             draft.expected_tenants.update(_shared_tenants(running, view))
         draft.unpredicted = (running, proposal)

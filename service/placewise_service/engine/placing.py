@@ -76,7 +76,7 @@ class Placing:
             try:
                 result = await self._reserve(asked, draft)
             except BaseException as error:
-                live.settle(draft.holds, is_held=False)
+                await live.give_back(draft.holds)
                 # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
                 if command.request_id and isinstance(error, asyncio.CancelledError | StateUnavailableError):
                     self._note(asked, draft, self._answer(asked, draft))
@@ -87,7 +87,7 @@ class Placing:
                 decision = held_until(self._answer(asked, draft), _reservations(draft), result.expire_time_s)
                 self._note(asked, draft, decision)
                 return decision
-            live.settle(draft.holds, is_held=False)
+            await live.give_back(draft.holds)
             if isinstance(result, Repeated):
                 return repeated(result, PlaceDecision, command.request_id)
             if not isinstance(result, Conflict):

@@ -67,21 +67,16 @@ class SlicedPlacer:
 
         Raises DeadlineExceededError, and StaleSnapshotError where the cluster changes faster than a gang is decided.
         """
+        draft = Draft(decision_id, live.view.version, interference=context.interference)
+        work = _Work(self.placer, command, live, policy, context, draft, running)
         if command.is_dry_run:
-            view = live.view.fork()
-
-            def ask(slices: Slices) -> Draft:
-                context.slices = slices
-                return self.placer.draft(command, view, policy, context, decision_id, running)
-
-            return await self.slicing.run(ask, context.deadline_s)
-        draft = Draft(decision_id, interference=context.interference)
+            await self.slicing.run(work.ask, context.deadline_s)
+            return draft
         async with live.alone:  # of large requests on one cluster each would undo what the other decided
-            work = _Work(self.placer, command, live, policy, context, draft, running)
             try:
                 await self.slicing.run(work.decide_all, context.deadline_s)
             except BaseException:
-                live.settle(draft.holds, is_held=False)
+                await live.give_back(draft.holds)
                 raise
             finally:
                 live.open()
@@ -100,7 +95,18 @@ class _Work:
     draft: Draft
     running: Mapping[JobId, RunningJob]
 
+    def ask(self, slices: Slices) -> None:
+        """Where it would all go, as though it held nothing yet. The fork is forgotten with all that is on it."""
+        view, context = self.live.view.fork(), self.context
+        context.slices = slices
+        for job in self.command.jobs:
+            view.remove_job(job.id)
+            slices.pause()
+        self.placer.decide_all(self.command, view, self.policy, context, self.draft, self.running)
+        self.placer.predict(self.draft, view, slices)
+
     def decide_all(self, slices: Slices) -> None:
+        """Decides every job of the command; what finds its place is assumed on the live view."""
         placer, context, draft, live = self.placer, self.context, self.draft, self.live
         context.slices = slices
         rate = placer.rate(self.command, live.view, draft)

@@ -31,6 +31,7 @@ _STALE_AFTER_S = 3.0  # the tail hears from a live store every second
 # as the tail, which then rests no longer, has brought it. While nobody else writes, the tail rests longer.
 _PACE_S = 0.005
 _QUIET_PACE_S = 0.025
+_STEP = 16  # gangs given back at a time
 _RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
 
 
@@ -176,6 +177,19 @@ class LiveView:
                 del self._assumed[job.id]
             if not is_held and self.view.jobs.get(job.id) is job:
                 self.view.remove_job(job.id)
+
+    async def give_back(self, jobs: Sequence[RunningJob]) -> None:
+        """Ends the assumption of gangs that nobody holds, in steps, others having their turn. All of it is done on
+        return, also where the caller is cancelled."""
+        left = list(jobs)
+        try:
+            while left:
+                job = left.pop()
+                self.settle((job,), is_held=False)
+                if len(jobs) > 1 and len(left) % _STEP == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self.settle(left, is_held=False)
 
     async def changed(self, timeout_s: float) -> None:
         """Returns after the next batch of events, or after the timeout."""

@@ -48,6 +48,7 @@ from placewise_service.state.store import (
 from placewise_service.state.tailing import tail
 
 _EXPIRE_AT_ONCE = 1000
+_STEP_TASKS = 500  # of a reservation, packed in one go of some milliseconds
 _FIND_PAGE = 256
 _CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
@@ -120,8 +121,13 @@ class RedisStore:
             self._options.answer_ttl_s,
             codec.encode(request.expected_tenants),
         ]
+        tasks = 0
         for job in request.jobs:
+            if tasks >= _STEP_TASKS:
+                tasks = 0
+                await asyncio.sleep(0)
             args += (job.id, job.reservation_id, codec.encode(job), codec.encode(holds_of(job)))
+            tasks += len(job.assignments)
         reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args, request.on_sent)
         if reply[0] == b"conflict":
             found = reply[3] if len(reply) > 3 else ()
