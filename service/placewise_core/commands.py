@@ -28,7 +28,8 @@ class JobEventKind(enum.StrEnum):
 
 @frozen
 class PlaceCommand:
-    """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged)."""
+    """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged).
+    `caller` is who asks."""
 
     cluster: str
     jobs: tuple[Job, ...]
@@ -40,6 +41,7 @@ class PlaceCommand:
     is_explaining: bool = False
     reserve_ttl_s: float = 0.0
     seed: int | None = None
+    caller: str = ""
 
 
 @frozen
@@ -53,6 +55,7 @@ class PartitionCommand:
     is_dry_run: bool = False
     is_explaining: bool = False
     progress: tuple[ShareProgress, ...] = ()
+    caller: str = ""
 
 
 @frozen
@@ -67,6 +70,7 @@ class AdmitCommand:
     is_dry_run: bool = False
     is_explaining: bool = False
     seed: int | None = None
+    caller: str = ""
 
 
 @frozen

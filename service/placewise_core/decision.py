@@ -124,6 +124,7 @@ class DecisionMeta:
     is_repeated: bool = False
     is_explored: bool = False
     bundle_digest: str = ""
+    caller: str = ""
 
 
 @final

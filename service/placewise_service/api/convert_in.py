@@ -66,7 +66,7 @@ _KEPT_GROUPS, _KEPT_BYTES = 1024, 512
 _TELEMETRY_FIELDS = frozenset(Telemetry.__dataclass_fields__) - {"observe_time_s"}
 
 
-def place_command(request: decision_pb2.PlaceRequest) -> PlaceCommand:
+def place_command(request: decision_pb2.PlaceRequest, caller: str = "") -> PlaceCommand:
     """Raises InvalidRequestError for an unknown enum number."""
     return PlaceCommand(
         cluster=request.cluster,
@@ -79,10 +79,11 @@ def place_command(request: decision_pb2.PlaceRequest) -> PlaceCommand:
         is_explaining=request.explain,
         reserve_ttl_s=seconds(request.reserve_ttl) if request.HasField("reserve_ttl") else 0.0,
         seed=request.seed if request.HasField("seed") else None,
+        caller=caller,
     )
 
 
-def admit_command(request: decision_pb2.AdmitOrWaitRequest) -> AdmitCommand:
+def admit_command(request: decision_pb2.AdmitOrWaitRequest, caller: str = "") -> AdmitCommand:
     """Raises InvalidRequestError for an unknown enum number."""
     return AdmitCommand(
         cluster=request.cluster,
@@ -93,10 +94,11 @@ def admit_command(request: decision_pb2.AdmitOrWaitRequest) -> AdmitCommand:
         is_dry_run=request.dry_run,
         is_explaining=request.explain,
         seed=request.seed if request.HasField("seed") else None,
+        caller=caller,
     )
 
 
-def partition_command(request: decision_pb2.PartitionRequest) -> PartitionCommand:
+def partition_command(request: decision_pb2.PartitionRequest, caller: str = "") -> PartitionCommand:
     task = request.task
     return PartitionCommand(
         cluster=request.cluster,
@@ -113,6 +115,7 @@ def partition_command(request: decision_pb2.PartitionRequest) -> PartitionComman
         is_dry_run=request.dry_run,
         is_explaining=request.explain,
         progress=tuple(map(_share_progress, request.progress)) if request.progress else (),
+        caller=caller,
     )
 
 

@@ -162,6 +162,7 @@ def _meta(meta: DecisionMeta) -> decision_pb2.DecisionMeta:
         repeated=meta.is_repeated,
         explored=meta.is_explored,
         bundle_digest=meta.bundle_digest,
+        caller=meta.caller,
     )
     if meta.is_fallback:
         message.fallback = True

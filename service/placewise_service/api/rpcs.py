@@ -94,7 +94,7 @@ class Rpc:
 async def _place(
     office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PlaceResponse:
-    command = convert_in.place_command(request)
+    command = convert_in.place_command(request, principal.name)
     validate.check_place(command, office.limits)
     return await _placed(office, command, deadline_s)
 
@@ -123,7 +123,7 @@ def _both(
 async def _partition(
     office: Office, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PartitionResponse:
-    command = convert_in.partition_command(request)
+    command = convert_in.partition_command(request, principal.name)
     validate.check_partition(command, office.limits)
     decision = await office.engine.partition(command, deadline_s)
     office.note(command.cluster, "Partition", decision, command.request_id)
@@ -133,7 +133,7 @@ async def _partition(
 async def _admit_or_wait(
     office: Office, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.AdmitOrWaitResponse:
-    command = convert_in.admit_command(request)
+    command = convert_in.admit_command(request, principal.name)
     validate.check_admit(command, office.limits)
     placing = None
     if request.HasField("place"):

@@ -160,6 +160,7 @@ def _row(entry: Entry) -> dict[str, Any]:
             "decision_id": entry.decision_id,
             "what": entry.outcome,
             "policy": meta.policy,
+            "caller": meta.caller,
             "jobs": ",".join(job.id for job in entry.jobs[:4]) + ("…" if len(entry.jobs) > 4 else ""),
             "propensity": round(meta.propensity, 6),
             "flags": " ".join(flags),

@@ -68,6 +68,7 @@ class Row:
     policy: str
     bundle: str
     bundle_digest: str
+    caller: str
     propensity: float
     is_explored: bool
     is_fallback: bool
@@ -214,6 +215,7 @@ def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: S
         policy=meta.policy,
         bundle=meta.bundle,
         bundle_digest=meta.bundle_digest,
+        caller=meta.caller,
         propensity=decided.propensity,
         is_explored=meta.is_explored,
         is_fallback=meta.is_fallback,
@@ -246,6 +248,7 @@ def _share_row(record: DecisionRecord, task_id: str, unit: str, share: Share, fa
         policy=meta.policy,
         bundle=meta.bundle,
         bundle_digest=meta.bundle_digest,
+        caller=meta.caller,
         propensity=meta.propensity,
         is_explored=meta.is_explored,
         is_fallback=meta.is_fallback,

@@ -156,7 +156,8 @@ class Admitting:
         plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), command.jobs, slot)
         if plan.queue is not queue:
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1))
-        meta = self.common.meta(policy.name, live, live.view.version, self.common.elapsed_ms(asked.started_s))
+        elapsed_ms = self.common.elapsed_ms(asked.started_s)
+        meta = self.common.meta(policy.name, live, live.view.version, elapsed_ms, caller=command.caller)
         return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:

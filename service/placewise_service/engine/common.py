@@ -72,6 +72,7 @@ class Common:
         propensity: float = 1.0,
         is_explored: bool = False,
         fallback_reason: str = "",
+        caller: str = "",
     ) -> DecisionMeta:
         """What is said about a decision on the view at `version`."""
         bundle = self.registry.bundle
@@ -87,6 +88,7 @@ class Common:
             decide_ms=decide_ms,
             is_stale=live.is_stale,
             is_explored=is_explored,
+            caller=caller,
         )
 
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
@@ -107,6 +109,7 @@ class Common:
             outcome=outcome,
             latency_ms=record.latency_ms,
             request_id=record.request_id,
+            caller=meta.caller,
         )
 
     def apply(self, live: LiveView, events: Sequence[Event]) -> None:

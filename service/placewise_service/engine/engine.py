@@ -137,7 +137,8 @@ class Engine:
             plan = policy.reschedule(command.task, command.progress, live.view, context)
         else:
             plan = policy.partition(command.task, live.view, context)
-        meta = common.meta(policy.name, live, live.view.version, common.elapsed_ms(started_s))
+        elapsed_ms = common.elapsed_ms(started_s)
+        meta = common.meta(policy.name, live, live.view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
         common.afterwards(self._log_partition, command, decision, context.now_s, common.elapsed_ms(started_s))
         return await common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)

@@ -160,6 +160,7 @@ class Placing:
                 propensity=draft.propensity,
                 is_explored=draft.is_explored,
                 fallback_reason=draft.fallback_reason,
+                caller=asked.command.caller,
             )
             draft.answer = PlaceDecision(self.placer.answers(draft, asked.command, asked.live.view), meta)
         return draft.answer
@@ -171,7 +172,8 @@ class Placing:
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )
         decisions = self.subtasks.assign(command.jobs, command.node_id, live.view, self.common.clock.now_s())
-        meta = self.common.meta(self.subtasks.name, live, live.view.version, self.common.elapsed_ms(started_s))
+        elapsed_ms = self.common.elapsed_ms(started_s)
+        meta = self.common.meta(self.subtasks.name, live, live.view.version, elapsed_ms, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
         self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), 0, ())
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)

@@ -123,7 +123,7 @@ class Neighbour(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., speed_before: _Optional[float] = ..., speed_after: _Optional[float] = ...) -> None: ...
 
 class DecisionMeta(_message.Message):
-    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest")
+    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller")
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class DecisionMeta(_message.Message):
     REPEATED_FIELD_NUMBER: _ClassVar[int]
     EXPLORED_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     policy: str
     bundle: str
@@ -148,7 +149,8 @@ class DecisionMeta(_message.Message):
     repeated: bool
     explored: bool
     bundle_digest: str
-    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ...) -> None: ...
+    caller: str
+    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
     __slots__ = ("cluster", "request_id", "jobs", "policy", "scope", "node_id", "dry_run", "explain", "reserve_ttl", "seed")

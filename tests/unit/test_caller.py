@@ -1,0 +1,55 @@
+"""Who asked: in each answer, in the decision's record, and in the tables made of it."""
+
+import math
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from tests.fakes.engine import CLUSTER, logged, running_engine
+
+from placewise_core.clock import SystemClock
+from placewise_service.api import examples
+from placewise_service.api.auth import Credentials, Method, Principal, Scope
+from placewise_service.api.desk import Desk
+from placewise_service.api.rpcs import RPCS
+from placewise_service.declog.record import decode, encode
+from placewise_service.declog.tables import row_of
+from placewise_service.settings import LimitSettings
+from placewise_service.telemetry import Telemetry
+
+CALLER = "jwt:ann\n"
+
+
+class Ann:
+    """Everybody is Ann."""
+
+    reads_certificates = False
+
+    def authenticate(self, credentials: Credentials) -> Principal:
+        return Principal(CALLER, frozenset(Scope), None, Method.JWT)
+
+    def problem(self) -> str:
+        return ""
+
+
+PLACE = {**examples.PLACE, "policy": ""}
+ADMIT = {**examples.ADMIT, "policy": "", "place": {"reserveTtl": "60s"}}
+PARTITION = {**examples.PARTITION, "units": []}
+
+
+@pytest.mark.parametrize(("name", "question"), [("Place", PLACE), ("AdmitOrWait", ADMIT), ("Partition", PARTITION)])
+async def test_the_caller_is_named(name: str, question: dict[str, Any]) -> None:
+    async with running_engine() as engine:
+        desk = Desk(engine, SystemClock(), LimitSettings(), Ann(), Telemetry())
+        rpc = RPCS[name]
+        request = rpc.request()
+        json_format.ParseDict({**question, "cluster": CLUSTER}, request)
+        answer: Any = await desk.call(rpc, request, Credentials(), math.inf)
+        assert answer.meta.caller == CALLER
+        if name == "AdmitOrWait":
+            assert answer.placed.meta.caller in ("", CALLER)
+        assert await logged(engine)
+        record = await engine.get_decision(CLUSTER, answer.meta.decision_id)
+        assert decode(encode(record)).meta.caller == CALLER
+        table, _, row = row_of(CLUSTER, "1-0", encode(record))
+        assert (table, row["caller"]) == ("decisions", CALLER)
