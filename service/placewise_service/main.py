@@ -130,7 +130,8 @@ async def _run(
     telemetry = Telemetry(settings.otel)
     store = _store(settings, redis_url)
     clock = StoreClock(store, SystemClock())
-    engine = _engine(settings, store, clock, telemetry)
+    engine = make_engine(settings, store, clock, telemetry)
+    telemetry.start_at_zero(RPCS, engine.place_policies)
     callers = authenticator(settings.auth, SystemClock(), telemetry.credentials_stale)
     audit = AuditLog(settings.audit_target, telemetry, time.monotonic) if settings.audit_target else None
     calls = CallAudit(audit.add, time.time) if audit is not None else None
@@ -190,7 +191,8 @@ def _store(settings: Settings, redis_url: str) -> RedisStore:
     )
 
 
-def _engine(settings: Settings, store: StateStore, clock: Clock, telemetry: Telemetry) -> Engine:
+def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: Telemetry) -> Engine:
+    """The engine of these settings, not started. Raises BundleError, InvalidRequestError for an unknown policy."""
     admit = settings.admit
     options = EngineOptions(
         place_policy=settings.place.policy,

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,7 +24,7 @@ from prometheus_client import (
     generate_latest,
     multiprocess,
 )
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from placewise_core.cluster import QueueState
@@ -37,8 +37,10 @@ SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
 # Files that workers share cannot take a gauge back. This stands in for it: less than what any other worker may show of
-# a cluster of that name, under "livemax", and as good as any other under "livemostrecent".
+# a cluster of that name, under "livemax".
 _GONE = -math.inf
+QueueSource = Callable[[], Iterable[tuple[str, QueueState]]]
+"""(cluster, queue) of every queue."""
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -65,9 +67,8 @@ class Telemetry:
             "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
         )
         self._in_flight = self._gauge("placewise_in_flight_requests", "Requests being worked on.", mode="livesum")
-        self._backlog = self._gauge("placewise_queue_backlog_seconds", "Backlog Q of a queue.", "cluster", "queue")
-        self._delay = self._gauge("placewise_queue_delay_seconds", "Delay queue Z of a queue.", "cluster", "queue")
-        self._waiting = self._gauge("placewise_queue_waiting_jobs", "Jobs waiting in a queue.", "cluster", "queue")
+        self._queues = _Queues()
+        self.registry.register(self._queues)
         self._view_lag = self._gauge(
             "placewise_view_lag_seconds", "Age of the newest event a view has not seen.", "cluster", mode="livemax"
         )
@@ -98,25 +99,30 @@ class Telemetry:
         """The store refused a reservation: the view was behind."""
         self._child("conflict", self._conflicts, cluster).inc()
 
-    def queue(self, cluster: str, state: QueueState) -> None:
-        """Q, Z and the number of waiting jobs of one queue."""
-        self._child("backlog", self._backlog, cluster, state.queue).set(state.backlog_s)
-        self._child("delay", self._delay, cluster, state.queue).set(state.delay_s)
-        self._child("waiting", self._waiting, cluster, state.queue).set(len(state.waiting))
+    def show_queues(self, source: QueueSource) -> None:
+        """`source` is asked at each scrape. It gives the queues of the shared state: every replica shows the same."""
+        self._queues.source = source
 
     def view_lag(self, cluster: str, seconds: float) -> None:
         """How far this process's view is behind the store."""
         self._child("lag", self._view_lag, cluster).set(seconds)
+        self._child("conflict", self._conflicts, cluster)
+
+    def start_at_zero(self, rpcs: Iterable[str], policies: Iterable[str]) -> None:
+        """Shows 0 for counters that nothing has moved yet, so that the first increase is seen as one."""
+        for rpc in rpcs:
+            self._child("shed", self._shed, rpc)
+        for policy in policies:
+            self._child("fallback", self._fallbacks, "Place", policy)
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
         """Shows no more what clusters were like that are gone. What was counted there stays counted."""
-        gauges = {"backlog": self._backlog, "delay": self._delay, "waiting": self._waiting, "lag": self._view_lag}
-        for key in [key for key in self._children if key[0] in gauges and key[1] not in clusters]:
+        for key in [key for key in self._children if key[0] == "lag" and key[1] not in clusters]:
             child = self._children.pop(key)
             if self._is_shared:
                 child.set(_GONE)
             else:
-                gauges[key[0]].remove(*key[1:])
+                self._view_lag.remove(key[1])
 
     def log_drops(self, count: int) -> None:
         """Decision records that were lost."""
@@ -171,6 +177,7 @@ class Telemetry:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
         registry.register(_Shared())
+        registry.register(self._queues)
         return generate_latest(registry)
 
     def close(self) -> None:
@@ -196,6 +203,28 @@ class Telemetry:
 
     def _gauge(self, name: str, text: str, *labels: str, mode: Any = "livemostrecent") -> Gauge:
         return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
+
+
+class _Queues(Collector):
+    """Q, Z and the number of waiting jobs of each queue, as `source` has them at the scrape.
+
+    Workers share no file of these: each has the whole state, and the one that is asked shows it.
+    """
+
+    def __init__(self) -> None:
+        self.source: QueueSource = tuple
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("cluster", "queue")
+        backlog = GaugeMetricFamily("placewise_queue_backlog_seconds", "Backlog Q of a queue.", labels=labels)
+        delay = GaugeMetricFamily("placewise_queue_delay_seconds", "Delay queue Z of a queue.", labels=labels)
+        waiting = GaugeMetricFamily("placewise_queue_waiting_jobs", "Jobs waiting in a queue.", labels=labels)
+        for cluster, state in self.source():
+            names = (cluster, state.queue)
+            backlog.add_metric(names, state.backlog_s)
+            delay.add_metric(names, state.delay_s)
+            waiting.add_metric(names, len(state.waiting))
+        yield from (backlog, delay, waiting)
 
 
 class _Shared(Collector):

@@ -1,15 +1,19 @@
 """What callers may invent, names of queues, takes no room without bound."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, running_engine
 
+from placewise_core.clock import ManualClock
 from placewise_core.commands import AdmitCommand
 from placewise_core.decision import Verdict
 from placewise_core.errors import InvalidRequestError
-from placewise_service.engine import admitting
+from placewise_service.engine import Engine, admitting
+from placewise_service.engine import engine as engine_module
+from placewise_service.state.memory import MemoryStore
 
 
 def command(queue: str, policy: str = "proteus", is_dry_run: bool = False) -> AdmitCommand:
@@ -37,3 +41,39 @@ async def test_a_queue_that_is_not_kept_leaves_no_lock_and_no_gauge() -> None:
         assert len(engine._admitting.locks) == 0
         text = engine._common.telemetry.render().decode()
         assert ('queue="kept"' in text, "fleeting" in text) == (True, False)
+
+
+def shown(engine: Engine) -> list[str]:
+    """The lines of the queues' gauges."""
+    text = engine._common.telemetry.render().decode()
+    return sorted(line for line in text.splitlines() if line.startswith("placewise_queue_"))
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20.0):
+        while not is_so():  # noqa: ASYNC110 - what is waited for comes through the store's events
+            await asyncio.sleep(0.01)
+
+
+async def test_every_replica_shows_the_queues_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that was never asked, one that was asked longest ago, and one that has just started."""
+    monkeypatch.setattr(engine_module, "_CLUSTERS_PERIOD_S", 0.01)
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    async with (
+        running_engine(nodes=0, store=store, clock=clock) as silent,
+        running_engine(store=store, clock=clock) as first,
+        running_engine(nodes=0, store=store, clock=clock) as second,
+    ):
+        await first.admit_or_wait(command("q"))
+        assert shown(first)
+        await eventually(lambda: shown(first) == shown(second) == shown(silent))
+        clock.advance(100.0)
+        busy = AdmitCommand(CLUSTER, "q", (make_job("a"), make_job("b"), make_job("z")), policy="proteus")
+        await second.admit_or_wait(busy)
+        assert shown(second) != []
+        await eventually(lambda: shown(first) == shown(second) == shown(silent))
+        async with running_engine(nodes=0, store=store, clock=clock) as restarted:
+            assert shown(restarted) == shown(second)
+        await first.delete_cluster(CLUSTER)
+        await eventually(lambda: not (shown(first) or shown(second) or shown(silent)))

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
-from placewise_core.errors import StateUnavailableError
+from placewise_core.errors import InvalidRequestError, StateUnavailableError
 from placewise_service.engine import EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.main import _engine, _store
+from placewise_service.main import _store, make_engine
 from placewise_service.settings import load_settings
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
@@ -43,8 +44,35 @@ async def test_the_log_buffer_is_as_long_as_configured_and_counts_what_it_drops(
 async def test_every_bound_of_the_decision_log_is_a_setting() -> None:
     log = {"ring_records": 11, "ring_bytes": 2 << 20, "buffer_records": 13}
     settings = load_settings(declog=log)
-    engine = _engine(settings, _store(settings, "unix:///nowhere/redis.sock"), ManualClock(), Telemetry())
+    engine = make_engine(settings, _store(settings, "unix:///nowhere/redis.sock"), ManualClock(), Telemetry())
     common = engine._common
     assert common.options.log_buffer_records == common.sink._capacity == 13
     assert (common.store._options.ring_records, common.store._options.ring_bytes) == (11, 2 << 20)  # type: ignore[attr-defined]
     await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        (
+            "place",
+            {"policy": "consolidat"},
+            "PLACEWISE_PLACE__POLICY: no policy 'consolidat', did you mean 'consolidate'?",
+        ),
+        ("place", {"policy": ""}, "PLACEWISE_PLACE__POLICY: no policy ''; there are: .*harmony"),
+        ("place", {"fallback_policy": "harmony"}, "PLACEWISE_PLACE__FALLBACK_POLICY: no policy 'harmony'"),
+        ("admit", {"policy": "protheus"}, "PLACEWISE_ADMIT__POLICY: no policy 'protheus', did you mean 'proteus'?"),
+    ],
+)
+def test_a_policy_that_does_not_exist_is_a_reason_not_to_start(section: str, values: dict[str, str], said: str) -> None:
+    clock = ManualClock(1_000_000.0)
+    settings = load_settings({}, **{section: values})
+    with pytest.raises(InvalidRequestError, match=said.replace("?", "[?]")):
+        make_engine(settings, MemoryStore(clock), clock, Telemetry())
+
+
+@pytest.mark.parametrize("policy", ["harmony", "ldwp", "search", "tetris"])
+def test_every_policy_may_be_the_default(policy: str) -> None:
+    clock = ManualClock(1_000_000.0)
+    settings = load_settings({}, place={"policy": policy})
+    assert policy in make_engine(settings, MemoryStore(clock), clock, Telemetry()).place_policies

@@ -22,7 +22,8 @@ def test_a_decision_is_counted_once_in_each_metric() -> None:
     telemetry = Telemetry()
     telemetry.decision("Place", "tetris", "PLACED", True, 0.002)
     telemetry.conflict("prod")
-    telemetry.queue("prod", QueueState("q", backlog_s=12.0, delay_s=3.0, waiting={"a": 1.0, "b": 1.0}))
+    queue = QueueState("q", backlog_s=12.0, delay_s=3.0, waiting={"a": 1.0, "b": 1.0})
+    telemetry.show_queues(lambda: [("prod", queue)])
     telemetry.view_lag("prod", 0.25)
     telemetry.log_drops(4)
     values = samples(telemetry)
@@ -40,7 +41,6 @@ def test_a_decision_is_counted_once_in_each_metric() -> None:
 def test_gauges_of_a_cluster_that_is_gone_go_and_its_counters_stay() -> None:
     telemetry = Telemetry()
     for cluster in ("gone", "here"):
-        telemetry.queue(cluster, QueueState("q", backlog_s=1.0))
         telemetry.view_lag(cluster, 0.25)
         telemetry.conflict(cluster)
     telemetry.forget_all_but({"here"})
@@ -63,9 +63,11 @@ for line in sys.stdin:
     if verb == "forget":
         telemetry.forget_all_but(set(clusters))
     for cluster in clusters if verb == "see" else ():
-        telemetry.queue(cluster, QueueState("q", backlog_s=1.0))
         telemetry.view_lag(cluster, 0.25)
         telemetry.conflict(cluster)
+    if verb != "scrape":
+        queues = [(cluster, QueueState("q", backlog_s=7.0)) for cluster in clusters]
+        telemetry.show_queues(lambda: queues)
     print(telemetry.render().decode(), end="#\\n", flush=True)
 """
 
@@ -96,6 +98,27 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
         assert (
             shows(first, "see gone here") == gauges
         )  # a cluster of that name again, of which the second knows nothing
+
+
+def test_workers_that_share_their_metrics_show_a_queue_once_as_the_one_that_is_asked_has_it(tmp_path: Path) -> None:
+    shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = ["see here\n" * 2, "scrape\n"]  # the second knows of no queue
+    for said, wanted in zip(told, [["7.0"], []], strict=True):
+        words = [sys.executable, "-c", WORKER]
+        done = subprocess.run(words, env=shared, input=said, capture_output=True, text=True, check=True)
+        page = done.stdout.split("#\n")[-2]
+        lines = [line for line in page.splitlines() if line.startswith("placewise_queue_backlog_seconds{")]
+        assert [line.split()[-1] for line in lines] == wanted
+
+
+def test_counters_are_there_before_anything_has_moved_them() -> None:
+    telemetry = Telemetry()
+    telemetry.start_at_zero(["Place"], ["tetris"])
+    telemetry.view_lag("prod", 0.0)
+    values = samples(telemetry)
+    assert values["placewise_shed_total", "Place"] == 0
+    assert values["placewise_fallbacks_total", "Place", "tetris"] == 0
+    assert values["placewise_conflicts_total", "prod"] == 0
 
 
 def samples(telemetry: Telemetry) -> dict[tuple[str, ...], float]:

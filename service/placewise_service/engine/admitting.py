@@ -162,8 +162,6 @@ class Admitting:
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
         decision = draft.decision
-        if decision.plan.queue.seq and not command.is_dry_run:  # else there is no such queue, or it did not move
-            self.common.telemetry.queue(command.cluster, decision.plan.queue)
         record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
         self.common.log(record, _outcome(decision))
 

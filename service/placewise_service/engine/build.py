@@ -1,6 +1,6 @@
 """Puts an engine together: policies from the registries, coefficients from the active bundle. Starts nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
@@ -8,6 +8,7 @@ from placewise_core.admit.registry import admission_policies
 from placewise_core.bundle_folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_core.clock import Clock
 from placewise_core.cluster import Assignment
+from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Job
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policy
@@ -28,7 +29,7 @@ from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_service.declog.sink import DecisionSink
-from placewise_service.engine.common import Common, EngineOptions
+from placewise_service.engine.common import Common, EngineOptions, nearest
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.engine import Engine
 from placewise_service.engine.views import Views
@@ -39,6 +40,7 @@ from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
 
 PACKAGED_BUNDLES = shipped_bundles()
+_LEARNED = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY)
 
 
 def build_engine(
@@ -50,11 +52,16 @@ def build_engine(
     bundle: str = DEFAULT_BUNDLE,
     keys: Sequence[PublicKey] = (),
 ) -> Engine:
-    """An engine on `store`, ready to be started. Raises BundleError if the bundle cannot be used."""
+    """An engine on `store`, ready to be started.
+
+    Raises BundleError if the bundle cannot be used, InvalidRequestError for a policy that does not exist.
+    """
     tables = packaged_tables()
-    served = _Served(placement_policies(tables), InterferenceSource(tables.interference))
+    heuristics = placement_policies(tables)
+    served = _Served(dict(heuristics), InterferenceSource(tables.interference))
     registry = BundleRegistry(bundles, bundle, keys, on_activate=served.use)
     served.use(registry.bundle)
+    _check_policies(options, heuristics, served.admission)
     common = Common(
         store=store,
         clock=clock,
@@ -78,6 +85,19 @@ def build_engine(
         admission=served.admission,
         partition=served.partition,
     )
+
+
+def _check_policies(options: EngineOptions, heuristics: Collection[str], admission: Collection[str]) -> None:
+    """Raises InvalidRequestError for a name in the settings that no policy has, whatever the bundle."""
+    place = {*heuristics, *_LEARNED}
+    for setting, name, names in (
+        ("place.policy", options.place_policy, place),
+        ("place.fallback_policy", options.fallback_policy, heuristics),
+        ("admit.policy", options.admit_policy, admission),
+    ):
+        if name not in names:
+            variable = f"PLACEWISE_{setting.replace('.', '__').upper()}"
+            raise InvalidRequestError(f"{variable}: no policy {name!r}{nearest(name, names)}", setting)
 
 
 class _Served:
@@ -107,7 +127,7 @@ class _Served:
 
     def _use_nets(self, bundle: Bundle) -> None:
         """The learned policies that the bundle has nets for, and no others."""
-        for name in (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY):
+        for name in _LEARNED:
             self.placement.pop(name, None)
         harmony = None
         if bundle.policy is not None:

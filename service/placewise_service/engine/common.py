@@ -1,7 +1,8 @@
 """What the three questions share: the view to decide on, the record of what was decided, answers given again."""
 
+import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -135,10 +136,17 @@ class Common:
         return decision if first.answer == answer else repeated(first, type(decision), request_id)
 
 
-def known(name: str, policies: Mapping[str, object], field: str) -> None:
+def known(name: str, policies: Collection[str], field: str) -> None:
     """Raises InvalidRequestError for a policy that does not exist; "" is the default and always does."""
     if name and name not in policies:
-        raise InvalidRequestError(f"no policy {name!r}; there are: {', '.join(sorted(policies))}", field)
+        raise InvalidRequestError(f"no policy {name!r}{nearest(name, policies)}", field)
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """What to write instead, as the end of a sentence."""
+    near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
+    hint = f", did you mean {near[0]!r}?" if near else ";"
+    return f"{hint} there are: {', '.join(sorted(names))}"
 
 
 def repeated(first: Repeated, kind: type[Decision], request_id: str) -> Decision:

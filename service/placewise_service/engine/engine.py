@@ -8,12 +8,15 @@ A conflict means that the view was behind: decide again on the newer one, at mos
 """
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import structlog
+
 from placewise_core.admit.policy import AdmissionPolicy
-from placewise_core.cluster import ClusterSettings, Node, QueueSettings, RunState
+from placewise_core.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
 from placewise_core.errors import NotFoundError, StateUnavailableError
@@ -38,7 +41,10 @@ from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
 
+log = structlog.get_logger(__name__)
+
 _EXPIRY_PERIOD_S = 0.5
+_CLUSTERS_PERIOD_S = 1.0
 PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
 
 
@@ -70,6 +76,7 @@ class Engine:
         self.bundles = SharedBundles(common.store, common.registry)
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._meeting: asyncio.Task[None] | None = None
 
     def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
         """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
@@ -88,9 +95,13 @@ class Engine:
     async def start(self) -> None:
         """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
         await self.bundles.refresh()
+        if (default := self._common.options.place_policy) not in self.place_policies:
+            log.warning("the bundle has no net for the default policy: Place is refused", policy=default)
         for cluster in await self._common.store.clusters():
             await self._common.views.get(cluster)
         self._common.sink.start()
+        self._common.telemetry.show_queues(self._queues)
+        self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
         self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
         self._sweep = asyncio.create_task(self._expire_reservations(), name="expire reservations")
 
@@ -110,8 +121,8 @@ class Engine:
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
         self._common.telemetry.afterwards.run()
-        await ended((self._sweep, self._following))
-        self._sweep = self._following = None
+        await ended((self._sweep, self._following, self._meeting))
+        self._sweep = self._following = self._meeting = None
         await self._common.views.close()
         await self._common.sink.close()
         await self._common.store.close()
@@ -161,6 +172,11 @@ class Engine:
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
         return self._admitting.queue_settings(cluster, queue)
+
+    @property
+    def place_policies(self) -> Collection[str]:
+        """Names of the placement policies that the bundle in force allows."""
+        return self._placing.placer.policies.keys()
 
     def check_place_policy(self, name: str, field: str) -> None:
         """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
@@ -220,6 +236,22 @@ class Engine:
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
         """The caller's next decision on this replica sees what it reported."""
         self._common.apply(await self._common.views.get(cluster), events)
+
+    # -- what every replica shows -----------------------------------------------------------------------------
+
+    def _queues(self) -> Iterator[tuple[str, QueueState]]:
+        for live in self._common.views:
+            for state in live.view.queues.values():
+                yield live.cluster, state
+
+    async def _meet_clusters(self) -> None:
+        """Takes up clusters that were reported to other replicas, as if this one had been asked about them."""
+        while True:
+            await asyncio.sleep(_CLUSTERS_PERIOD_S)
+            # The store may be away; a cluster may be deleted in this moment. The next round tries again.
+            with contextlib.suppress(StateUnavailableError, NotFoundError):
+                for cluster in await self._common.store.clusters():
+                    await self._common.views.get(cluster)
 
     # -- reservations that nobody confirmed -------------------------------------------------------------------
 
