@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from placewise_client.adapter.lease import Lease
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target, Tls
-from placewise_kubernetes.config import KubernetesConfig, ServiceConfig
+from placewise_kubernetes.config import LOOPBACK, KubernetesConfig, ListenConfig, ServiceConfig
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeAccess, KubeClient
 from placewise_kubernetes.lease import KubeLease
 from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import build_server, server_tls
+from placewise_kubernetes.server import Face, server_tls
 from placewise_kubernetes.volcano import VolcanoExtender
 
 log = logging.getLogger(__name__)
@@ -65,12 +66,13 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
             config.fail_open_s,
             is_open_failing=config.settings.release_after_s <= 0,
             is_reservation_protected=config.is_reservation_protected,
+            is_caller_known=config.listen.is_bind_served and bool(config.listen.client_ca_path),
         )
         identity = f"{socket.gethostname()}:{config.listen.port}"  # the same after a restart, so that it need not wait
         lease = KubeLease(kube, config.lease, identity) if config.lease else None
         volcano = VolcanoExtender(host, config.enqueue_budget_s)
-        server = build_server(extender, volcano, loop.metrics, host.is_synced, lambda: lease is None or lease.is_held)
-        port = await _listen(stack, server, config)
+        face = Face(extender, volcano, loop.metrics, host.is_synced, lambda: lease is None or lease.is_held)
+        port = await _listen(stack, face, config.listen)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = [tasks.create_task(host.run()), tasks.create_task(_decide(loop, lease))]
         log.info("listening on %s:%d", config.listen.host, port)
@@ -94,11 +96,18 @@ async def _decide(loop: AdapterLoop, lease: Lease | None) -> None:
     await lease.lead(loop.run())
 
 
-async def _listen(stack: AsyncExitStack, server: web.Server, config: KubernetesConfig) -> int:
+async def _listen(stack: AsyncExitStack, face: Face, listen: ListenConfig) -> int:
+    if not listen.client_ca_path and listen.host not in LOOPBACK:
+        log.warning("whoever reaches port %d may call: guard it, or set listen.client_ca_path", listen.port)
+    if listen.health_port:
+        await _serve(stack, face.health_server(), listen.host, listen.health_port, None)
+    return await _serve(stack, face.server(listen), listen.host, listen.port, server_tls(listen))
+
+
+async def _serve(stack: AsyncExitStack, server: web.Server, host: str, port: int, tls: ssl.SSLContext | None) -> int:
     runner = web.ServerRunner(server)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, config.listen.host, config.listen.port, ssl_context=server_tls(config.listen))
-    await site.start()
-    port: int = runner.addresses[0][1]
-    return port
+    await web.TCPSite(runner, host, port, ssl_context=tls).start()
+    bound: int = runner.addresses[0][1]
+    return bound

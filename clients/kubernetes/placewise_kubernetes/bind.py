@@ -10,6 +10,7 @@ from placewise.v1.cluster_pb2 import Assignment
 from placewise_kubernetes import names
 from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
 from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.paths import CORE, object_path
 
 NOT_FOUND, CONFLICT = 404, 409
 _AT_ONCE = 32
@@ -49,7 +50,7 @@ class Binder:
         }
         async with self._gate:
             try:
-                await self._client.create(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding", body)
+                await self._client.create(object_path(CORE, pod.namespace, "pods", pod.name, "binding"), body)
             except KubeUnreachableError:
                 return Bound.UNREACHABLE
             except KubeError as error:
@@ -63,7 +64,7 @@ class Binder:
         if error.status != CONFLICT:
             return Bound.REFUSED
         try:
-            current = await self._client.get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
+            current = await self._client.get(object_path(CORE, pod.namespace, "pods", pod.name))
         except KubeUnreachableError:
             return Bound.UNREACHABLE
         except KubeError:

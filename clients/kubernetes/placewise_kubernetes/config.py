@@ -13,8 +13,11 @@ import yaml
 
 from placewise_client.adapter.native import AdapterSettings
 from placewise_kubernetes.gang import PRIORITIES, GangRules, Manage
+from placewise_kubernetes.paths import is_label, is_name
 
 T = TypeVar("T")
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ConfigError(ValueError):
@@ -47,9 +50,18 @@ class ListenConfig:
     """Certificate chain; empty means plain HTTP, for loopback only."""
     key_path: str = ""
     client_ca_path: str = ""
-    """CA that callers' certificates must come from; empty asks for none."""
+    """CA that callers' certificates must come from; empty asks for none: then guard the port by network policy."""
     is_insecure: bool = False
     """Allows plain HTTP on an address that is not loopback (Volcano knows no TLS: guard the port by network policy)."""
+    health_port: int = 0
+    """One more port, plain HTTP, for /healthz, /readyz and /metrics alone: a kubelet shows no certificate. 0: none."""
+    is_bind_served: bool = False
+    """Serves /bind, for a scheduler that is configured with a bindVerb. Pods that Placewise has not decided are bound
+    only for callers with a certificate of `client_ca_path`."""
+    is_volcano_served: bool = False
+    """Serves Volcano's calls, under /volcano."""
+    volcano_body_bytes: int = 16 * 2**20
+    """Largest call of Volcano's that is read: it sends all candidate nodes with their pods, some 13 KB for each pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,8 @@ def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     values["rules"] = _rules(_section(values.get("rules"), "rules"))
     config = _build(KubernetesConfig, values, "")
     _check_listen(config.listen)
-    if config.lease and not all(config.lease.partition("/")):
+    namespace, _, name = config.lease.partition("/")
+    if config.lease and not (is_label(namespace) and is_name(name)):
         raise ConfigError("lease: NAMESPACE/NAME is needed")
     return config
 
@@ -167,8 +180,9 @@ def _value(item: dataclasses.Field[Any], value: Any, name: str) -> Any:
 
 
 def _check_listen(listen: ListenConfig) -> None:
-    is_loopback = listen.host in ("127.0.0.1", "::1", "localhost")
-    if not listen.certificate_path and not is_loopback and not listen.is_insecure:
+    if not listen.certificate_path and listen.host not in LOOPBACK and not listen.is_insecure:
         raise ConfigError("listen: an address that others reach needs certificate_path, or is_insecure: true")
     if bool(listen.certificate_path) != bool(listen.key_path):
         raise ConfigError("listen: certificate_path and key_path go together")
+    if listen.client_ca_path and not listen.certificate_path:
+        raise ConfigError("listen: client_ca_path needs certificate_path: plain HTTP knows no certificates")

@@ -1,20 +1,24 @@
 """kube-scheduler's extender protocol: filter, prioritize, bind. By node names only; it never reads a Node object.
 
 A gang is decided once; each of its pods is answered from that decision, and the same at every repeat. What Placewise
-does not manage passes through, save that GPUs held for a gang in the middle of being bound are kept free.
+does not manage passes through, save that GPUs held for a gang in the middle of being bound are kept free. Nothing is
+decided for a pod that only a caller knows, and nothing is bound but where a decision or the last filter call says.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from placewise.v1.cluster_pb2 import Assignment
 from placewise_kubernetes.bind import Bound, decision_notes
 from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.objects import Pod, parse_pod
+from placewise_kubernetes.paths import is_label, is_name
 
 log = logging.getLogger(__name__)
 
@@ -22,16 +26,24 @@ TOP_SCORE = 10
 # A reason is repeated for each node it holds for; beyond this many it tells the user nothing more.
 FAILED_NODES_LIMIT = 200
 DECIDING = "a decision is under way"
+UNKNOWN = "the API server has not shown this pod to the adapter yet"
+NO_CERTIFICATE = "a pod that Placewise has not decided is bound for callers with a client certificate only"
+# How far kube-scheduler's own watch of pods may be ahead of ours.
+WATCH_LEAD_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Extender:
-    """Answers the extender's calls; each method takes and gives decoded JSON."""
+    """Answers the extender's calls; each method takes and gives decoded JSON.
+
+    `is_caller_known`: whoever calls has shown a certificate. Only then are pods bound that Placewise has not decided.
+    """
 
     host: KubernetesHost
     fail_open_s: float
     is_open_failing: bool = True
     is_reservation_protected: bool = True
+    is_caller_known: bool = False
 
     async def filter(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The one node the pod's task was given, all nodes for a pod that is let through, none while it waits.
@@ -41,45 +53,67 @@ class Extender:
         """
         offered = _names(arguments)
         uid = arguments["Pod"]["metadata"]["uid"]
+        self.host.pods.passed.forget(uid)
+        due_s = time.monotonic() + self.fail_open_s
         gang = self.host.pods.book.gang_of(uid)
-        if gang is not None:  # the watch has shown it: it need not be read again while its scheduler waits
-            pod = gang.pods[uid]
-        else:
+        if gang is None:  # else the watch has shown it: it need not be read again while its scheduler waits
             pod = parse_pod(arguments["Pod"])
             if not self.host.rules.is_managed(pod):
                 return self._filter_foreign(pod, offered)
-            gang = self.host.take(pod)
+            gang = await self.host.pods.shown(uid, WATCH_LEAD_S)
+        if gang is None:
+            self.host.refused.inc("unknown_pod")
+            return _failed(offered, f"Placewise: {UNKNOWN}")
+        pod = gang.pods[uid]
         if gang.has_started and gang.plan is None:
-            return _passed(offered)
-        await self._settle(gang)
+            return self._let_through(pod, offered)
+        await self._settle(gang, max(0.0, due_s - time.monotonic()))
         return self._answer(gang, pod, offered)
 
     async def prioritize(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The top score for the decided node, nothing for the others."""
-        pod, offered = parse_pod(arguments["Pod"]), _names(arguments)
-        gang = self.host.pods.book.gang_of(pod.uid)
-        task = gang.task_of(pod) if gang is not None and not gang.is_released and gang.plan else None
+        uid, offered = arguments["Pod"]["metadata"]["uid"], _names(arguments)
+        gang = self.host.pods.book.gang_of(uid)
+        task = gang.task_of(gang.pods[uid]) if gang is not None and not gang.is_released and gang.plan else None
         if task is None or task.node not in offered:
             return [{"Host": name, "Score": 0} for name in offered]
         return [{"Host": name, "Score": TOP_SCORE if name == task.node else 0} for name in offered]
 
     async def bind(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Creates the Binding, with the decision noted on the pod."""
-        uid, node = arguments["PodUID"], arguments["Node"]
-        pod = Pod(arguments["PodNamespace"], arguments["PodName"], uid)
-        gang = self.host.pods.book.gang_of(uid)
-        task = gang.held.get(uid) if gang is not None else None
-        decision_id = gang.plan.decision_id if gang is not None and gang.plan else ""
-        outcome = await self.host.binder.bind(pod, node, decision_notes(task, decision_id))
+        """Creates the Binding, with the decision noted on the pod; for what is not to be bound so, says why.
+
+        Raises:
+            KeyError: the call is not what an extender with a bindVerb gets.
+        """
+        node = arguments["Node"]
+        pod = Pod(arguments["PodNamespace"], arguments["PodName"], arguments["PodUID"])
+        if not (is_label(pod.namespace) and is_name(pod.name) and is_name(node)):
+            return self._unbound("bad_name", "namespace, pod and node need names that the API knows (RFC 1123)")
+        gang = self.host.pods.book.gang_of(pod.uid)
+        task = _decided(gang, pod)
+        if task is None:
+            if not self.is_caller_known:
+                return self._unbound("no_certificate", NO_CERTIFICATE)
+            if not self.host.pods.passed.allows(pod, node):
+                return self._unbound("not_let_through", f"the last filter call did not leave {node} to {pod.path}")
+        elif task.node != node:
+            return self._unbound("not_decided", f"{pod.path} was decided for {task.node}, not for {node}")
+        notes = decision_notes(task, gang.plan.decision_id) if gang is not None and gang.plan and task else {}
+        outcome = await self.host.binder.bind(pod, node, notes)
         return {"Error": "" if outcome is Bound.DONE else f"binding to {node}: {outcome.value}"}
 
-    async def _settle(self, gang: Gang) -> None:
+    def _unbound(self, reason: str, text: str) -> dict[str, str]:
+        self.host.refused.inc(reason)
+        log.warning("bind refused: %s", text)
+        return {"Error": f"Placewise: {text}"}
+
+    async def _settle(self, gang: Gang, timeout_s: float) -> None:
         """Waits for the decision of a complete gang; this holds up the scheduler, so never for longer than allowed.
 
         An incomplete gang is not waited for: the scheduler has to go on to the pods that complete it.
         """
         is_incomplete = gang.facts is not None and gang.plan is None and gang.missing()
-        if is_incomplete or await self.host.settled(gang, self.fail_open_s):
+        if is_incomplete or await self.host.settled(gang, timeout_s):
             return
         if self.is_open_failing and not gang.missing():
             log.warning("gang %s: no decision within %.0f ms, left to the scheduler", gang.key, self.fail_open_s * 1e3)
@@ -92,7 +126,7 @@ class Extender:
             return self._refuse(gang, pod, offered, gang.text or gang.missing() or DECIDING)
         task = gang.task_of(pod)
         if task is None:
-            return _passed(offered)
+            return self._let_through(pod, offered)
         if task.node not in offered:
             return self._refuse(gang, pod, offered, f"decided node {task.node} is not one the scheduler offers now")
         return _passed([task.node])
@@ -106,13 +140,26 @@ class Extender:
         wanted = sum(pod.requests.get(name, 0.0) for name in self.host.rules.gpu_resources)
         held = self.host.pods.gpus_held() if wanted and self.is_reservation_protected else {}
         if not held:
-            return _passed(offered)
+            return self._let_through(pod, offered)
         in_use = self.host.pods.gpus_in_use(held)
         taken = {name for name in held if self.host.nodes.gpus(name) - in_use.get(name, 0.0) < wanted}
-        result = _passed([name for name in offered if name not in taken])
+        result = self._let_through(pod, [name for name in offered if name not in taken])
         reasons = [name for name in offered if name in taken][:FAILED_NODES_LIMIT]
         result["FailedNodes"] = dict.fromkeys(reasons, "Placewise: GPUs are held for a gang")
         return result
+
+    def _let_through(self, pod: Pod, left: Sequence[str]) -> dict[str, Any]:
+        if self.is_caller_known:
+            self.host.pods.passed.note(pod, left)
+        return _passed(left)
+
+
+def _decided(gang: Gang | None, pod: Pod) -> Assignment | None:
+    """The pod's task of its gang's current decision; None also for pods of our own scheduler name: others bind none."""
+    if gang is None or gang.plan is None or gang.is_released or gang.is_own:
+        return None
+    known = gang.pods[pod.uid]
+    return gang.task_of(known) if (known.namespace, known.name) == (pod.namespace, pod.name) else None
 
 
 def _names(arguments: Mapping[str, Any]) -> list[str]:

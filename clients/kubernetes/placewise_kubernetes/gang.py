@@ -73,6 +73,8 @@ class GroupFacts:
     priority_class: str = ""
     created_s: float = 0.0
     annotations: Mapping[str, str] = field(default_factory=dict)
+    min_resources: Mapping[str, str] = field(default_factory=dict)
+    """What the group needs in sum, as quantities; Volcano's PodGroups say it."""
 
 
 @dataclass(frozen=True, slots=True)

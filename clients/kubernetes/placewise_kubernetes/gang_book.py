@@ -60,13 +60,6 @@ class GangBook:
             self.touch(gang)
         return gang
 
-    def put_into(self, gang: Gang, pod: Pod) -> None:
-        """Adds a pod to a gang it is known to belong to; one that is known already stays as it is."""
-        if pod.uid not in self._by_pod:
-            self._by_pod[pod.uid] = gang
-            gang.pods[pod.uid] = pod
-            self.touch(gang)
-
     def drop(self, pod_uid: str) -> Gang | None:
         """Removes a pod that is gone from the API."""
         gang = self._by_pod.pop(pod_uid, None)

@@ -2,36 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 from placewise_kubernetes.gang import DEFAULT_ROLE, MOST_COUNT, GangRef, GroupFacts, Source
-from placewise_kubernetes.kube import KubeClient, KubeError
+from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
 from placewise_kubernetes.objects import parse_time
+from placewise_kubernetes.paths import BadNameError, object_path
 
 log = logging.getLogger(__name__)
 
-_PATHS = {
-    Source.POD_GROUP: "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups/{name}",
-    Source.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups/{name}",
-    Source.BATCH_JOB: "/apis/batch/v1/namespaces/{namespace}/jobs/{name}",
+_KINDS = {
+    Source.POD_GROUP: ("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    Source.VOLCANO: ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+    Source.BATCH_JOB: ("/apis/batch/v1", "jobs"),
 }
+# Volcano waits for an answer, and asks about one group after the other.
+_LOOKUP_LIMIT_S = 0.1
+_MOST_LOOKUPS = 32
 
 
-async def read_group(client: KubeClient, reference: GangRef) -> GroupFacts:
-    """What the group object says; empty facts where it is not there or not to be read.
+async def read_group(client: KubeClient, reference: GangRef) -> GroupFacts | None:
+    """What the group object says; None where it is not there or not to be read.
 
     Raises:
         KubeUnreachableError: the API did not answer.
     """
-    path = _PATHS[reference.source].format(namespace=reference.namespace, name=reference.name)
+    root, kind = _KINDS[reference.source]
     try:
-        document = await client.get(path)
-    except KubeError as error:
-        log.warning("%s %s/%s: %s", reference.source.value, reference.namespace, reference.name, error)
-        return GroupFacts()
+        document = await client.get(object_path(root, reference.namespace, kind, reference.name))
+    except (KubeError, BadNameError) as error:
+        log.warning("%s %r/%r: %s", reference.source.value, reference.namespace, reference.name, error)
+        return None
     return facts_of(reference.source, document)
+
+
+class GroupLookup:
+    """Reads groups that a caller names: a few at once, and none for longer than the caller waits."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._under_way = 0
+
+    async def find(self, reference: GangRef) -> GroupFacts | None:
+        """What the group object says; None where it is not there or not to be read.
+
+        Raises:
+            KubeUnreachableError: the API did not answer in time, or too many groups are being looked up.
+        """
+        if self._under_way >= _MOST_LOOKUPS:
+            raise KubeUnreachableError("too many groups are being looked up")
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(_LOOKUP_LIMIT_S):
+                return await read_group(self._client, reference)
+        except TimeoutError as error:
+            raise KubeUnreachableError("the group was not read in time") from error
+        finally:
+            self._under_way -= 1
 
 
 def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
@@ -44,6 +74,7 @@ def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
         priority_class=spec.get("priorityClassName") or "",
         created_s=parse_time(metadata.get("creationTimestamp")),
         annotations={**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})},
+        min_resources=spec.get("minResources") or {},
     )
 
 

@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from placewise_client.adapter.metrics import Counter
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement
 from placewise_kubernetes import names
 from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.fit import first_fit, have_room
-from placewise_kubernetes.gang import GangRules, Source
+from placewise_kubernetes.gang import GangRules, GroupFacts, Source
 from placewise_kubernetes.gangs import UNREADABLE, Gang
 from placewise_kubernetes.gpus import GpuLedger
-from placewise_kubernetes.groups import read_group
+from placewise_kubernetes.groups import GroupLookup, read_group
 from placewise_kubernetes.jobs import JobMirror
 from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
 from placewise_kubernetes.mirror import NodeMirror, PodMirror
@@ -62,6 +63,8 @@ class KubernetesHost:
         self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
+        self.groups = GroupLookup(client)
+        self.refused = Counter("placewise_kubernetes_refused_total", "Calls of schedulers refused, by reason", "reason")
         self._client = client
         self._clock = clock
         self._news = asyncio.Event()
@@ -193,15 +196,6 @@ class KubernetesHost:
     def _poke_late(self) -> None:
         self._is_poke_due = False
         self.poke()
-
-    def take(self, pod: Pod) -> Gang:
-        """Takes in a pod that the scheduler shows, possibly before the watch does. Only for managed pods."""
-        known = self.pods.book.gang_of(pod.uid)
-        if known is not None:
-            return known
-        gang = self.pods.book.put(pod)
-        self.poke()
-        return gang
 
     async def settled(self, gang: Gang, timeout_s: float) -> bool:
         """Waits until the gang has a plan, a reason to wait or its freedom. False where it has none in time."""
@@ -372,7 +366,7 @@ class KubernetesHost:
     async def _read_group(self, gang: Gang) -> None:
         while gang.facts is None and gang.group is not None:
             try:
-                facts = await read_group(self._client, gang.group)
+                facts = await read_group(self._client, gang.group) or GroupFacts()
             except KubeUnreachableError as error:
                 log.warning("group of %s: %s", gang.key, error)
                 await asyncio.sleep(GROUP_RETRY_S)

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import yaml
 from msgspec import json
+from yarl import URL
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MERGE_PATCH = "application/merge-patch+json"
@@ -214,7 +215,7 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_TIMEOUT_S + 30)
         try:
             async with self._open().get(
-                self._access.server + path, params=params, headers=self._headers(), timeout=timeout
+                self._url(path), params=params, headers=self._headers(), timeout=timeout
             ) as response:
                 await _check(response)
                 yield OPENED, {}
@@ -237,7 +238,7 @@ class KubeClient:
         if body is not None:
             headers["Content-Type"] = content_type
             data = json.encode(body)
-        url = self._access.server + path
+        url = self._url(path)
         try:
             async with self._open().request(method, url, params=params, data=data, headers=headers) as response:
                 await _check(response)
@@ -245,6 +246,10 @@ class KubeClient:
                 return document
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnreachableError(f"{method} {path}: {error!r}") from error
+
+    def _url(self, path: str) -> URL:
+        """As `paths` made it: nothing in it is unquoted or shortened on the way."""
+        return URL(self._access.server + path, encoded=True)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -9,8 +9,10 @@ from typing import Any
 
 from placewise_client.adapter.lease import DURATION_S, Lease, LeaseStoreError
 from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.paths import collection_path, object_path
 
 NOT_FOUND, CONFLICT = 404, 409
+_ROOT = "/apis/coordination.k8s.io/v1"
 
 
 class KubeLease(Lease):
@@ -22,11 +24,12 @@ class KubeLease(Lease):
         super().__init__(name, identity, clock)
         self._client = client
         self._namespace, _, self._object = name.partition("/")
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+        self._collection = collection_path(_ROOT, self._namespace, "leases")
+        self._path = object_path(_ROOT, self._namespace, "leases", self._object)
 
     async def _read(self) -> tuple[str, str]:
         try:
-            document = await self._client.get(f"{self._path}/{self._object}")
+            document = await self._client.get(self._path)
         except KubeError as error:
             if error.status == NOT_FOUND:
                 return "", ""
@@ -42,9 +45,9 @@ class KubeLease(Lease):
         try:
             if version:
                 body = {"metadata": {"resourceVersion": version}, "spec": spec}
-                await self._client.patch(f"{self._path}/{self._object}", body)
+                await self._client.patch(self._path, body)
             else:
-                await self._client.create(self._path, self._document(spec))
+                await self._client.create(self._collection, self._document(spec))
         except KubeError as error:
             if error.status == CONFLICT:
                 return False

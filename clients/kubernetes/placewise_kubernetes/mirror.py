@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,14 +11,18 @@ from typing import Any
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
-from placewise_kubernetes.gang import GangRules, GroupFacts, build_job, role_of
+from placewise_kubernetes.gang import GangRules, GroupFacts, Source, build_job, role_of
 from placewise_kubernetes.gang_book import UID_LENGTH, GangBook
 from placewise_kubernetes.gangs import UNREADABLE, Gang, planned_gpus
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.nodes import NodeReader, tellable
 from placewise_kubernetes.objects import Pod, parse_pod
+from placewise_kubernetes.passed import PassedPods
 
 log = logging.getLogger(__name__)
+
+# A scheduler asks about one pod at a time, and there are few schedulers.
+MOST_AWAITED = 64
 
 
 class NodeMirror:
@@ -87,6 +92,8 @@ class PodMirror:
         self._serve = serve
         self._gpus = gpus
         self.book = GangBook(rules)
+        self.passed = PassedPods()
+        self._awaited: dict[str, asyncio.Event] = {}
         self.others: dict[str, Pod] = {}
         self._other_news: dict[str, Pod] = {}
         self._foreign_jobs: dict[str, tuple[Pod, NativeJob | None]] = {}
@@ -99,6 +106,7 @@ class PodMirror:
         known = set(self.others) | {uid for gang in self.book.gangs.values() for uid in gang.pods}
         for uid in known - seen:
             self._drop(uid)
+        self.passed.keep(seen)
         # The first of a gang names it, so the order must be the same after a restart.
         for pod in sorted(pods, key=lambda pod: (pod.created_s, pod.namespace, pod.name)):
             self.put(pod)
@@ -117,10 +125,31 @@ class PodMirror:
     def put(self, pod: Pod) -> None:
         """Takes in a pod as it is now."""
         self._move(pod.uid, pod if pod.node and not pod.is_over else None)
-        if self.book.gang_of(pod.uid) is not None or self._rules.is_managed(pod):
+        if not pod.is_waiting:
+            self.passed.forget(pod.uid)
+        if self.book.gang_of(pod.uid) is not None or self._is_ours(pod):
             self.book.put(pod)
+            if (event := self._awaited.pop(pod.uid, None)) is not None:
+                event.set()
         elif pod.node and self.others.get(pod.uid) != pod:
             self.others[pod.uid] = self._other_news[pod.uid] = pod
+
+    async def shown(self, uid: str, timeout_s: float) -> Gang | None:
+        """The gang of a pod that a scheduler may know before the watch has shown it.
+
+        None where the watch does not show it in time, or too many are waited for: a pod that somebody only talks about
+        leaves nothing behind.
+        """
+        gang = self.book.gang_of(uid)
+        if gang is not None or (len(self._awaited) >= MOST_AWAITED and uid not in self._awaited):
+            return gang
+        event = self._awaited.setdefault(uid, asyncio.Event())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            self._awaited.pop(uid, None)
+        return self.book.gang_of(uid)
 
     def news(self, *, full: bool) -> list[NativeJob]:
         """Gangs and other pods with news since the last call, or all."""
@@ -172,8 +201,16 @@ class PodMirror:
             self._node_of[uid] = pod.node
             self._on_node.setdefault(pod.node, {})[uid] = pod
 
+    def _is_ours(self, pod: Pod) -> bool:
+        """Whether its gang is decided: also a Volcano group's that was asked about while its pods do not show it."""
+        if self._rules.is_managed(pod):
+            return True
+        reference = self._rules.reference(pod)
+        return reference.source is Source.VOLCANO and self.book.find(reference) is not None
+
     def _drop(self, uid: str) -> None:
         self._move(uid, None)
+        self.passed.forget(uid)
         other = self.others.pop(uid, None)
         self._foreign_jobs.pop(uid, None)
         if other is not None and not other.is_ended:

@@ -14,6 +14,7 @@ from typing import Any
 from placewise_kubernetes import names
 from placewise_kubernetes.kube import STRATEGIC_MERGE_PATCH, KubeClient, KubeError, KubeUnreachableError
 from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.paths import CORE, collection_path, object_path
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class PodWriter:
         for pod in pods:
             self._count += 1
             body = {"metadata": {"annotations": {names.WAKE: str(self._count), **(annotations or {})}}}
-            self._start(self._patch(pod, "", body))
+            self._start(self._patch(pod, body))
 
     def explain(self, pods: Iterable[Pod], text: str) -> None:
         """An event that says why the pod waits."""
@@ -54,7 +55,7 @@ class PodWriter:
         }
         pods = list(pods)
         for pod in pods:
-            self._start(self._patch(pod, "/status", {"status": {"conditions": [condition]}}))
+            self._start(self._patch(pod, {"status": {"conditions": [condition]}}))
         self.explain(pods, text)
 
     def scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
@@ -72,8 +73,9 @@ class PodWriter:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _patch(self, pod: Pod, subresource: str, body: Mapping[str, Any]) -> None:
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
+    async def _patch(self, pod: Pod, body: Mapping[str, Any]) -> None:
+        """By way of the status, where annotations may be changed, too: that takes no right to change a pod's images."""
+        path = object_path(CORE, pod.namespace, "pods", pod.name, "status")
         await self._quietly(self._client.patch(path, body, STRATEGIC_MERGE_PATCH), f"patch of {pod.path}")
 
     async def _event(self, pod: Pod, kind: str, reason: str, text: str, delay_s: float = 0.0) -> None:
@@ -98,7 +100,7 @@ class PodWriter:
             "lastTimestamp": now,
             "count": 1,
         }
-        path = f"/api/v1/namespaces/{pod.namespace}/events"
+        path = collection_path(CORE, pod.namespace, "events")
         await self._quietly(self._client.create(path, body), f"event on {pod.path}")
 
     async def _quietly(self, call: Coroutine[Any, Any, Any], what: str) -> None:
