@@ -17,8 +17,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.e2e.kubernetes_certificates import Authority
 from tests.fakes import tls
+from tests.fakes.http_server import ReadyServer
 
-from placewise_kubernetes.config import ListenConfig
+from placewise_kubernetes.config import ConfigError, ListenConfig
 from placewise_kubernetes.kube import (
     OPENED,
     KubeAccess,
@@ -156,6 +157,23 @@ async def test_lines_may_be_long_and_come_in_pieces(client: KubeClient, api: Fak
     assert [entry["metadata"]["name"] for _, entry in events[1:]] == ["big", "small"]
 
 
+async def test_a_path_is_sent_as_it_is() -> None:
+    """The client shortens nothing and unquotes nothing: `..` in a path is what the apiserver gets to see."""
+    paths: list[str] = []
+
+    async def note(request: web.BaseRequest) -> web.Response:
+        paths.append(request.raw_path)
+        return web.json_response({})
+
+    async with (
+        ReadyServer(web.Server(note)) as server,
+        KubeClient(KubeAccess(str(server.make_url("")).rstrip("/"))) as kube,
+    ):
+        await kube.get("/api/a/../b%2Fc/%2e%2e/d", limit="1")
+        await kube.create("/api/a/../b", {})
+    assert paths == ["/api/a/../b%2Fc/%2e%2e/d?limit=1", "/api/a/../b"]
+
+
 async def test_refusals_are_typed(client: KubeClient) -> None:
     with pytest.raises(KubeError, match="403 Forbidden: no") as refused:
         await client.get("/refused")
@@ -284,6 +302,14 @@ async def test_callers_must_show_a_certificate_where_one_is_asked_for(tmp_path: 
         async with session.get(address, ssl=caller) as response:
             assert response.status == 200
     await server.close()
+
+
+def test_a_missing_authority_of_callers_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    listen = ListenConfig(certificate_path=str(certificate), key_path=str(key), client_ca_path="/no/ca.crt")
+    with pytest.raises(ConfigError, match=r"client_ca_path: /no/ca\.crt"):
+        server_tls(listen)
 
 
 async def _ok(_: web.Request) -> web.Response:

@@ -1,12 +1,13 @@
 """Volcano's calls, on payloads built field by field from its documented Go structures of three releases.
 
-They have not been seen on a wire: no Volcano runs here. What is shown is that each release's shape is read, that what
-it adds is accepted, and that answers come from memory.
+They have not been seen on a wire: no Volcano runs here. What is shown is that each release's shape is accepted, that
+groups and pods are taken from the API server and not from a payload, and that answers come from memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,16 +25,18 @@ from placewise.v1.job_pb2 import Job
 from placewise_client import AsyncClient
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings
+from placewise_kubernetes.config import ListenConfig
 from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, Manage, Source
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube import KubeClient
+from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
 from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import build_server
-from placewise_kubernetes.volcano import DECIDED_SCORE, VolcanoExtender, amounts_of
+from placewise_kubernetes.server import Face
+from placewise_kubernetes.volcano import DECIDED_SCORE, VolcanoExtender
 
 RELEASES = ("1.13", "1.15", "1.16")
 GPU = "nvidia.com/gpu"
+Spelled = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def resource(cpu: float, gpus: float) -> dict[str, Any]:
@@ -145,14 +148,40 @@ def node_info(name: str) -> dict[str, Any]:
 class Bench:
     """The adapter between a Volcano that calls it and a decision service in memory."""
 
-    def __init__(self, http: TestClient[Any, Any], loop: AdapterLoop, server: OracleServer, kube: FakeKube) -> None:
+    def __init__(
+        self,
+        http: TestClient[Any, Any],
+        loop: AdapterLoop,
+        host: KubernetesHost,
+        server: OracleServer,
+        kube: FakeKube,
+    ) -> None:
         self.http = http
         self.loop = loop
+        self.host = host
         self.oracle = server.oracle
         self.server = server
         self.kube = kube
 
-    async def enqueueable(self, info: dict[str, Any]) -> int:
+    def make_group(self, info: dict[str, Any]) -> None:
+        """The PodGroup as Volcano finds it in the API."""
+        group = info["PodGroup"]
+        path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups/{group['metadata']['name']}"
+        self.kube.groups[path] = copy.deepcopy({key: group[key] for key in ("metadata", "spec", "status")})
+
+    def make_pod(self, name: str, gpus: int = 2) -> dict[str, Any]:
+        """A pod of the group `train`."""
+        notes = {"scheduling.k8s.io/group-name": "train", "volcano.sh/task-spec": "worker"}
+        made = pod(name, gpus=gpus, annotations=notes, scheduler="volcano")
+        made["metadata"]["uid"] = f"uid-{name}"
+        return self.kube.add_pod(made)
+
+    async def enqueueable(self, info: dict[str, Any], spelled: Spelled = dict) -> int:
+        """What Volcano is told of a group that there is."""
+        self.make_group(info)
+        return await self.ask(spelled(info))
+
+    async def ask(self, info: dict[str, Any]) -> int:
         response = await self.http.post("/volcano/jobEnqueueable", json={"job": info})
         assert response.status == 200, await response.text()
         return int((await response.json())["status"])
@@ -177,11 +206,11 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     kube = FakeKube()
     for name in ("n1", "n2", "n3"):
         kube.add_node(fake_node(name, 8))
-    rules = GangRules()
+    rules = GangRules(manage=getattr(request, "param", Manage.GROUPS))
     host = KubernetesHost(cast(KubeClient, kube), rules, NodeReader(rules.gpu_resources))
     watching = asyncio.ensure_future(host.run())
     server = await OracleServer().start()
@@ -189,9 +218,9 @@ async def bench() -> AsyncIterator[Bench]:
     async with AsyncClient(server.target) as client:
         loop = AdapterLoop(host, client, settings)
         await loop.run_pass(full=True)
-        face = build_server(Extender(host, 0.0), VolcanoExtender(host, 0.0), loop.metrics, host.is_synced)
-        async with TestClient(ReadyServer(face)) as http:
-            yield Bench(http, loop, server, kube)
+        face = Face(Extender(host, 0.0), VolcanoExtender(host, 0.0), loop.metrics, host.is_synced)
+        async with TestClient(ReadyServer(face.server(ListenConfig(is_volcano_served=True)))) as http:
+            yield Bench(http, loop, host, server, kube)
         await host.writer.drain()
     await server.stop()
     watching.cancel()
@@ -200,16 +229,18 @@ async def bench() -> AsyncIterator[Bench]:
 @pytest.mark.parametrize("spelled", [dict, in_go])
 @pytest.mark.parametrize("release", RELEASES)
 async def test_a_group_is_admitted_before_it_has_pods_and_its_pods_are_sent_where_decided(
-    bench: Bench, release: str, spelled: Callable[[dict[str, Any]], dict[str, Any]]
+    bench: Bench, release: str, spelled: Spelled
 ) -> None:
-    assert await bench.enqueueable(spelled(job_info(release))) == -1  # asked for the first time: not known yet
+    assert await bench.enqueueable(job_info(release), spelled) == -1  # asked for the first time: not known yet
     await bench.turn()
-    assert [await bench.enqueueable(spelled(job_info(release))) for _ in range(3)] == [1, 1, 1]
+    assert [await bench.enqueueable(job_info(release), spelled) for _ in range(3)] == [1, 1, 1]
     job = bench.asked()
     assert job.id == "default/train/9f1c2d3e"
     assert job.queue == "research"
     assert [(group.count, group.demand.gpus, group.demand.cpu_cores) for group in job.groups] == [(2, 2, 4)]
     decided = sorted(task.node for task in bench.oracle.decided[job.id][-1])
+    for index in range(2):
+        bench.make_pod(f"train-{index}")
     scores = [await bench.prioritize(task_info(release, f"train-{index}")) for index in range(2)]
     assert sorted(name for score in scores for name in score) == decided
     assert {value for score in scores for value in score.values()} == {DECIDED_SCORE}
@@ -257,16 +288,14 @@ async def test_without_the_service_volcano_decides_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("spelled", [dict, in_go])
-async def test_roles_share_the_sum_and_parameter_servers_get_no_gpu(
-    bench: Bench, spelled: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
+async def test_roles_share_the_sum_and_parameter_servers_get_no_gpu(bench: Bench, spelled: Spelled) -> None:
     info = job_info(
         "1.15",
         members=3,
         minTaskMember={"ps": 1, "worker": 2},
         minResources={"requests.cpu": "12", GPU: "8", "limits.cpu": "24", "count/pods": "3"},
     )
-    await bench.enqueueable(spelled(info))
+    await bench.enqueueable(info, spelled)
     await bench.turn()
     groups = {group.role: (group.count, group.demand.gpus, group.demand.cpu_cores) for group in bench.asked().groups}
     assert sorted(groups.values()) == [(1, 0, 4), (2, 4, 4)]
@@ -275,6 +304,9 @@ async def test_roles_share_the_sum_and_parameter_servers_get_no_gpu(
 async def test_pods_that_are_there_say_what_they_need(bench: Bench) -> None:
     info = job_info("1.16")
     info["Tasks"] = {"uid-train-0": task_info("1.16", "train-0") | {"Resreq": resource(1, 5)}}
+    bench.make_group(info)
+    bench.make_pod("train-0", gpus=5)
+    await bench.turn()  # its size is read
     await bench.enqueueable(info)
     await bench.turn()
     assert [group.demand.gpus for group in bench.asked().groups] == [5]
@@ -283,9 +315,8 @@ async def test_pods_that_are_there_say_what_they_need(bench: Bench) -> None:
 async def test_the_pods_volcano_binds_are_followed_to_their_end(bench: Bench) -> None:
     await bench.enqueueable(job_info("1.13"))
     await bench.turn()
-    notes = {"scheduling.k8s.io/group-name": "train", "volcano.sh/task-spec": "worker"}
     for index in range(2):
-        document = bench.kube.add_pod(pod(f"train-{index}", gpus=2, annotations=notes, scheduler="volcano"))
+        document = bench.make_pod(f"train-{index}")
         task = task_info("1.13", f"train-{index}") | {"UID": document["metadata"]["uid"], "Pod": document}
         (node,) = await bench.prioritize(task)
         bench.kube.bind(f"/api/v1/namespaces/default/pods/train-{index}", node, {})
@@ -299,12 +330,14 @@ async def test_the_pods_volcano_binds_are_followed_to_their_end(bench: Bench) ->
 
 
 @pytest.mark.parametrize("spelled", [dict, in_go])
-async def test_groups_that_opted_out_are_abstained_from(
-    bench: Bench, spelled: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
+async def test_groups_that_opted_out_are_abstained_from(bench: Bench, spelled: Spelled) -> None:
     info = job_info("1.15")
     info["PodGroup"]["metadata"]["annotations"] = {"placewise.dev/ignore": "true"}
-    assert await bench.enqueueable(spelled(info)) == 0
+    assert await bench.enqueueable(info, spelled) == 0
+    bench.make_pod("train-0")
+    await bench.turn()
+    await bench.turn()
+    assert await bench.enqueueable(info, spelled) == 0  # also once it has pods
     assert await bench.prioritize(task_info("1.15", "x", job="default/unknown")) == {}
 
 
@@ -314,8 +347,74 @@ async def test_what_cannot_be_read_is_no_success(bench: Bench, body: dict[str, A
     assert response.status == 400
 
 
-def test_milli_units() -> None:
-    assert amounts_of(resource(2.5, 8)) == {"cpu": 2.5, "memory": 4 * 2.0**30, GPU: 8.0}
+async def test_a_group_that_only_a_caller_knows_becomes_no_gang(bench: Bench) -> None:
+    for number in range(5):
+        assert await bench.ask(job_info("1.16", f"ghost-{number}")) == 0
+    assert await bench.ask(job_info("1.16", "../../../../../api/v1/secrets")) == 0
+    await bench.turn()
+    assert bench.host.pods.book.gangs == {}
+    assert [name for name, _ in bench.oracle.calls if name == "place"] == []
+    text = await (await bench.http.get("/metrics")).text()
+    assert 'placewise_kubernetes_refused_total{reason="unknown_group"} 6' in text
+
+
+async def test_a_payload_says_nothing_of_a_group_but_its_name(bench: Bench) -> None:
+    bench.make_group(job_info("1.16"))
+    forged = job_info("1.16", members=3, minResources={GPU: "24"})
+    forged["Tasks"] = {"uid-train-0": task_info("1.16", "train-0") | {"Resreq": resource(1, 8)}}
+    await bench.ask(forged)
+    await bench.turn()
+    assert [(group.count, group.demand.gpus) for group in bench.asked().groups] == [(2, 2)]
+
+
+async def test_a_pod_that_only_a_caller_knows_takes_no_task(bench: Bench) -> None:
+    await bench.enqueueable(job_info("1.16"))
+    await bench.turn()
+    for number in range(3):
+        assert await bench.prioritize(task_info("1.16", f"ghost-{number}")) == {}
+    bench.make_pod("train-0")
+    assert len(await bench.prioritize(task_info("1.16", "train-0"))) == 1
+    assert sum(len(gang.pods) for gang in bench.host.pods.book.gangs.values()) == 1
+
+
+async def test_without_the_api_server_a_group_is_not_admitted_yet(bench: Bench) -> None:
+    bench.make_group(job_info("1.16"))
+    bench.kube.is_reachable = False
+    assert await bench.ask(job_info("1.16")) == -1
+    bench.kube.is_reachable = True
+    await bench.ask(job_info("1.16"))
+    await bench.turn()
+    assert await bench.ask(job_info("1.16")) == 1
+
+
+async def test_more_groups_at_once_than_volcano_asks_about_are_not_looked_up(bench: Bench) -> None:
+    is_answered = asyncio.Event()
+    asked: list[str] = []
+
+    async def hang(path: str, **_: str) -> dict[str, Any]:
+        asked.append(path)
+        await is_answered.wait()
+        return {"metadata": {"uid": "u"}}
+
+    bench.kube.get = hang  # type: ignore[method-assign]
+    references = [GangRef(Source.VOLCANO, "default", f"g{number}") for number in range(40)]
+    looking = [asyncio.ensure_future(bench.host.groups.find(reference)) for reference in references]
+    await asyncio.sleep(0)
+    is_answered.set()
+    found = await asyncio.gather(*looking, return_exceptions=True)
+    assert len(asked) == 32
+    assert [type(answer) for answer in found] == [GroupFacts] * 32 + [KubeUnreachableError] * 8
+
+
+@pytest.mark.parametrize("bench", [Manage.LABELLED], indirect=True)
+async def test_where_only_labelled_groups_are_decided_their_pods_need_no_label(bench: Bench) -> None:
+    assert await bench.enqueueable(job_info("1.16", "unlabelled")) == 0
+    info = job_info("1.16")
+    info["PodGroup"]["metadata"]["labels"] = {"placewise.dev/job": "train"}
+    await bench.enqueueable(info)
+    await bench.turn()
+    bench.make_pod("train-0")
+    assert len(await bench.prioritize(task_info("1.16", "train-0"))) == 1
 
 
 async def test_nodes_reach_the_service_before_anything_is_asked(bench: Bench) -> None:

@@ -28,6 +28,7 @@ class FakeKube:
         self.events: list[Document] = []
         self.patches: list[tuple[str, Document]] = []
         self.bound: list[tuple[str, str]] = []
+        self.posted: list[str] = []
         self.is_reachable = True
         self._queues: list[tuple[str, asyncio.Queue[tuple[str, Document] | None]]] = []
         self._version = itertools.count(1)
@@ -62,6 +63,7 @@ class FakeKube:
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Document:
         self._check()
+        self.posted.append(path)
         if path.endswith("/binding"):
             self.bind(path.removesuffix("/binding"), body["target"]["name"], body["metadata"])
         elif path.endswith("/events"):
@@ -81,7 +83,7 @@ class FakeKube:
     def add_pod(self, document: Document) -> Document:
         document = copy.deepcopy(document)
         uid = f"{next(self._uid):08d}-uid"
-        document["metadata"] |= {"uid": uid, "creationTimestamp": "2026-11-21T00:00:00Z"}
+        document["metadata"] = {"uid": uid} | document["metadata"] | {"creationTimestamp": "2026-11-21T00:00:00Z"}
         document["metadata"].setdefault("namespace", "default")
         document.setdefault("status", {"phase": "Pending"})
         self.pods[_path(document)] = document

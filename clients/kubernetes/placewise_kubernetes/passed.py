@@ -49,6 +49,3 @@ class PassedPods:
         """Forgets every pod but these."""
         for uid in self._answers.keys() - set(uids):
             self.forget(uid)
-
-    def __len__(self) -> int:
-        return len(self._answers)
