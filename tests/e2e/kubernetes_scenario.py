@@ -36,19 +36,27 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass
 class AdapterProcess:
-    """`placewise-kubernetes` as a process of its own, with the rights that the manifests give it and no more."""
+    """`placewise-kubernetes` as a process of its own, with the rights that the manifests give it and no more.
+
+    Whoever calls it shows a certificate, as shipped.
+    """
 
     plane: ControlPlane
     port: int
-    is_tls: bool = True
     name: str = "adapter"
 
+    def __post_init__(self) -> None:
+        self._client = self.plane.authority.issue(f"{self.name}-client")
+
     def start(self, service: str, **config: Any) -> None:
-        """Starts it against a decision service and waits until it is ready."""
-        listen: dict[str, Any] = {"port": self.port}
-        if self.is_tls:
-            certificate, key = self.plane.authority.issue(self.name)
-            listen |= {"certificate_path": str(certificate), "key_path": str(key)}
+        """Starts it against a decision service."""
+        certificate, key = self.plane.authority.issue(self.name)
+        listen: dict[str, Any] = {
+            "port": self.port,
+            "certificate_path": str(certificate),
+            "key_path": str(key),
+            "client_ca_path": str(self.plane.authority.ca_path),
+        } | config.pop("listen", {})
         adapter = {"retry_s": 0.25, "decide_budget_s": 2.0} | config.pop("adapter", {})
         document = {
             "cluster": "e2e",
@@ -80,9 +88,9 @@ class AdapterProcess:
 
     def get(self, path: str) -> str:
         """A page of the adapter's own."""
-        scheme = "https" if self.is_tls else "http"
-        url = f"{scheme}://127.0.0.1:{self.port}{path}"
-        context = self.plane.tls() if self.is_tls else None
+        url = f"https://127.0.0.1:{self.port}{path}"
+        context = self.plane.tls()
+        context.load_cert_chain(*self._client)
         with urllib.request.urlopen(url, context=context, timeout=5) as response:
             return str(response.read().decode())
 
@@ -99,9 +107,10 @@ class AdapterProcess:
 
     def extender(self) -> dict[str, Any]:
         """The extender's part of a kube-scheduler configuration."""
-        scheme = "https" if self.is_tls else "http"
-        entry: dict[str, Any] = {
-            "urlPrefix": f"{scheme}://127.0.0.1:{self.port}",
+        certificate, key = self._client
+        tls = {"caFile": str(self.plane.authority.ca_path), "certFile": str(certificate), "keyFile": str(key)}
+        return {
+            "urlPrefix": f"https://127.0.0.1:{self.port}",
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
             "weight": 1,
@@ -109,10 +118,9 @@ class AdapterProcess:
             "httpTimeout": "10s",
             "ignorable": True,
             "managedResources": [{"name": "nvidia.com/gpu", "ignoredByScheduler": False}],
+            "enableHTTPS": True,
+            "tlsConfig": tls,
         }
-        if self.is_tls:
-            entry |= {"enableHTTPS": True, "tlsConfig": {"caFile": str(self.plane.authority.ca_path)}}
-        return entry
 
 
 def _chart_milli_cpu() -> int:

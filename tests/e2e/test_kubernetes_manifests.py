@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -10,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.kubernetes_chart import RendererUnavailableError, documents, render
-from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port
+from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port, pod
 from tests.e2e.kubernetes_fixtures import MANIFESTS, plane
-from tests.e2e.kubernetes_scenario import REPOSITORY, AdapterProcess
+from tests.e2e.kubernetes_scenario import PODS, REPOSITORY, AdapterProcess, remove_pods
 
 from placewise_kubernetes.app import service_target
 from placewise_kubernetes.config import parse_config
@@ -31,6 +33,10 @@ PATHS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/placewise/rolebindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+}
+POLICY = {
+    "enabled": True,
+    "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "volcano-system"}}}],
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -53,13 +59,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "plain, behind a network policy": {
         "service": {"tokenSecret": "token", "allowPlaintextToken": True},
-        "listen": {"tlsSecret": "", "insecure": True},
-        "networkPolicy": {
-            "enabled": True,
-            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "volcano-system"}}}],
-        },
+        "listen": {"tlsSecret": "", "insecure": True, "volcano": True},
+        "networkPolicy": POLICY,
     },
+    "a network policy alone": {"listen": {"clientCertificates": False, "bind": True}, "networkPolicy": POLICY},
+    "values of a release before health had a port": {"listen": {"healthPort": None, "volcanoBodyBytes": None}},
     "extender only": {"ownScheduler": {"enabled": False}, "podGroups": {"schedulerPlugins": False, "volcano": False}},
+    "extender that binds": {"ownScheduler": {"enabled": False}, "listen": {"bind": True}},
     "more configuration": {
         "manage": "gpu",
         "extraRules": {"is_bound_early": False, "is_job_watched": False},
@@ -100,14 +106,64 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
     parsed = parse_config(yaml.safe_load(config["data"]["config.yaml"]))
     assert parsed.cluster == "default"
     assert parsed.service.allow_plaintext_token == variant.startswith("plain")
+    assert parsed.listen.is_volcano_served == variant.startswith("plain")
+    assert parsed.listen.is_bind_served == (variant in ("a network policy alone", "extender that binds"))
+    assert bool(parsed.listen.client_ca_path) != (
+        variant in ("plain, behind a network policy", "a network policy alone")
+    )
+    assert (parsed.listen.health_port, parsed.listen.volcano_body_bytes) == (8081, 16 * 2**20)
     service_target(parsed.service).check()
     if variant == "more configuration":
         assert (parsed.fail_open_s, parsed.settings.admit_policy, parsed.tolerated_taints) == (0.05, "qos", ("team",))
 
 
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"listen": {"clientCertificates": False}}, "listen.clientCertificates=true"),
+        ({"listen": {"clientCertificates": False}}, "networkPolicy.enabled=true"),
+        ({"listen": {"tlsSecret": "", "insecure": True}}, "nobody guards the adapter's port"),
+        ({"networkPolicy": {"enabled": True}}, "networkPolicy.from"),
+        ({"listen": {"clientCertificates": False}, "networkPolicy": {"enabled": True}}, "networkPolicy.from"),
+        # What `helm upgrade --reuse-values` brings from a chart that did not know these values.
+        ({"listen": {"clientCertificates": False, "bind": None, "volcano": None}}, "listen.clientCertificates=true"),
+        ({"listen": {"bind": None}}, "listen.bind is not set"),
+        ({"listen": {"volcano": None}}, "listen.volcano is not set"),
+    ],
+)
+def test_the_chart_refuses_what_would_leave_the_port_open(values: dict[str, Any], says: str, scratch: Path) -> None:
+    try:
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            render(values, scratch)
+    except RendererUnavailableError as error:
+        pytest.skip(str(error))
+    assert says in refused.value.stderr
+
+
+def test_no_more_rights_than_are_used(scratch: Path) -> None:
+    pods = {
+        variant: {
+            (resource, verb)
+            for document in rendered(variant, scratch)
+            if document["kind"] == "ClusterRole"
+            for rule in document["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            if resource.startswith("pods") or resource == "jobs"
+        }
+        for variant in ("default", "extender only", "extender that binds", "more configuration")
+    }
+    least = {("pods", "list"), ("pods", "watch"), ("pods/status", "patch")}
+    jobs = {("jobs", "get"), ("jobs", "list"), ("jobs", "watch")}
+    binds = {("pods/binding", "create"), ("pods", "get")}
+    assert pods["extender only"] == least | jobs
+    assert pods["default"] == pods["extender that binds"] == least | jobs | binds
+    assert pods["more configuration"] == least | binds | {("jobs", "get")}  # Jobs are not watched there
+
+
 def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
     try:
-        config = documents(render({"listen": {"tlsSecret": ""}}, scratch))[0]
+        config = documents(render({"listen": {"tlsSecret": ""}, "networkPolicy": POLICY}, scratch))[0]
     except RendererUnavailableError as error:
         pytest.skip(str(error))
     with pytest.raises(ValueError, match="is_insecure"):
@@ -121,6 +177,8 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("GET", "/api/v1/namespaces/default/configmaps"),
         ("DELETE", "/api/v1/namespaces/default/pods/any"),
         ("POST", "/api/v1/namespaces/default/pods"),
+        ("PATCH", "/api/v1/namespaces/default/pods/any"),
+        ("PATCH", "/api/v1/namespaces/default/pods/any/ephemeralcontainers"),
         ("PATCH", "/api/v1/nodes/n00"),
         ("POST", "/api/v1/namespaces/default/pods/any/eviction"),
         ("PATCH", "/apis/batch/v1/namespaces/default/jobs/any"),
@@ -142,13 +200,32 @@ def test_the_adapter_may_not(plane: ControlPlane, method: str, path: str) -> Non
     assert refused.value.code == 403
 
 
+def test_who_may_patch_the_status_may_annotate_a_pod_and_not_change_its_image(plane: ControlPlane) -> None:
+    plane.request("POST", PODS, pod("annotated"))
+    headers = {"Authorization": f"Bearer {ADAPTER_TOKEN}", "Content-Type": "application/strategic-merge-patch+json"}
+    patch = {
+        "metadata": {"annotations": {"placewise.dev/wake": "1"}},
+        "spec": {"containers": [{"name": "main", "image": "another"}]},
+    }
+    request = urllib.request.Request(
+        f"{plane.url}{PODS}/annotated/status", data=json.dumps(patch).encode(), method="PATCH", headers=headers
+    )
+    with urllib.request.urlopen(request, context=plane.tls(), timeout=10) as response:
+        assert response.status == 200
+    found = plane.request("GET", f"{PODS}/annotated")
+    assert found["metadata"]["annotations"]["placewise.dev/wake"] == "1"
+    assert found["spec"]["containers"][0]["image"] == "none"
+    remove_pods(plane)
+
+
 def test_kube_scheduler_takes_the_shipped_configuration(plane: ControlPlane) -> None:
     """Its decoder is strict: an unknown field ends it. The release tested calls the version by an earlier name."""
     shipped = yaml.safe_load((REPOSITORY / "deploy" / "kubernetes" / "scheduler-config.yaml").read_text())
     (extender,) = shipped["extenders"]
     adapter = AdapterProcess(plane, free_port())
     assert set(adapter.extender()) == set(extender)  # the end-to-end tests use the same fields
-    extender["tlsConfig"]["caFile"] = str(plane.authority.ca_path)
+    assert set(adapter.extender()["tlsConfig"]) == set(extender["tlsConfig"])
+    extender["tlsConfig"] = adapter.extender()["tlsConfig"]
     plane.start_scheduler("shipped", {"extenders": [extender]})
     plane.wait_for_log("shipped", "Serving securely")
     plane.stop_process("shipped")

@@ -7,7 +7,7 @@ import re
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -120,25 +120,59 @@ async def test_every_gang_pod_is_bound_exactly_as_decided(
     assert max(recorder.answers.values()) == 1  # decided once, though asked about by every pod
 
 
+@pytest.fixture
+def binding(adapter: AdapterProcess) -> Iterator[AdapterProcess]:
+    """The adapter's address as a scheduler with a bindVerb knows it; tests start and stop the process."""
+    profile = {"profiles": [{"schedulerName": BINDING}], "extenders": [adapter.extender() | {"bindVerb": "bind"}]}
+    adapter.plane.start_scheduler(BINDING, profile)
+    yield adapter
+    adapter.plane.stop_process(BINDING)
+    adapter.stop()
+
+
 async def test_the_extender_binds_where_it_is_told_to(
-    running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder, service: Service, cluster: str
+    binding: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder, service: Service, cluster: str
 ) -> None:
-    extender = running.extender() | {"bindVerb": "bind"}
-    plane.start_scheduler(BINDING, {"profiles": [{"schedulerName": BINDING}], "extenders": [extender]})
-    try:
-        gangs = gangs_of([4, 8, 1], BINDING)
-        for pods in gangs.values():
-            await watched.create(pods)
-        names = [name for pods in gangs.values() for name in names_of(pods)]
-        await watched.until_bound(names)
-        for name in gangs:
-            assert watched.on_nodes(name) == decided_for(recorder, name)
-        # Only the adapter knows this: kube-scheduler's own Bindings carry no notes.
-        for name in names:
-            assert plane.request("GET", f"{PODS}/{name}")["metadata"]["annotations"]["placewise.dev/decision"]
-        assert len(await _until_running(service, cluster, len(gangs))) == len(gangs)
-    finally:
-        plane.stop_process(BINDING)
+    binding.start(recorder.target, cluster=cluster, listen={"is_bind_served": True})
+    await binding.ready()
+    gangs = gangs_of([4, 8, 1], BINDING)
+    for pods in gangs.values():
+        await watched.create(pods)
+    names = [name for pods in gangs.values() for name in names_of(pods)]
+    await watched.until_bound(names)
+    for name in gangs:
+        assert watched.on_nodes(name) == decided_for(recorder, name)
+    # Only the adapter knows this: kube-scheduler's own Bindings carry no notes.
+    for name in names:
+        assert plane.request("GET", f"{PODS}/{name}")["metadata"]["annotations"]["placewise.dev/decision"]
+    assert len(await _until_running(service, cluster, len(gangs))) == len(gangs)
+
+
+async def test_failing_open_binds_by_the_adapter_where_the_scheduler_says(
+    binding: AdapterProcess, watched: Watched, oracle: OracleServer
+) -> None:
+    """What Placewise has no say in, or could not be asked about, is bound where kube-scheduler wants it."""
+    listen = {"is_bind_served": True}
+    binding.start(oracle.target, listen=listen, fail_open_s=0.1, adapter={"decide_budget_s": 0.08})
+    await binding.ready()
+    await oracle.stop()
+    pods = [*gang("orphan", 4, scheduler=BINDING), pod("foreign", scheduler=BINDING)]
+    await watched.create(pods)
+    await watched.until_bound(names_of(pods), limit_s=20)
+    assert binding.metric("placewise_kubernetes_bind_seconds_count") == len(pods)
+    assert binding.metric('placewise_kubernetes_refused_total{reason="not_let_through"}') == 0
+
+
+async def test_without_client_certificates_only_what_is_decided_is_bound_by_the_adapter(
+    binding: AdapterProcess, plane: ControlPlane, watched: Watched, oracle: OracleServer
+) -> None:
+    binding.start(oracle.target, listen={"is_bind_served": True, "client_ca_path": ""})
+    await binding.ready()
+    decided = gang("decided", 2, scheduler=BINDING)
+    await watched.create([*decided, pod("foreign", scheduler=BINDING)])
+    await watched.until_bound(names_of(decided))
+    await _until(lambda: any("client certificate" in text for text in events_of(plane, "foreign")))
+    assert "foreign" not in watched.node
 
 
 @pytest.mark.parametrize("mode", MODES)

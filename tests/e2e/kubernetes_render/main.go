@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,6 +36,7 @@ func main() {
 			text, err := json.Marshal(value)
 			return string(text), err
 		},
+		"fail": func(text string) (string, error) { return "", errors.New(text) },
 		"include": func(name string, data interface{}) (string, error) {
 			var out bytes.Buffer
 			err := root.ExecuteTemplate(&out, name, data)
