@@ -31,6 +31,8 @@ from placewise_service.model.registry import BundleState, BundleStatus
 if TYPE_CHECKING:  # the stubs' name; at run time the container is of another class
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
+_MOST_ITEMS = 512  # tasks, candidates and neighbours that are written in one go, of some milliseconds
+
 Answer = PlaceDecision | PartitionDecision | AdmitDecision
 
 # Domain and contract spell their values alike; a test walks both.
@@ -43,6 +45,11 @@ _ROLES: dict[Role, Any] = {role: job_pb2.TaskGroup.Role.Value(role) for role in 
 _BUNDLE_STATES: dict[BundleState, Any] = {state: bundle_pb2.Bundle.State.Value(state) for state in BundleState}
 
 
+def is_large(decision: PlaceDecision) -> bool:
+    """True for an answer that takes long to write."""
+    return sum([len(d.assignments) + len(d.candidates) + len(d.neighbours) for d in decision.decisions]) > _MOST_ITEMS
+
+
 class PlaceAnswer:
     """The answer to Place, written while the store is asked to hold it: what it then adds is the time until when."""
 
@@ -52,7 +59,9 @@ class PlaceAnswer:
         self._message: decision_pb2.PlaceResponse
 
     def draft(self, decision: PlaceDecision) -> None:
-        """The last draft is the one that counts."""
+        """The last draft is the one that counts. Of a large one nothing is written: that takes too long for here."""
+        if is_large(decision):
+            return
         self._drafted = decision.meta
         self._message = place_response(decision, self._request_id)
 

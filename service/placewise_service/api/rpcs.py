@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -27,7 +27,11 @@ from placewise_service.api import admit_and_place, convert_cluster, convert_in, 
 from placewise_service.api.auth import Principal, Scope
 from placewise_service.api.convert_out import Answer
 from placewise_service.api.ports import DecisionEngine
+from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.model.registry import BundleStatus
+
+_Request = TypeVar("_Request", bound=Message)
+_Converted = TypeVar("_Converted")
 
 # Large reports and listings are converted in steps of this many, so that decisions go on in between.
 _STEP = 64
@@ -94,9 +98,21 @@ class Rpc:
 async def _place(
     office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PlaceResponse:
-    command = convert_in.place_command(request, principal.name)
-    validate.check_place(command, office.limits)
+    command = await _converted(request, partial(_place_command, principal.name), office.limits)
     return await _placed(office, command, deadline_s)
+
+
+def _place_command(caller: str, request: decision_pb2.PlaceRequest, limits: Limits) -> PlaceCommand:
+    command = convert_in.place_command(request, caller)
+    validate.check_place(command, limits)
+    return command
+
+
+async def _converted(
+    request: _Request, convert: Callable[[_Request, Limits], _Converted], limits: Limits
+) -> _Converted:
+    """What `convert` makes of the request; of a large one, beside the loop."""
+    return await aside(convert, request, limits) if request.ByteSize() > ASIDE_BYTES else convert(request, limits)
 
 
 async def _placed(
@@ -107,6 +123,8 @@ async def _placed(
     on_draft = answer.draft if meanwhile is None else _both(answer.draft, meanwhile)
     decision = await office.engine.place(command, deadline_s, on_draft)
     office.note(command.cluster, "Place", decision, command.request_id)
+    if convert_out.is_large(decision):
+        return await aside(convert_out.place_response, decision, command.request_id)
     return answer.final(decision)
 
 
