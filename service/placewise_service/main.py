@@ -28,6 +28,7 @@ from placewise_service.api.auth import NOBODY
 from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
+from placewise_service.api.health import HealthFace
 from placewise_service.api.identity import authenticator
 from placewise_service.api.rehearsal import rehearse
 from placewise_service.api.rest_server import RestFace
@@ -144,15 +145,21 @@ async def _run(
     credentials = grpc_credentials(certificates, settings.tls.client_ca_file is not None) if certificates else None
     grpc_face = GrpcFace(desk, settings.server, credentials, shares_ports)
     rest_face = RestFace(desk, settings.server, certificates, shares_ports)
+    health_face = HealthFace(desk, settings.server, shares_ports) if settings.server.health_port is not None else None
     await grpc_face.start()
     await rest_face.start()
-    log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, pid=os.getpid())
+    if health_face is not None:
+        await health_face.start()
+    health_port = health_face.port if health_face is not None else None
+    log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, health_port=health_port, pid=os.getpid())
     if await _prepared(clock, engine, desk, preparations, stop):
         desk.is_preparing = False
         _settle_garbage_collector()
         await grpc_face.show_readiness(stop)
     await clock.close()
     await _drain(settings, desk, grpc_face, rest_face, engine)
+    if health_face is not None:
+        await health_face.stop()
     telemetry.close()
     if calls is not None and audit is not None:
         calls.flush()

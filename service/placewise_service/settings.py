@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -43,7 +43,20 @@ class ServerSettings(Section):
     grpc_port: int = Field(default=50051, ge=0, le=65535, description="Port of the gRPC face; 0 takes a free one.")
     rest_host: str = Field(default="127.0.0.1", description="Address the REST face binds.")
     rest_port: int = Field(default=8080, ge=0, le=65535, description="Port of the REST face; 0 takes a free one.")
-    workers: int = Field(default=1, ge=1, le=256, description="Processes that share both ports.")
+    health_host: str = Field(default="127.0.0.1", description="Address of the plain listener for health.")
+    health_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port of a listener without TLS that answers /healthz and /readyz alone; 0 takes a free one, "
+        "empty: none. The image sets 8082.",
+    )
+    allowed_hosts: str = Field(
+        default="",
+        description="Names, with commas between them, by which REST, Connect and the page may be asked beside this "
+        "machine's own (localhost, 127.0.0.1, [::1]), where no token is demanded.",
+    )
+    workers: int = Field(default=1, ge=1, le=256, description="Processes that share the ports.")
     insecure: bool = Field(default=False, description="Allow an address other than loopback without authentication.")
     reflection: bool = Field(default=True, description="Serve gRPC reflection.")
     short_turns: bool = Field(
@@ -54,6 +67,16 @@ class ServerSettings(Section):
     drain_timeout_s: float = Field(
         default=20.0, ge=0, description="How long requests in flight may take after SIGTERM."
     )
+
+    @field_validator("health_port", mode="before")
+    @classmethod
+    def _empty_means_none(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+    @property
+    def host_names(self) -> frozenset[str]:
+        """`allowed_hosts`, each by itself."""
+        return frozenset(name.strip().lower() for name in self.allowed_hosts.split(",")) - {""}
 
 
 class LimitSettings(Section):

@@ -110,9 +110,15 @@ class Supervisor:
 def _held_ports(settings: Settings) -> Iterator[Settings]:
     """Settings with the ports that are really used, bound here without listening for as long as the block runs."""
     server = settings.server
-    with _held(server.grpc_host, server.grpc_port) as grpc_port, _held(server.rest_host, server.rest_port) as rest_port:
-        ports = server.model_copy(update={"grpc_port": grpc_port, "rest_port": rest_port})
-        yield settings.model_copy(update={"server": ports})
+    with contextlib.ExitStack() as stack:
+        ports = {
+            "grpc_port": stack.enter_context(_held(server.grpc_host, server.grpc_port)),
+            "rest_port": stack.enter_context(_held(server.rest_host, server.rest_port)),
+        }
+        if server.health_port is not None:
+            ports["health_port"] = stack.enter_context(_held(server.health_host, server.health_port))
+        server = server.model_copy(update=ports)
+        yield settings.model_copy(update={"server": server})
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from placewise_service.api.openapi import document
 from placewise_service.api.rest import rest_app
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import problem, problem_headers, status_metadata
-from placewise_service.settings import LimitSettings
+from placewise_service.settings import LOOPBACK, LimitSettings
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "openapi.json"
 PLACE = "/v1/clusters/prod/jobs:place"
@@ -129,6 +129,24 @@ async def test_a_body_of_another_kind_is_refused() -> None:
     assert (response.status_code, response.json()["reason"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "body", "status"),
+    [
+        (PLACE, {}, b'{"jobs":[]}', 415),
+        (PLACE, {"content-type": ""}, b'{"jobs":[]}', 415),
+        (PLACE, {"content-type": "text/plain"}, b"{}", 415),
+        ("/v1/bundles/other:activate", {"content-type": "text/plain"}, b"", 415),
+        ("/v1/bundles/other:activate", {}, b"{}", 415),
+        ("/v1/bundles/other:activate", {}, b"", 200),
+        ("/v1/bundles/other:activate", JSON, b"", 200),
+    ],
+)
+async def test_a_body_is_said_to_be_json(path: str, headers: dict[str, str], body: bytes, status: int) -> None:
+    """Any page makes a browser send what says nothing, or text/plain."""
+    async with faces() as running:
+        assert (await running.http.post(path, content=body, headers=headers)).status_code == status
+
+
 async def test_an_unforeseen_error_leaks_nothing() -> None:
     async with faces(await engine_with_node()) as running:
         response = await running.http.post(PLACE, json=question("LEAK"))
@@ -218,17 +236,27 @@ async def test_the_page_has_no_data_and_no_foreign_script() -> None:
         style = await running.http.get("/page/page.css")
     assert page.status_code == script.status_code == style.status_code == 200
     assert "http" not in page.text
-    assert "script-src 'self'" in page.headers["content-security-policy"]
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    for directive in ("frame-ancestors", "form-action", "base-uri"):
+        assert f"{directive} 'none'" in policy
     assert "innerHTML" not in script.text
 
 
 @pytest.mark.parametrize(("headers", "status"), ASKED_BY_PAGES)
 async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: int) -> None:
     async with faces() as running:
-        transport = httpx.ASGITransport(rest_app(running.desk, is_local=True))
+        transport = httpx.ASGITransport(rest_app(running.desk, LOOPBACK))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            for method, path in (("POST", "/v1/bundles/other:activate"), ("GET", "/metrics")):
-                assert (await http.request(method, path, headers=headers)).status_code == status
+            activated = await http.post("/v1/bundles/other:activate", headers=headers)
+            assert activated.status_code == status
+            for path in ("/", "/page/page.js", "/openapi.json"):
+                by_host = 403 if headers.get("host") == "evil.example" else 200  # others may be followed as links
+                assert (await http.get(path, headers=headers)).status_code == by_host
+            for path in ("/healthz", "/readyz"):
+                assert (await http.get(path, headers=headers)).status_code == 200
+            scraped = 200 if "host" in headers else status
+            assert (await http.get("/metrics", headers=headers)).status_code == scraped
 
 
 def test_openapi_is_the_golden_one() -> None:

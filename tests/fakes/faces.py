@@ -60,6 +60,12 @@ ASKED_BY_PAGES = (
     ({"sec-fetch-site": "same-origin"}, 200),
     ({"sec-fetch-site": "cross-site"}, 403),
     ({"sec-fetch-site": "same-site"}, 403),
+    ({"origin": "http://localhost"}, 200),
+    ({"origin": "http://127.0.0.1:8080", "host": "127.0.0.1:8080"}, 200),
+    ({"origin": "http://localhost:3000"}, 403),
+    ({"origin": "http://evil.example"}, 403),
+    ({"origin": "http://localhost.evil.example"}, 403),
+    ({"origin": "null"}, 403),
 )
 SECRET = "redis://user:hunter2@10.0.0.7:6379"
 _ERRORS = {

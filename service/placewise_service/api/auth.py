@@ -72,9 +72,11 @@ ANYONE = Principal("anyone", frozenset(Scope), method=Method.OPEN)
 
 
 class Authenticator(Protocol):
-    """Turns what a caller shows into a principal. `reads_certificates`: the subjects of its certificate matter."""
+    """Turns what a caller shows into a principal. `reads_certificates`: the subjects of its certificate matter.
+    `asks_tokens`: a bearer token does."""
 
     reads_certificates: bool
+    asks_tokens: bool
 
     def authenticate(self, credentials: Credentials) -> Principal:
         """Raises UnauthenticatedError; StateUnavailableError while nobody can be recognised."""
@@ -95,6 +97,7 @@ class Open:
     """Asks nobody: on loopback, or by explicit choice, everyone may do everything."""
 
     reads_certificates = False
+    asks_tokens = False
 
     def authenticate(self, credentials: Credentials) -> Principal:
         return ANYONE

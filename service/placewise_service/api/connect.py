@@ -20,7 +20,7 @@ from placewise_core.errors import DeadlineExceededError, InvalidRequestError, Pl
 from placewise_service.api.bodies import read_body
 from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
-from placewise_service.api.pages import refuse_foreign_pages
+from placewise_service.api.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.rpcs import RPCS, Rpc
 from placewise_service.api.statuses import connect_error, problem_headers
 
@@ -32,10 +32,10 @@ _MOST_TIMEOUT_DIGITS = 10
 class ConnectFace:
     """An ASGI application: the contract's paths are answered here, all others by the application behind it."""
 
-    def __init__(self, desk: Desk, rest: ASGIApp, is_local: bool = False) -> None:
+    def __init__(self, desk: Desk, rest: ASGIApp, hosts: Hosts = None) -> None:
         self._desk = desk
         self._rest = rest
-        self._is_local = is_local
+        self._hosts = hosts
         self._rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in RPCS.values()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +72,8 @@ class ConnectFace:
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with desk.enter(rpc, caller, deadline_s, trace) as call:
-                    refuse_foreign_pages(request, self._is_local)
+                    refuse_foreign_hosts(request, self._hosts)
+                    refuse_foreign_pages(request)
                     answer = await call.answer(await self._message(rpc, request, content_type))
                     return answer.SerializeToString() if content_type == PROTO else await desk.json.rendered(answer)
         except TimeoutError:

@@ -57,6 +57,7 @@ class Desk:
         self._authenticator = authenticator
         self.needs_token = not isinstance(authenticator, Open)
         self.reads_certificates = authenticator.reads_certificates
+        self.asks_tokens = authenticator.asks_tokens
         self.audit = audit
         # What an operator has to mend: each says why questions are not welcome; "" for nothing.
         self.checks: list[Callable[[], str]] = [authenticator.problem]

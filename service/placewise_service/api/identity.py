@@ -33,7 +33,7 @@ class Identity:
         self._tokens, self._web_tokens, self._certificates = tokens, web_tokens, certificates
         self._files = tuple(source.file for source in (tokens, web_tokens, certificates) if source is not None)
         self.reads_certificates = certificates is not None
-        self._asks_tokens = tokens is not None or web_tokens is not None
+        self.asks_tokens = tokens is not None or web_tokens is not None
         self._refusals = _Refusals(clock)
 
     def authenticate(self, credentials: Credentials) -> Principal:
@@ -48,7 +48,7 @@ class Identity:
         return next(filter(None, problems), "")
 
     def _recognised(self, credentials: Credentials) -> Principal:
-        if self._asks_tokens and credentials.token is not None:
+        if self.asks_tokens and credentials.token is not None:
             return self._holder(credentials.token)
         if self._certificates is None:
             raise UnauthenticatedError("a bearer token is needed")

@@ -23,7 +23,7 @@ from placewise_service.settings import LimitSettings
 
 log = structlog.get_logger(__name__)
 
-BACKLOG = 2048
+_BACKLOG = 2048
 _MOST, _FEWEST = 1000, 8
 _RESERVED_FILES = 128  # for Redis, logs, bundles, and what is accepted only to be closed
 _MOST_AT_ONCE = 64  # connections accepted before others get their turn of the loop
@@ -42,6 +42,15 @@ def connection_limit(wanted: int) -> int:
     if wanted > room:
         log.warning("fewer connections than wanted: the limit on open files is too low", wanted=wanted, allowed=room)
     return min(wanted or _MOST, room)
+
+
+def bound_socket(host: str, port: int, shares_port: bool) -> socket.socket:
+    """A TCP socket bound to an address. Raises OSError naming the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=shares_port)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot bind {host}:{port}: {error.strerror}") from None
 
 
 class Listener:

@@ -1,18 +1,58 @@
 """Which requests of a browser are answered. A browser carries out what any page asks of an address it can reach."""
 
-from starlette.requests import Request
+import re
+
+from starlette.requests import HTTPConnection
 
 from placewise_core.errors import PermissionDeniedError
 from placewise_service.settings import LOOPBACK
 
+Hosts = frozenset[str] | None
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+?)\.?(?::([0-9]{1,5}))?", re.ASCII)
+_PORTS = {"http": "80", "https": "443"}
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not bound
 
-def refuse_foreign_pages(request: Request, is_local: bool) -> None:
-    """Only our own page may use that.
 
-    Raises PermissionDeniedError for a request that another site's page makes, and, where everybody on this machine is
-    trusted, for one that came by another name than this machine's (a page whose name was pointed here).
+def allowed_hosts(bound: str, named: frozenset[str], certified: frozenset[str]) -> frozenset[str]:
+    """Names by which a service that asks nobody for a token may be asked: this machine's own, the address that it is
+    bound to, those `named` by the operator, and those that its certificate proves to be its own."""
+    return LOOPBACK | named | certified | (frozenset({bound.lower()}) - _WILDCARDS)
+
+
+def refuse_foreign_hosts(request: HTTPConnection, hosts: Hosts) -> None:
+    """Raises PermissionDeniedError for a request by another name than `hosts` (None: any will do).
+
+    A page whose name was pointed here afterwards is of the same origin to its browser; only the name gives it away.
     """
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    if hosts is None:
+        return
+    host, _ = _parted(request.headers.get("host", ""))
+    if host in hosts or f"*.{host.partition('.')[2]}" in hosts:
+        return
+    raise PermissionDeniedError(
+        "this service asks for no token: ask it by localhost, 127.0.0.1, [::1] or a name of "
+        "PLACEWISE_SERVER__ALLOWED_HOSTS"
+    )
+
+
+def refuse_foreign_pages(request: HTTPConnection) -> None:
+    """Raises PermissionDeniedError for a request that another site's page makes."""
+    headers = request.headers
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise PermissionDeniedError("pages of other sites may not ask")
-    if is_local and (request.url.hostname or "") not in LOOPBACK:
-        raise PermissionDeniedError("ask this machine by its own name: localhost, 127.0.0.1 or [::1]")
+    origin = headers.get("origin")
+    if origin is not None and not _is_ours(origin, headers.get("host", "")):
+        raise PermissionDeniedError("pages of other sites may not ask: the Origin is not the Host")
+
+
+def _is_ours(origin: str, host: str) -> bool:
+    scheme, _, authority = origin.lower().partition("://")
+    asked, ours = _parted(authority), _parted(host)
+    default = _PORTS.get(scheme)
+    return default is not None and asked[0] == ours[0] != "" and (asked[1] or default) == (ours[1] or default)
+
+
+def _parted(authority: str) -> tuple[str, str]:
+    """Host (an IPv6 address without brackets) and port; both empty for what is no authority."""
+    found = _AUTHORITY.fullmatch(authority.lower())
+    return ("", "") if found is None else (found[1].strip("[]"), found[2] or "")

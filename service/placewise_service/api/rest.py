@@ -16,9 +16,10 @@ from placewise_service.api.auth import Scope
 from placewise_service.api.bodies import read_body
 from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.health import health_app
 from placewise_service.api.json_codec import set_from_text
 from placewise_service.api.openapi import document
-from placewise_service.api.pages import refuse_foreign_pages
+from placewise_service.api.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.routes import ROUTES, Route
 from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
 from placewise_service.telemetry import METRICS_CONTENT_TYPE
@@ -27,7 +28,8 @@ TIMEOUT_HEADER = "placewise-timeout-ms"
 _MAX_TIMEOUT_MS = 3_600_000.0
 # The page polls this service and nothing else, and runs no script but its own.
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'",
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
+    "frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -35,13 +37,13 @@ _PAGE_HEADERS = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def rest_app(desk: Desk, is_local: bool = False) -> FastAPI:
-    """The application; it starts nothing. `is_local`: it is bound to the loopback and open to whoever gets there."""
+def rest_app(desk: Desk, hosts: Hosts = None) -> FastAPI:
+    """The application; it starts nothing. `hosts`: names by which it may be asked, None for any."""
     app = FastAPI(title="Placewise", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for route in ROUTES:
-        app.add_api_route(route.path, _endpoint(desk, route, is_local), methods=[route.method], name=route.rpc.name)
-    _add_operations(app, desk, is_local)
-    _add_page(app)
+        app.add_api_route(route.path, _endpoint(desk, route, hosts), methods=[route.method], name=route.rpc.name)
+    _add_operations(app, desk, hosts)
+    _add_page(app, hosts)
     app.add_exception_handler(PlacewiseError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -49,17 +51,18 @@ def rest_app(desk: Desk, is_local: bool = False) -> FastAPI:
     return app
 
 
-def _endpoint(desk: Desk, route: Route, is_local: bool) -> Endpoint:
+def _endpoint(desk: Desk, route: Route, hosts: Hosts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        if route.body:
-            _check_content_type(request)
+        if route.method != "GET":
+            _check_content_type(request, bool(route.body))
         timeout_s = _timeout_s(request)
         deadline_s = desk.clock.monotonic_s() + timeout_s
         caller, trace = of_request(desk, request), trace_of(desk, request.headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with desk.enter(route.rpc, caller, deadline_s, trace) as call:
-                    refuse_foreign_pages(request, is_local)
+                    refuse_foreign_hosts(request, hosts)
+                    refuse_foreign_pages(request)
                     if "cluster" in request.path_params:
                         call.authorise(request.path_params["cluster"])
                     content = await desk.json.rendered(await call.answer(await _message(desk, route, request)))
@@ -104,10 +107,15 @@ def _query_field(route: Route, name: str) -> str:
     raise InvalidRequestError("unknown query parameter", name[:64])
 
 
-def _check_content_type(request: Request) -> None:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise HTTPException(415, "the body must be application/json")
+def _check_content_type(request: Request, takes_body: bool) -> None:
+    """Raises HTTPException for a body that is not said to be JSON: a browser sends others for any page, unasked."""
+    headers = request.headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        return
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if kind or takes_body or has_body:
+        raise HTTPException(415, "the body must be application/json, and the Content-Type must say so")
 
 
 def _timeout_s(request: Request) -> float:
@@ -123,38 +131,26 @@ def _timeout_s(request: Request) -> float:
     return timeout_ms / 1000.0
 
 
-def _add_operations(app: FastAPI, desk: Desk, is_local: bool) -> None:
+def _add_operations(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
     """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
 
-    async def healthz() -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def readyz() -> Response:
-        if desk.is_ready:
-            return JSONResponse({"status": "ready"})
-        problem = desk.problem()
-        return JSONResponse({"status": "not ready", **({"problem": problem} if problem else {})}, 503)
-
     async def metrics(request: Request) -> Response:
-        refuse_foreign_pages(request, is_local)
+        refuse_foreign_pages(request)
         desk.require(Scope.READ, of_request(desk, request), "metrics")
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()
 
-    async def openapi() -> Response:
+    async def openapi(request: Request) -> Response:
+        refuse_foreign_hosts(request, hosts)
         return JSONResponse(schema)
 
-    for path, endpoint in (
-        ("/healthz", healthz),
-        ("/readyz", readyz),
-        ("/metrics", metrics),
-        ("/openapi.json", openapi),
-    ):
-        app.add_api_route(path, endpoint, methods=["GET"])
+    app.add_api_route("/metrics", metrics, methods=["GET"])
+    app.add_api_route("/openapi.json", openapi, methods=["GET"])
+    app.router.routes.extend(health_app(desk).routes)
 
 
-def _add_page(app: FastAPI) -> None:
+def _add_page(app: FastAPI, hosts: Hosts) -> None:
     """A page for people: what the clusters look like. It holds no data; its script asks the API as anyone would."""
     folder = resources.files("placewise_service.api").joinpath("page")
 
@@ -162,6 +158,7 @@ def _add_page(app: FastAPI) -> None:
         content = folder.joinpath(name).read_bytes()
 
         async def endpoint(request: Request) -> Response:
+            refuse_foreign_hosts(request, hosts)
             return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
         return endpoint

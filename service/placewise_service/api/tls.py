@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import structlog
 
+from placewise_service.api.certificates import subjects_of_pem
 from placewise_service.settings import TlsSettings
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,11 @@ class Certificates:
         with self._lock:
             self._reload_if_changed()
             return self._context, self._version
+
+    def names(self) -> frozenset[str]:
+        """DNS names and addresses of the server's certificate, as the file has them now."""
+        kinds = (subject.partition(":") for subject in subjects_of_pem(self._cert.read_bytes()))
+        return frozenset(name.lower() for kind, _, name in kinds if kind in ("dns", "ip"))
 
     def grpc_configuration(self) -> Any:
         """What gRPC wants: PEM bytes."""
