@@ -4,10 +4,11 @@ Core is synchronous and stays so: `pause` and `aside` return when the decision i
 to turn to, as the simulator, takes `ONE_SLICE`. Whatever a decision reads must be its own: see ClusterView.fork.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+_BETWEEN_PAUSES = 64
 
 
 class Slices(Protocol):
@@ -33,3 +34,15 @@ class _OneSlice:
 
 # For work that is done in one go.
 ONE_SLICE: Slices = _OneSlice()
+
+
+def spaced(items: Iterable[T], slices: Slices, between: int = _BETWEEN_PAUSES) -> Iterable[T]:
+    """The items, with a pause before each so many."""
+    return items if slices is ONE_SLICE else _spaced(items, slices, between)
+
+
+def _spaced(items: Iterable[T], slices: Slices, between: int) -> Iterator[T]:
+    for i, item in enumerate(items):
+        if i % between == 0:
+            slices.pause()
+        yield item

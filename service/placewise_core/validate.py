@@ -24,6 +24,7 @@ MAX_AMOUNT = 2.0**32
 MAX_NUMBER = 1e15
 MAX_TIME_S = 253_402_300_799.0  # the end of the year 9999, the last that a Timestamp can hold
 MAX_ENTRIES = 256  # of one map
+MAX_QUEUES = 1000  # with settings of their own
 MAX_CO_RUNS = 64  # of one job: more than there are models worth measuring against
 _MAX_COUNT = 1_000_000
 _MOST_RELATIVE_SPEED = 2.0  # a little over 1 is noise; more than twice as fast in company is a mistake
@@ -62,7 +63,13 @@ class Limits:
     nodes: int = 10_000
     gpus_per_node: int = 128
     events: int = 10_000
+    items: int = 262_144  # of all lists and maps together
     reserve_ttl_s: float = 3600.0
+
+    @property
+    def units(self) -> int:
+        """Units that the largest cluster may have."""
+        return self.nodes * self.gpus_per_node
 
 
 def check_place(command: PlaceCommand, limits: Limits) -> None:
@@ -103,12 +110,12 @@ def check_partition(command: PartitionCommand, limits: Limits) -> None:
         raise InvalidRequestError("serial_scale and parallel_scale must not both be zero", "task.parallel_scale")
     _check_resources(task.demand, "task.demand")
     if command.units:
-        _check_count(len(command.units), limits.nodes * limits.gpus_per_node, "units")
+        _check_count(len(command.units), limits.units, "units")
         for i, unit in enumerate(command.units):
             _check_id(unit, f"units[{i}]", MAX_TEXT)
         check_unique(command.units, "units")
     if command.progress:
-        _check_count(len(command.progress), limits.nodes * limits.gpus_per_node, "progress")
+        _check_count(len(command.progress), limits.units, "progress")
         for i, share in enumerate(command.progress):
             _check_progress(share, f"progress[{i}]")
         check_unique([f"{share.node}/{share.unit}" for share in command.progress], "progress")
@@ -169,7 +176,7 @@ def check_settings(settings: ClusterSettings) -> None:
     _check_text(settings.admit_policy, "settings.admit_policy", MAX_ID)
     if not 0.0 <= settings.exploration_rate <= 1.0:
         raise InvalidRequestError("must be 0 … 1", "settings.exploration_rate")
-    _check_count(len(settings.queues), 1000, "settings.queues")
+    _check_count(len(settings.queues), MAX_QUEUES, "settings.queues")
     for i, (queue, parameters) in enumerate(settings.queues.items()):
         _check_text(queue, f"settings.queues[{i}].queue", MAX_ID)
         _check_queue(parameters, f"settings.queues[{i}]")

@@ -379,14 +379,18 @@ class ClusterView(RoomArrays):
                 self._rebuild(())
 
     def _apply_nodes(self, change: NodesReported) -> None:
-        removed = set(change.removed)
-        if not removed and all(self._same_layout(node) for node in change.nodes):
+        if self.keeps_layout(change):
             for node in change.nodes:
                 self._write_node(self.index[node.id], node)
             return
+        removed = set(change.removed)
         merged = {node.id: node for node in self.nodes if node.id not in removed}
         merged.update((node.id, node) for node in change.nodes)
         self._rebuild(tuple(merged.values()))
+
+    def keeps_layout(self, change: NodesReported) -> bool:
+        """True where no node comes, goes, or changes what it has."""
+        return not change.removed and all(self._same_layout(node) for node in change.nodes)
 
     def _reset_usage(self) -> None:
         super()._reset_usage()

@@ -62,6 +62,30 @@ class Need:
     pairs: tuple[tuple[int, float], ...]
 
 
+@frozen
+class NodeColumns:
+    """What nodes report beside their layout, as columns for N of them: (N,), (3, N) hardware, (T, N) telemetry."""
+
+    nodes: tuple[Node, ...]
+    is_ready: BoolArray
+    hardware: FloatArray
+    telemetry: FloatArray
+    observe_time_s: FloatArray
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "NodeColumns":
+        hardware = [(node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz) for node in nodes]
+        return cls(
+            nodes=tuple(nodes),
+            is_ready=np.array([node.state is NodeState.READY for node in nodes], dtype=np.bool_),
+            hardware=np.array(hardware, dtype=np.float64).reshape(-1, 3).T,
+            telemetry=np.array([telemetry_row(node.telemetry) for node in nodes], dtype=np.float64)
+            .reshape(-1, len(TELEMETRY_COLUMNS))
+            .T,
+            observe_time_s=np.array([node.telemetry.observe_time_s for node in nodes], dtype=np.float64),
+        )
+
+
 # What a newcomer would share a GPU with: (model, limit) of each tenant, sorted.
 Company = tuple[tuple[str, float], ...]
 
@@ -195,6 +219,22 @@ class NodeArrays:
         self._is_hot[m] = cpu >= limit or gpu >= limit  # False where either is NaN
         self.observe_time_s[m] = node.telemetry.observe_time_s
         self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
+
+    def write_columns(self, columns: "NodeColumns") -> None:
+        """As `_write_node` for each: nodes that are there, with the layout that they have."""
+        self.telemetry_stamp += 1
+        rows = np.fromiter((self.index[node.id] for node in columns.nodes), np.int64, len(columns.nodes))
+        for m, node in zip(rows.tolist(), columns.nodes, strict=True):
+            self.nodes[m] = node
+            self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
+        self.is_ready[rows] = columns.is_ready
+        self.hardware[:, rows] = columns.hardware
+        self.cpu_ghz[rows] = columns.hardware[0]
+        self.telemetry[:, rows] = columns.telemetry
+        cpu, gpu, limit = columns.telemetry[7:10]
+        self._is_hot[rows] = (cpu >= limit) | (gpu >= limit)  # False where either is NaN
+        self.observe_time_s[rows] = columns.observe_time_s
+        self._has_telemetry = self._has_telemetry or bool((columns.observe_time_s > 0).any())
 
     def _reset_usage(self) -> None:
         """Works out anew what follows from the inventory; nothing is in use then."""

@@ -87,6 +87,9 @@ class LimitSettings(Section):
     subtasks_per_job: int = Field(default=1024, ge=1, description="Most subtasks of one pipeline job.")
     nodes_per_cluster: int = Field(default=10_000, ge=1, description="Most nodes of one cluster, and in one report.")
     events_per_report: int = Field(default=10_000, ge=1, description="Most job events in one report.")
+    items_per_request: int = Field(
+        default=262_144, ge=1024, description="Most entries of all lists and maps of one request together."
+    )
     in_flight: int = Field(default=512, ge=1, description="Requests worked on at once per process; more are shed.")
     caller_share: float = Field(
         default=0.5,

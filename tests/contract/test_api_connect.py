@@ -193,7 +193,7 @@ async def test_what_fails_before_the_desk_leaks_nothing_either(monkeypatch: pyte
         raise RuntimeError(SECRET)
 
     async with faces(await engine_with_node()) as running:
-        monkeypatch.setattr(running.desk, "parse", fail)
+        monkeypatch.setattr(running.desk, "parsed", fail)
         response = await ask(running)
     assert told(response) == (500, "internal", "internal error")
     assert details(response)[0].metadata["incident"]

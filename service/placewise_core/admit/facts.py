@@ -1,7 +1,5 @@
 """What admission needs to know of the whole platform: N, G, its usual GPU model, its bandwidth. Never of one job."""
 
-import weakref
-
 import numpy as np
 
 from placewise_core.admit.pool import Pool
@@ -22,25 +20,25 @@ class PlatformFacts:
 
 
 class FactsCache:
-    """The facts of the view last asked about; worked out again when its inventory changed."""
+    """The facts of the view last asked about, or a fork of it; worked out again when its inventory changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[weakref.ref[ClusterView], int] | None = None
+        self._of: tuple[object, int] | None = None  # lineage and layout
         self._facts: PlatformFacts | None = None
-        self._whole: tuple[weakref.ref[ClusterView], int, int, Pool] | None = None
+        self._whole: tuple[object, int, int, Pool] | None = None
 
     def of(self, view: ClusterView) -> PlatformFacts:
         """Facts of this view."""
-        if self._facts is None or self._of is None or self._of[0]() is not view or self._of[1] != view.layout_stamp:
+        if self._facts is None or self._of != (view.lineage, view.layout_stamp):
             self._facts = platform_facts(view)
-            self._of = (weakref.ref(view), view.layout_stamp)
+            self._of = (view.lineage, view.layout_stamp)
         return self._facts
 
     def whole(self, view: ClusterView) -> Pool:
         """Pool.whole of this view, which remembers the shapes it was asked for; anew when nodes report."""
-        kept, stamps = self._whole, (view.layout_stamp, view.telemetry_stamp)
-        if kept is None or kept[0]() is not view or kept[1:3] != stamps:
-            kept = self._whole = (weakref.ref(view), *stamps, Pool.whole(view))
+        kept, stamps = self._whole, (view.lineage, view.layout_stamp, view.telemetry_stamp)
+        if kept is None or kept[:3] != stamps:
+            kept = self._whole = (*stamps, Pool.whole(view))
         return kept[3]
 
 

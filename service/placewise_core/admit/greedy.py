@@ -17,6 +17,7 @@ from placewise_core.admit.pool import Options, Pool
 from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, Verdict
 from placewise_core.job import Job, Priority
+from placewise_core.slices import spaced
 from placewise_core.speed.throughput import Match, ThroughputModel
 from placewise_core.view import ClusterView, FloatArray
 
@@ -115,7 +116,7 @@ class GreedyAdmission(ABC):
         )
         found: dict[int, Admission] = {}
         candidates = []
-        for position, job in enumerate(jobs):
+        for position, job in enumerate(spaced(jobs, context.slices, 4)):
             if job.id in view.jobs:
                 found[position] = _running(job, view, context)
             elif len(state.whole.options(job)) == 0:
@@ -137,7 +138,7 @@ class GreedyAdmission(ABC):
         answers: list[tuple[Waiting, Admission]] = []
         waits = 0
         ordered = self.order(candidates, state)
-        for rank, waiting in enumerate(ordered, start=1):
+        for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
             if waits and self.stops_at_first_wait:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
                 waits += 1

@@ -9,18 +9,21 @@ import numpy as np
 from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.decision import AdmitPlan
 from placewise_core.job import Job
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.view import ClusterView
 
 
 @dataclass(slots=True)
 class AdmitContext:
-    """What one admission may use besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's."""
+    """What one admission may use besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
+    `slices` may be other than one only where the view is the question's own."""
 
     now_s: float
     slot: int
     settings: QueueSettings
     randomness: np.random.Generator | int
     is_explaining: bool = False
+    slices: Slices = ONE_SLICE
 
     @property
     def rng(self) -> np.random.Generator:

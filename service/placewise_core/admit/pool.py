@@ -13,6 +13,7 @@ import numpy as np
 
 from placewise_core.frozen import frozen
 from placewise_core.job import Architecture, ElasticRange, Job, Shape, TaskGroup
+from placewise_core.slices import ONE_SLICE, Slices, spaced
 from placewise_core.view import GPU_MEMORY, GPUS, BoolArray, ClusterView, FloatArray, IntArray, may_share
 
 # The measured profiles end at 64 GPUs: a job that names no upper bound is not given more on their word.
@@ -341,9 +342,9 @@ def _at_least(slots: IntArray) -> IntArray:
     return counts[::-1].cumsum()[::-1]
 
 
-def promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape]) -> None:
+def promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape], slices: Slices = ONE_SLICE) -> None:
     """Takes from the pool what was promised to jobs that have not started yet."""
-    for job in jobs:
+    for job in spaced(jobs, slices, 1):
         shape = shapes.get(job.id)
         if shape is None:
             continue

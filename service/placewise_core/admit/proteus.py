@@ -20,6 +20,7 @@ from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Shape
+from placewise_core.slices import spaced
 from placewise_core.speed.proteus_cost import ProteusCost
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view import ClusterView, FloatArray
@@ -97,7 +98,7 @@ class Proteus:
             return {}
         whole, gpu_model, tau_s = self._facts.whole(view), self._facts.of(view).gpu_model, context.settings.tau_s
         arrived: dict[str, float] = {}
-        for job in new:
+        for job in spaced(new, context.slices, 4):
             if len(whole.options(job)):
                 arrived[job.id] = self._throughput.single_gpu_s(job, self._throughput.match(job, gpu_model), tau_s)
         return arrived
@@ -140,7 +141,7 @@ class Proteus:
     ) -> AdmitPlan:
         admissions = []
         before = 0
-        for rank, job in enumerate(jobs, start=1):
+        for rank, job in enumerate(spaced(jobs, context.slices, 4), start=1):
             if job.id in started or job.id in state.admitted:
                 admission = self._admitted(job, rank, view, state, context, decided)
             elif job.id not in state.waiting:
@@ -223,7 +224,7 @@ def _open_pool(jobs: Sequence[Job], state: QueueState, view: ClusterView, contex
     pool = Pool.free(view, context.now_s)
     if state.admitted:
         shapes = {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()}
-        promised([job for job in jobs if job.id in shapes], pool, shapes)
+        promised([job for job in jobs if job.id in shapes], pool, shapes, context.slices)
     return pool
 
 

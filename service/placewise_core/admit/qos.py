@@ -12,6 +12,7 @@ import numpy as np
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.pool import Options
 from placewise_core.frozen import frozen
+from placewise_core.slices import spaced
 from placewise_core.speed.throughput import ThroughputModel
 
 
@@ -32,7 +33,7 @@ class QosAware(GreedyAdmission):
         super().__init__(throughput)
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
-        wishes = {w.position: self._wish(w, state) for w in waiting}
+        wishes = {w.position: self._wish(w, state) for w in spaced(waiting, state.context.slices, 4)}
         return sorted(waiting, key=lambda w: (wishes[w.position].slack_s, w.position))
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:

@@ -18,6 +18,7 @@ class QosSavable(QosAware):
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
         def key(w: Waiting) -> tuple[int, float, int]:
+            state.context.slices.pause()
             wish = self._wish(w, state)
             is_late = not wish.is_in_time and w.job.priority is not Priority.URGENT
             group = 0 if w.job.priority is Priority.URGENT else 2 if is_late else 1

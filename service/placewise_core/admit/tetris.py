@@ -11,6 +11,7 @@ import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.pool import Options
+from placewise_core.slices import spaced
 from placewise_core.view import FloatArray
 
 
@@ -27,7 +28,7 @@ class _Tetris(GreedyAdmission, ABC):
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
         if not waiting:
             return waiting
-        alignment = np.array([self._alignment(w, state) for w in waiting])
+        alignment = np.array([self._alignment(w, state) for w in spaced(waiting, state.context.slices, 1)])
         work = np.array([w.single_s for w in waiting])
         score = alignment - alignment.mean() / max(float(work.mean()), 1e-9) * work
         return [waiting[int(i)] for i in np.argsort(-score, kind="stable")]

@@ -9,6 +9,7 @@ from placewise_core.cluster import NodeState
 from placewise_core.decision import Blocker, Excluded, Reason
 from placewise_core.job import Resources
 from placewise_core.partition.units import NO_GPU, Units
+from placewise_core.slices import ONE_SLICE, Slices, spaced
 from placewise_core.view import CPU, MEMORY, BoolArray, ClusterView, FloatArray, IntArray
 
 # In the order they are told: what an operator can do something about comes first.
@@ -66,7 +67,7 @@ class Exclusion:
         codes[rows] = 0
         return Exclusion(codes)
 
-    def named(self, units: Units, is_explaining: bool) -> tuple[Excluded, ...]:
+    def named(self, units: Units, is_explaining: bool, slices: Slices = ONE_SLICE) -> tuple[Excluded, ...]:
         """Excluded units one by one, in the order of REASONS; the first 256 unless explained."""
         if (named := self._named.get(is_explaining)) is not None:
             return named
@@ -75,7 +76,7 @@ class Exclusion:
         for reason in self.counts():
             code = CODES[reason]
             rows = np.flatnonzero(self.codes == code)[: limit - len(found)].tolist()
-            found += [units.told.get((u, code)) or _told(units, u, reason) for u in rows]
+            found += [units.told.get((u, code)) or _told(units, u, reason) for u in spaced(rows, slices)]
         named = self._named[is_explaining] = tuple(found)
         return named
 

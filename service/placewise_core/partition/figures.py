@@ -1,6 +1,5 @@
 """What one telemetry report leaves to be worked out once for all units. Looks at no job and at no task."""
 
-import weakref
 from collections.abc import Callable
 
 from placewise_core.frozen import frozen
@@ -28,12 +27,12 @@ class FiguresCache:
 
     def __init__(self, build: Callable[[ClusterView], Figures]) -> None:
         self._build = build
-        self._key: tuple[weakref.ref[ClusterView], int, int] | None = None
+        self._key: tuple[object, int, int] | None = None  # lineage, layout and telemetry
         self._figures: Figures | None = None
 
     def of(self, view: ClusterView) -> Figures:
         """Figures of this view."""
-        key = (weakref.ref(view), view.layout_stamp, view.telemetry_stamp)
-        if self._figures is None or self._key != key:  # references compare by what they refer to
+        key = (view.lineage, view.layout_stamp, view.telemetry_stamp)
+        if self._figures is None or self._key != key:
             self._figures, self._key = self._build(view), key
         return self._figures

@@ -24,6 +24,7 @@ from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import Units, UnitsCache, selected
+from placewise_core.slices import Slices, spaced
 from placewise_core.view import ClusterView, FloatArray
 
 _COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, where the question is "could it ever?"
@@ -53,8 +54,11 @@ class HeatIsland:
         if view.size == 0:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
         offer, unknown = self._offer(task, view, context)
-        plan, exclusion = _plan(task, offer, q)
-        excluded, blockers = exclusion.named(offer.figures.units, context.is_explaining), exclusion.blockers()
+        context.slices.pause()
+        plan, exclusion = _plan(task, offer, q, context.slices)
+        context.slices.pause()
+        excluded = exclusion.named(offer.figures.units, context.is_explaining, context.slices)
+        blockers = exclusion.blockers()
         if unknown:
             excluded = (*_unknown(unknown), *excluded)
         return plan.leaving_out(excluded, (*plan.blockers, *blockers))
@@ -69,14 +73,17 @@ class HeatIsland:
         figures = self._figures.of(view)
         usable = view.usable(context.now_s)
         working = [p for p in progress if p.done < 1.0]
-        rows = {p.node: view.index.get(p.node, -1) for p in working}
+        slices = context.slices
+        rows = {p.node: view.index.get(p.node, -1) for p in spaced(working, slices)}
         leaving = {
             (p.node, p.unit)
-            for p in working
+            for p in spaced(working, slices)
             if p.is_move_requested or is_late(p, q) or rows[p.node] < 0 or not usable[rows[p.node]]
         }
         allowed = {node: float(figures.allowed_s[m]) if m >= 0 else 0.0 for node, m in rows.items()}
-        return rescheduled(handed_out(working, q), leaving, how_far(working, allowed))
+        return rescheduled(
+            handed_out(spaced(working, slices), q), leaving, how_far(spaced(working, slices), allowed), slices
+        )
 
     # -- what there is ------------------------------------------------------------------------------------------
 
@@ -119,13 +126,17 @@ class HeatIsland:
         if context.units or task.id in view.jobs or task.demand != NOTHING:
             figures = self._figures.of(view)
             units = figures.units
-            wanted, unknown = selected(units, view, context.units) if context.units else (None, [])
+            names = spaced(context.units, context.slices)
+            wanted, unknown = selected(units, view, names) if context.units else (None, [])
+            context.slices.pause()
             own = units.held_by(view, task.id)
+            context.slices.pause()
             exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
             return _offered(figures, exclusion), unknown
         offer = self._standing.of(view, context.now_s)
         if offer is None:
             figures = self._figures.of(view)
+            context.slices.pause()
             exclusion = excluded_units(figures.units, view, None, context.now_s, figures.allowed_s, NOTHING)
             offer = _offered(figures, exclusion)
             self._standing.keep(view, context.now_s, offer)
@@ -147,7 +158,7 @@ def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
 # -- how it is split --------------------------------------------------------------------------------------------
 
 
-def _plan(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan, Exclusion]:
+def _plan(task: DivisibleTask, offer: Offer, q: float, slices: Slices) -> tuple[PartitionPlan, Exclusion]:
     """The split, and who has no part in it."""
     figures, candidates, exclusion = offer.figures, offer.candidates, offer.exclusion
     count = len(candidates.rows)
@@ -165,7 +176,7 @@ def _plan(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan, E
     threshold = threshold_scale(max(len(seconds), 2), offer.mean, figures.serial, q)
     plan = PartitionPlan(
         Outcome.PLACED,
-        _shares(task, chosen, scales, seconds, figures),
+        _shares(task, chosen, scales, seconds, figures, slices),
         threshold_scale=threshold if math.isfinite(threshold) else 0.0,
         predicted_s=_finish_s(task, seconds, float(chosen.capability[0]), q),
         overhead_s=q,
@@ -236,12 +247,17 @@ def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
 
 
 def _shares(
-    task: DivisibleTask, chosen: Candidates, scales: FloatArray, seconds: FloatArray, figures: Figures
+    task: DivisibleTask,
+    chosen: Candidates,
+    scales: FloatArray,
+    seconds: FloatArray,
+    figures: Figures,
+    slices: Slices,
 ) -> tuple[Share, ...]:
     node_ids, names = figures.units.node_ids, figures.units.names
     peaks = _peaks(task, chosen, seconds, figures) if figures.has_temperatures else [0.0] * len(seconds)
     columns = (chosen.rows.tolist(), scales.tolist(), seconds.tolist(), peaks, chosen.capability.tolist())
-    rows = zip(*columns, strict=True)
+    rows = spaced(zip(*columns, strict=True), slices)
     return tuple([Share(node_ids[u], names[u], t, s, peak, c) for u, t, s, peak, c in rows])
 
 

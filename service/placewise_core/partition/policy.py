@@ -7,6 +7,7 @@ from typing import Protocol
 from placewise_core.decision import PartitionPlan
 from placewise_core.frozen import frozen
 from placewise_core.job import Resources
+from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.view import ClusterView
 
 
@@ -24,11 +25,13 @@ class DivisibleTask:
 
 @dataclass(slots=True)
 class PartitionContext:
-    """`units` names nodes or "node/gpu0" units to consider; empty means all idle ones."""
+    """`units` names nodes or "node/gpu0" units to consider; empty means all idle ones. `slices` may be other than
+    one only where the view is the question's own."""
 
     now_s: float
     units: tuple[str, ...] = ()
     is_explaining: bool = False
+    slices: Slices = ONE_SLICE
 
 
 @frozen

@@ -5,7 +5,7 @@ left to do counts first, and none is given more than its temperature allows. Uni
 Partition again with the rest as the task.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from placewise_core.decision import Blocker, Outcome, PartitionPlan, Reason, Sha
 from placewise_core.frozen import frozen
 from placewise_core.partition.policy import ShareProgress
 from placewise_core.partition.shares import levelled
+from placewise_core.slices import ONE_SLICE, Slices, spaced
 
 # A share that takes twice its prediction, overhead included, is not late by noise: step times repeat within 7 % at p90.
 TIMEOUT_FACTOR = 2.0
@@ -33,40 +34,48 @@ def is_late(share: ShareProgress, overhead_s: float) -> bool:
     return share.done < 1.0 and share.elapsed_s > TIMEOUT_FACTOR * (share.predicted_s + overhead_s)
 
 
-def handed_out(progress: Sequence[ShareProgress], overhead_s: float) -> PartitionPlan:
+def handed_out(progress: Iterable[ShareProgress], overhead_s: float) -> PartitionPlan:
     """The plan those shares were answered with, as far as it matters here."""
     shares = tuple(Share(p.node, p.unit, p.scale, p.predicted_s, 0.0, p.capability) for p in progress)
     return PartitionPlan(Outcome.PLACED, shares, overhead_s=overhead_s)
 
 
-def how_far(progress: Sequence[ShareProgress], allowed_s: Mapping[str, float]) -> dict[UnitName, Progress]:
+def how_far(progress: Iterable[ShareProgress], allowed_s: Mapping[str, float]) -> dict[UnitName, Progress]:
     """Progress by unit; `allowed_s` by node."""
     return {(p.node, p.unit): Progress(p.done, allowed_s[p.node]) for p in progress}
 
 
 def rescheduled(
-    plan: PartitionPlan, leaving: Collection[UnitName], progress: Mapping[UnitName, Progress]
+    plan: PartitionPlan,
+    leaving: Collection[UnitName],
+    progress: Mapping[UnitName, Progress],
+    slices: Slices = ONE_SLICE,
 ) -> PartitionPlan:
     """The plan without the leaving units: what they had left is spread over those that stay.
 
     Shares of the answer are what is left to do from now on. WAIT, with the scale that found no unit, where nobody
     stays or heat leaves too little room.
     """
-    staying = [share for share in plan.shares if (share.node, share.unit) not in leaving]
-    left = {(s.node, s.unit): s.scale * (1.0 - progress.get((s.node, s.unit), Progress()).done) for s in plan.shares}
-    moved = sum(left[share.node, share.unit] for share in plan.shares if (share.node, share.unit) in leaving)
+    staying, left, moved = [], {}, 0.0
+    for share in spaced(plan.shares, slices):
+        unit = (share.node, share.unit)
+        left[unit] = share.scale * (1.0 - progress.get(unit, Progress()).done)
+        if unit in leaving:
+            moved += left[unit]
+        else:
+            staying.append(share)
     if not staying:
         return _waiting(plan, moved)
-    own = np.array([left[share.node, share.unit] for share in staying])
+    own = np.array([left[share.node, share.unit] for share in spaced(staying, slices)])
     capability = np.array([share.capability for share in staying])
-    allowed = np.array([progress.get((s.node, s.unit), Progress()).allowed_s for s in staying])
+    allowed = np.array([progress.get((s.node, s.unit), Progress()).allowed_s for s in spaced(staying, slices)])
     own_s = own / capability
     spare_s = np.maximum(allowed - own_s, 0.0)
     if moved > float((capability * spare_s).sum()):
         return _waiting(plan, moved)
     added = levelled(moved, capability, own_s, spare_s) if moved > 0 else np.zeros(len(staying))
     scales = own + added
-    shares = tuple(_moved(s, float(scale)) for s, scale in zip(staying, scales, strict=True))
+    shares = tuple([_moved(s, float(scale)) for s, scale in spaced(zip(staying, scales, strict=True), slices)])
     return replace(plan, shares=shares, predicted_s=max(s.predicted_s for s in shares) + plan.overhead_s, blockers=())
 
 

@@ -4,7 +4,7 @@ A unit is one GPU of a node ("node/gpu0"), or the CPU of a node without GPUs ("n
 the GPUs and is no unit of its own. Idle means that it serves no job.
 """
 
-import weakref
+from collections.abc import Iterable
 from dataclasses import field
 
 import numpy as np
@@ -73,21 +73,21 @@ def units_of(view: ClusterView) -> Units:
 
 
 class UnitsCache:
-    """The units of the view last asked about; built again when its layout changed."""
+    """The units of the view last asked about, or a fork of it; built again when its layout changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[weakref.ref[ClusterView], int] | None = None
+        self._of: tuple[object, int] | None = None  # lineage and layout
         self._units: Units | None = None
 
     def of(self, view: ClusterView) -> Units:
         """Units of this view."""
-        if self._units is None or self._of is None or self._of[0]() is not view or self._of[1] != view.layout_stamp:
+        if self._units is None or self._of != (view.lineage, view.layout_stamp):
             self._units = units_of(view)
-            self._of = (weakref.ref(view), view.layout_stamp)
+            self._of = (view.lineage, view.layout_stamp)
         return self._units
 
 
-def selected(units: Units, view: ClusterView, names: tuple[str, ...]) -> tuple[BoolArray, list[str]]:
+def selected(units: Units, view: ClusterView, names: Iterable[str]) -> tuple[BoolArray, list[str]]:
     """(U,) mask of the named units ("node" means all of that node's), and the names that are none."""
     mask = np.zeros(len(units.node), dtype=np.bool_)
     unknown = []

@@ -82,7 +82,7 @@ class ConnectFace:
     async def _message(self, rpc: Rpc, request: Request, content_type: str) -> Message:
         body = await read_body(self._desk, request)
         if content_type == PROTO:
-            return self._desk.parse(rpc, body)
+            return await self._desk.parsed(rpc, body)
         message = rpc.request()
         await self._desk.json.parsed(body, message, request.receive)
         return message

@@ -211,12 +211,12 @@ class _ExcludedPart:
     """
 
     def __init__(self) -> None:
-        self._told: tuple[Excluded, ...] = ()
-        self._part = b""
+        self._kept: tuple[tuple[Excluded, ...], bytes] = ((), b"")  # at once: large answers are written in a thread
 
     def part(self, excluded: tuple[Excluded, ...]) -> bytes:
         """A PartitionResponse of these alone."""
-        if excluded is not self._told:
+        told, part = self._kept
+        if excluded is not told:
             answer = decision_pb2.PartitionResponse()
             add = answer.excluded.add
             for item in excluded:
@@ -225,8 +225,9 @@ class _ExcludedPart:
                 message.unit = item.unit
                 message.reason = _REASONS[item.reason]
                 message.message = item.message
-            self._part, self._told = answer.SerializeToString(), excluded
-        return self._part
+            part = answer.SerializeToString()
+            self._kept = (excluded, part)
+        return part
 
 
 _EXCLUDED = _ExcludedPart()

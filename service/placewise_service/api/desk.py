@@ -28,9 +28,11 @@ from placewise_core.errors import (
 from placewise_core.validate import Limits
 from placewise_service.api.auth import Authenticator, Credentials, Method, Open, Principal, Scope
 from placewise_service.api.call_audit import CallAudit
+from placewise_service.api.counts import check_counts, check_raw_counts
 from placewise_service.api.json_codec import JsonCodec
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import Office, Reach, Rpc
+from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import Telemetry
 
@@ -117,9 +119,11 @@ class Desk:
             self._finished(call)
             raise
 
-    def parse(self, rpc: Rpc, raw: bytes) -> Message:
-        """The request in its binary form. Raises InvalidRequestError."""
+    async def parsed(self, rpc: Rpc, raw: bytes) -> Message:
+        """The request in its binary form. Raises InvalidRequestError; of a large one, before anything is built."""
         self.check_size(len(raw))
+        if len(raw) > ASIDE_BYTES:
+            await aside(check_raw_counts, raw, rpc.request, self.office.limits)
         try:
             return rpc.request.FromString(raw)
         except DecodeError:
@@ -269,6 +273,7 @@ class Call:
         rpc, desk = self.rpc, self.desk
         if rpc.reach is Reach.CLUSTER:
             self.authorise(message.cluster)
+        await _check_counts(message, desk.office.limits)
         assert self.principal is not None
         if self.trace is None:  # nobody records it
             self.response = await rpc.handle(desk.office, message, self.principal, self.deadline_s)
@@ -290,6 +295,13 @@ def unforeseen(error: Exception, where: str) -> PlacewiseError:
     return PlacewiseError("internal error", {"incident": incident})
 
 
+async def _check_counts(message: Message, limits: Limits) -> None:
+    if message.ByteSize() > ASIDE_BYTES:
+        await aside(check_counts, message, limits)
+    else:
+        check_counts(message, limits)
+
+
 def _admit_scope(principal: Principal, rpc: Rpc) -> None:
     """Raises PermissionDeniedError; where a cluster is reached, the scope on it is asked for once its name is known."""
     if rpc.reach is Reach.ALL:
@@ -306,5 +318,6 @@ def _request_limits(limits: LimitSettings, max_reserve_ttl_s: float) -> Limits:
         subtasks=limits.subtasks_per_job,
         nodes=limits.nodes_per_cluster,
         events=limits.events_per_report,
+        items=limits.items_per_request,
         reserve_ttl_s=max_reserve_ttl_s,
     )

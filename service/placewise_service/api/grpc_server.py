@@ -116,7 +116,7 @@ class GrpcFace:
             try:
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
-                    response = await call.answer(desk.parse(rpc, await self._message(context)))
+                    response = await call.answer(await desk.parsed(rpc, await self._message(context)))
                     return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
@@ -187,7 +187,7 @@ class GrpcFace:
     ) -> bytes:
         desk, request_id = self._desk, ""
         try:
-            request: Any = desk.parse(STREAM_PLACE, raw)
+            request: Any = await desk.parsed(STREAM_PLACE, raw)
             request_id = request.request_id
             with desk.enter(STREAM_PLACE, caller, deadline_s, trace) as call:
                 response = await call.answer(request)

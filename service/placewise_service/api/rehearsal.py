@@ -50,5 +50,5 @@ async def _ask(desk: Desk, name: str, question: dict[str, Any]) -> None:
     rpc = RPCS[name]
     request = rpc.request()
     await desk.json.parsed(json.dumps({**question, "cluster": _CLUSTER}).encode(), request)
-    answer = await desk.call(rpc, desk.parse(rpc, request.SerializeToString()), NOBODY, math.inf)
+    answer = await desk.call(rpc, await desk.parsed(rpc, request.SerializeToString()), NOBODY, math.inf)
     await desk.json.rendered(rpc.response.FromString(answer.SerializeToString()))

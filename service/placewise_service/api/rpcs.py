@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise_core import validate
 from placewise_core.clock import Clock
-from placewise_core.cluster import ClusterSettings, QueueSettings
-from placewise_core.commands import JobEvent, PlaceCommand
+from placewise_core.cluster import ClusterSettings, Node, QueueSettings
+from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.decision import PlaceDecision
 from placewise_core.errors import InvalidRequestError, NotFoundError
 from placewise_core.frozen import frozen
@@ -33,8 +33,9 @@ from placewise_service.model.registry import BundleStatus
 _Request = TypeVar("_Request", bound=Message)
 _Converted = TypeVar("_Converted")
 
-# Large reports and listings are converted in steps of this many, so that decisions go on in between.
+# Large listings are converted in steps of this many, so that decisions go on in between.
 _STEP = 64
+_MANY = 1000  # shares and excluded units from which an answer is converted beside the loop
 _RECENT = 100
 _RECENT_DEFAULT = 20
 
@@ -141,22 +142,25 @@ def _both(
 async def _partition(
     office: Office, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PartitionResponse:
-    command = convert_in.partition_command(request, principal.name)
-    validate.check_partition(command, office.limits)
+    command = await _converted(request, partial(_partition_command, caller=principal.name), office.limits)
     decision = await office.engine.partition(command, deadline_s)
     office.note(command.cluster, "Partition", decision, command.request_id)
+    if len(decision.plan.shares) + len(decision.plan.excluded) > _MANY:
+        return await aside(convert_out.partition_response, decision)
     return convert_out.partition_response(decision)
+
+
+def _partition_command(request: decision_pb2.PartitionRequest, limits: Limits, caller: str) -> PartitionCommand:
+    command = convert_in.partition_command(request, caller)
+    validate.check_partition(command, limits)
+    return command
 
 
 async def _admit_or_wait(
     office: Office, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.AdmitOrWaitResponse:
-    command = convert_in.admit_command(request, principal.name)
-    validate.check_admit(command, office.limits)
-    placing = None
-    if request.HasField("place"):
-        placing = admit_and_place.place_command(request.place, command)
-        validate.check_placing(placing, office.limits)
+    command, placing = await _converted(request, partial(_admit_command, caller=principal.name), office.limits)
+    if placing is not None:
         office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
     answer = convert_out.AdmitAnswer(partial(office.engine.queue_settings, command.cluster, command.queue))
     decision = await office.engine.admit_or_wait(command, deadline_s, answer.draft)
@@ -170,22 +174,37 @@ async def _admit_or_wait(
     return response
 
 
+def _admit_command(
+    request: decision_pb2.AdmitOrWaitRequest, limits: Limits, caller: str
+) -> tuple[AdmitCommand, PlaceCommand | None]:
+    command = convert_in.admit_command(request, caller)
+    validate.check_admit(command, limits)
+    if not request.HasField("place"):
+        return command, None
+    placing = admit_and_place.place_command(request.place, command)
+    validate.check_placing(placing, limits)
+    return command, placing
+
+
 async def _report_nodes(
     office: Office, request: cluster_pb2.ReportNodesRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.ReportNodesResponse:
-    validate.check_nodes_request(request.cluster, len(request.nodes), office.limits)
-    nodes = []
-    for i, message in enumerate(request.nodes):
-        if i % _STEP == _STEP - 1:
-            await asyncio.sleep(0)
-        node = convert_in.node(message)
-        validate.check_node(node, f"nodes[{i}]", office.limits)
-        nodes.append(node)
-    validate.check_unique([node.id for node in nodes], "nodes")
+    nodes = await _converted(request, _nodes, office.limits)
     if not request.full:
         await _check_growth(office, request.cluster, [node.id for node in nodes])
     outcome = await office.engine.report_nodes(request.cluster, nodes, request.full)
     return cluster_pb2.ReportNodesResponse(snapshot_version=outcome.version, nodes=len(nodes))
+
+
+def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node]:
+    validate.check_nodes_request(request.cluster, len(request.nodes), limits)
+    nodes = []
+    for i, message in enumerate(request.nodes):
+        node = convert_in.node(message)
+        validate.check_node(node, f"nodes[{i}]", limits)
+        nodes.append(node)
+    validate.check_unique([node.id for node in nodes], "nodes")
+    return nodes
 
 
 async def _check_growth(office: Office, cluster: str, reported: Sequence[str]) -> None:
@@ -206,18 +225,21 @@ async def _check_growth(office: Office, cluster: str, reported: Sequence[str]) -
 async def _report_job_events(
     office: Office, request: cluster_pb2.ReportJobEventsRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.ReportJobEventsResponse:
-    validate.check_events_request(request.cluster, len(request.events), office.limits)
-    events: list[JobEvent] = []
-    for i, message in enumerate(request.events):
-        if i % _STEP == _STEP - 1:
-            await asyncio.sleep(0)
-        event = convert_in.job_event(message)
-        validate.check_event(event, f"events[{i}]", office.limits)
-        events.append(event)
+    events = await _converted(request, _events, office.limits)
     outcome = await office.engine.report_job_events(request.cluster, events)
     return cluster_pb2.ReportJobEventsResponse(
         snapshot_version=outcome.version, applied=outcome.applied, ignored=outcome.ignored
     )
+
+
+def _events(request: cluster_pb2.ReportJobEventsRequest, limits: Limits) -> list[JobEvent]:
+    validate.check_events_request(request.cluster, len(request.events), limits)
+    events = []
+    for i, message in enumerate(request.events):
+        event = convert_in.job_event(message)
+        validate.check_event(event, f"events[{i}]", limits)
+        events.append(event)
+    return events
 
 
 async def _get_cluster(

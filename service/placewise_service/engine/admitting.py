@@ -14,15 +14,19 @@ from placewise_core.commands import AdmitCommand
 from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.errors import InvalidRequestError, StaleSnapshotError
 from placewise_core.frozen import frozen
+from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import seed_of
+from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
 OnDraft = Callable[[AdmitDecision], None]
 
 _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
+# Jobs times nodes, and so many for each job, that are decided in one go: some ten milliseconds.
+_MOST_IN_ONE_GO, _BESIDE_NODES = 100_000, 1000
 _MOST_QUEUES = 10_000  # of a cluster: each has a state in the store, and gauges
 
 
@@ -65,6 +69,7 @@ class Admitting:
 
     common: Common
     policies: Mapping[str, AdmissionPolicy]
+    slicing: Slicing
     locks: dict[tuple[str, str], _Turns] = field(default_factory=dict)
 
     async def admit_or_wait(
@@ -73,7 +78,7 @@ class Admitting:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
-        draft = self._draft(asked) if command.is_dry_run else await self._settled(asked)
+        draft = await self._draft(asked) if command.is_dry_run else await self._settled(asked)
         self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(started_s))
         return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, draft.decision)
 
@@ -106,10 +111,10 @@ class Admitting:
         key = (asked.command.cluster, asked.command.queue)
         lock = self.locks.get(key)
         if lock is None:
-            draft = self._draft(asked)
+            draft = await self._draft(asked)
             if draft.is_settled:  # policies that keep no queue need no turn
                 return draft
-            lock = self.locks[key] = _Turns()
+            lock = self.locks.setdefault(key, _Turns())
         else:
             draft = None
         lock.users += 1
@@ -123,7 +128,7 @@ class Admitting:
 
     async def _commit(self, asked: _Asked, draft: AdmitDraft | None) -> AdmitDraft:
         for _ in range(_ATTEMPTS):
-            draft = draft or self._draft(asked)
+            draft = draft or await self._draft(asked)
             if draft.is_settled:
                 return draft
             queue = draft.decision.plan.queue
@@ -145,7 +150,7 @@ class Admitting:
         self.common.apply(live, [event])
         return True
 
-    def _draft(self, asked: _Asked) -> AdmitDraft:
+    async def _draft(self, asked: _Asked) -> AdmitDraft:
         command, live, policy = asked.command, asked.live, asked.policy
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
@@ -153,17 +158,28 @@ class Admitting:
         now_s = self.common.clock.now_s()
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
         context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
-        plan = with_shapes(policy.admit(command.jobs, live.view, queue, context), command.jobs, slot)
+        view = live.view
+        if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
+            view = view.fork()
+            admitted = await self.slicing.run(partial(_in_slices, asked, view, queue, context), asked.deadline_s)
+        else:
+            admitted = policy.admit(command.jobs, view, queue, context)
+        plan = with_shapes(admitted, command.jobs, slot)
         if plan.queue is not queue:
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1))
         elapsed_ms = self.common.elapsed_ms(asked.started_s)
-        meta = self.common.meta(policy.name, live, live.view.version, elapsed_ms, caller=command.caller)
+        meta = self.common.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
         decision = draft.decision
         record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
         self.common.log(record, _outcome(decision))
+
+
+def _in_slices(asked: _Asked, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices) -> AdmitPlan:
+    context.slices = slices
+    return asked.policy.admit(asked.command.jobs, view, queue, context)
 
 
 def _check_room(queue: QueueState, view: ClusterView) -> None:

@@ -12,18 +12,20 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
+from placewise_core.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
 from placewise_core.errors import NotFoundError, StateUnavailableError
 from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.place.iawp import SubtaskScheduler
+from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.background import ended
 from placewise_service.declog.record import DecisionRecord, decode
@@ -34,7 +36,7 @@ from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.placing import OnDraft, Placing
-from placewise_service.engine.reports import Reporter, ReportOutcome
+from placewise_service.engine.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.sliced_drafting import SlicedPlacer
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView, Views
@@ -46,6 +48,25 @@ log = structlog.get_logger(__name__)
 _EXPIRY_PERIOD_S = 0.5
 _CLUSTERS_PERIOD_S = 1.0
 PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
+
+
+# Nodes, and units that a question names, up to which it is answered in one go.
+_MOST_IN_ONE_GO = 2000
+
+
+def _partition(
+    policy: PartitionPolicy, command: PartitionCommand, view: ClusterView, context: PartitionContext
+) -> PartitionPlan:
+    if command.progress:
+        return policy.reschedule(command.task, command.progress, view, context)
+    return policy.partition(command.task, view, context)
+
+
+def _partition_in_slices(
+    policy: PartitionPolicy, command: PartitionCommand, view: ClusterView, context: PartitionContext, slices: Slices
+) -> PartitionPlan:
+    context.slices = slices
+    return _partition(policy, command, view, context)
 
 
 @frozen
@@ -68,9 +89,9 @@ class Engine:
         partition: Mapping[str, PartitionPolicy],
     ) -> None:
         self._common = common
-        slicing = Slicing(common.clock.monotonic_s)
+        slicing = self._slicing = Slicing(common.clock.monotonic_s)
         self._placing = Placing(common, placer, SlicedPlacer(placer, slicing), subtasks)
-        self._admitting = Admitting(common, admission)
+        self._admitting = Admitting(common, admission, slicing)
         self._partition = partition
         self._reporter = Reporter(common.store, common.clock, common.sink)
         self.bundles = SharedBundles(common.store, common.registry)
@@ -144,12 +165,15 @@ class Engine:
         started_s = common.begin(deadline_s)
         live = await common.views.get(command.cluster)
         context = PartitionContext(common.clock.now_s(), command.units, command.is_explaining)
-        if command.progress:
-            plan = policy.reschedule(command.task, command.progress, live.view, context)
+        view = live.view
+        if view.size + len(command.units) + len(command.progress) > _MOST_IN_ONE_GO:
+            view = view.fork()
+            ask = partial(_partition_in_slices, policy, command, view, context)
+            plan = await self._slicing.run(ask, deadline_s)
         else:
-            plan = policy.partition(command.task, live.view, context)
+            plan = _partition(policy, command, view, context)
         elapsed_ms = common.elapsed_ms(started_s)
-        meta = common.meta(policy.name, live, live.view.version, elapsed_ms, caller=command.caller)
+        meta = common.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
         common.afterwards(self._log_partition, command, decision, context.now_s, common.elapsed_ms(started_s))
         return await common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
@@ -193,9 +217,13 @@ class Engine:
     async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome:
         """Takes what the host says happened. Raises NotFoundError for an unknown cluster."""
         live = await self._common.views.get(cluster)
-        outcome, changes = await self._reporter.job_events(cluster, live, events)
-        self._common.apply(live, changes)
-        return outcome
+        told = ReportOutcome(0, 0, 0)
+        for portion in portions(events):
+            outcome, changes = await self._reporter.job_events(cluster, live, portion)
+            self._common.apply(live, changes)
+            told = ReportOutcome(outcome.version, told.applied + outcome.applied, told.ignored + outcome.ignored)
+            await live.shown()
+        return told
 
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
         live = await self._common.views.get(cluster)
@@ -235,7 +263,9 @@ class Engine:
 
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
         """The caller's next decision on this replica sees what it reported."""
-        self._common.apply(await self._common.views.get(cluster), events)
+        live = await self._common.views.get(cluster)
+        self._common.apply(live, events)
+        await live.shown()
 
     # -- what every replica shows -----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Turns what schedulers report into mutations of the store and outcome entries of the log. Decides nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from placewise_core.clock import Clock
@@ -10,12 +10,15 @@ from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.speed.co_runs import rows_of
+from placewise_service.aside import aside
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.observed import completed
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import JobReport, StateStore
 
+_MANY = 200  # nodes from which a report is worked on beside the loop
+_PORTION = 128  # events and what they hold: tasks, groups, subtasks
 _ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
 _HOLDING = frozenset({JobEventKind.STARTED, JobEventKind.PROGRESS})
 _LOGGED_ONLY = frozenset({JobEventKind.SUBMITTED, JobEventKind.SHARE_MOVE_REQUESTED})
@@ -30,6 +33,18 @@ class ReportOutcome:
     ignored: int
 
 
+def portions(events: Sequence[JobEvent]) -> Iterator[Sequence[JobEvent]]:
+    """The events in parts, in order, that each take the loop, the store and every view a few milliseconds."""
+    start = weight = 0
+    for i, event in enumerate(events):
+        own = 1 + len(event.placement) + (len(event.job.groups) + len(event.job.subtasks) if event.job else 0)
+        if weight and weight + own > _PORTION:
+            yield events[start:i]
+            start, weight = i, 0
+        weight += own
+    yield events[start:]
+
+
 class Reporter:
     """Takes reports from the faces to the store."""
 
@@ -41,7 +56,8 @@ class Reporter:
     async def nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> tuple[ReportOutcome, Sequence[Event]]:
         """Upserts nodes, with GPUs listed where the host only counted them and telemetry dated where it was not."""
         now_s = self._clock.now_s()
-        result = await self._store.report_nodes(cluster, [_completed(node, now_s) for node in nodes], full)
+        completed = await aside(_all_completed, nodes, now_s) if len(nodes) > _MANY else _all_completed(nodes, now_s)
+        result = await self._store.report_nodes(cluster, completed, full)
         return ReportOutcome(result.version, result.applied, result.ignored), result.events
 
     async def job_events(
@@ -94,6 +110,10 @@ class Reporter:
         co_runs, book = rows_of((job.model, job.gpu_sharing.co_runs) for job in described), live.view.co_runs
         news |= {kind: row for kind, row in co_runs.items() if row.items() - book.row(kind).items()}
         return [await self._store.profile_subtask(cluster, kind, row) for kind, row in news.items()]
+
+
+def _all_completed(nodes: Sequence[Node], now_s: float) -> list[Node]:
+    return [_completed(node, now_s) for node in nodes]
 
 
 def _completed(node: Node, now_s: float) -> Node:

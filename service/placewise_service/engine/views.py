@@ -8,17 +8,20 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import structlog
 
 from placewise_core.clock import Clock
 from placewise_core.cluster import RunningJob
 from placewise_core.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event, JobsEnded
+from placewise_core.events import Event, JobsEnded, NodesReported
 from placewise_core.job import JobId
 from placewise_core.place.landing import land
 from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
+from placewise_core.view_renewal import Renewal
+from placewise_service.aside import aside
 from placewise_service.background import ended
 from placewise_service.engine.departed import Departed
 from placewise_service.state.store import StateStore
@@ -32,6 +35,9 @@ _STALE_AFTER_S = 3.0  # the tail hears from a live store every second
 _PACE_S = 0.005
 _QUIET_PACE_S = 0.025
 _STEP = 16  # gangs given back at a time
+_LARGE = 200  # nodes, and jobs, from which a view is built, or a report made ready, beside the loop
+_TURN_S = 0.005
+_RENEWAL_S = 1.0  # what a large report may keep a decision waiting that needs what comes after it
 _RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
 
 
@@ -46,6 +52,7 @@ class LiveView:
         self._position = ""
         self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
         self._assumed: dict[JobId, RunningJob] = {}
+        self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready
         self._changed = asyncio.Event()
         self._is_awaited = asyncio.Event()
         self._heard_s = clock.monotonic_s()
@@ -76,8 +83,11 @@ class LiveView:
         loaded = await self._store.load(self.cluster)
         if loaded is None:
             return False
-        records, self._position = loaded
-        self.view = ClusterView(records, self._stale_telemetry_after_s)
+        records, position = loaded
+        is_large = len(records.nodes) + len(records.jobs) > _LARGE
+        build = partial(ClusterView, records, self._stale_telemetry_after_s)
+        self.view = await aside(build) if is_large else build()
+        self._position = position
         self._ahead.clear()
         for job in self._assumed.values():
             if job.id not in self.view.jobs:
@@ -92,7 +102,7 @@ class LiveView:
                 async for position, events in self._store.tail(self.cluster, self._position, self._applied):
                     self._position = position
                     self._heard()
-                    self.apply(events)
+                    await self._apply_in_turn(events)
                     await self._rest(_PACE_S if events else _QUIET_PACE_S)
             except (StateUnavailableError, StaleSnapshotError) as error:
                 if isinstance(error, StateUnavailableError) and not self.is_lost:
@@ -129,12 +139,52 @@ class LiveView:
                 raise StaleSnapshotError("the state began a new life")
             if event.version > self.view.version:
                 self._ahead[event.version] = event
-        while (following := self._ahead.pop(self.view.version + 1, None)) is not None:
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._renewal is None and (following := self._ahead.pop(self.view.version + 1, None)) is not None:
+            if isinstance(following.change, NodesReported) and len(following.change.nodes) > _LARGE:
+                self._renewal = asyncio.create_task(self._renew(following, following.change), name="large report")
+                break
             if isinstance(following.change, JobsEnded):
                 self.departed.note(self.view.jobs, following.change)
             self.view.apply(following)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def _renew(self, event: Event, change: NodesReported) -> None:
+        """Makes a large report ready beside the loop and shows it at once. What comes after it waits for it."""
+        view = self.view
+        renewal = Renewal(view, change)
+        try:
+            await aside(renewal.prepare)
+            if self.view is view:  # else it was loaded anew meanwhile
+                self.view = renewal.show()
+                self.view.version = event.version
+        finally:
+            self._renewal = None
+            self._advance()
+
+    async def shown(self) -> None:
+        """Returns when every event that was applied can be seen: a large report takes a moment."""
+        while (renewal := self._renewal) is not None:
+            await asyncio.shield(renewal)
+
+    async def _apply_in_turn(self, events: Sequence[Event]) -> None:
+        """As apply; others have their turn between two events that take long."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for event in events:
+            self.apply((event,))
+            if loop.time() - began_s > _TURN_S:
+                await asyncio.sleep(0)
+                began_s = loop.time()
+        if not events:
+            self.apply(())
+
+    async def end(self) -> None:
+        """Ends what was under way."""
+        await ended((self._renewal,))
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
         """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay."""
@@ -196,7 +246,7 @@ class LiveView:
         changed = self._changed
         self._is_awaited.set()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s if self._renewal is None else max(timeout_s, _RENEWAL_S)):
                 await changed.wait()
 
     async def _rest(self, seconds: float) -> None:
@@ -262,4 +312,7 @@ class Views:
             task.cancel()
 
     async def close(self) -> None:
+        views = list(self)
         await ended(self._tails.values())
+        for live in views:
+            await live.end()

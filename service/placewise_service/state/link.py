@@ -19,6 +19,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 
+from placewise_service.aside import aside
 from placewise_service.state.scripts import Argument
 
 # What the first word of an error reply means; the text itself is for errors.py.
@@ -31,6 +32,7 @@ _ERRORS: dict[str, type[redis_errors.RedisError]] = {
     "READONLY": redis_errors.ReadOnlyError,
 }
 _INCOMPLETE = object()
+_MANY = 4096  # arguments, as of a report of thousands of nodes
 
 
 class Link:
@@ -49,6 +51,7 @@ class Link:
 
         `on_sent` is called when the command is written: what it does takes none of the caller's time if the server
         takes longer."""
+        packed = hiredis.pack_command(args) if len(args) < _MANY else await aside(hiredis.pack_command, args)  # type: ignore[arg-type]  # its stub knows one argument
         if self._free > 0:
             self._free -= 1
         else:
@@ -57,7 +60,7 @@ class Link:
             wire = self._wire
             if wire is None or wire.is_lost:
                 wire = await self._connected()
-            answer = wire.send(args)
+            answer = wire.send(packed)
             if on_sent is not None:
                 on_sent()
             return await answer
@@ -120,11 +123,11 @@ class _Wire(asyncio.Protocol):
         self._transport = writer.transport
         self._transport.set_protocol(self)
 
-    def send(self, args: tuple[Argument, ...]) -> asyncio.Future[Any]:
+    def send(self, packed: bytes) -> asyncio.Future[Any]:
         """Writes a command at once; the future has its answer."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((answer, self._loop.time()))
-        self._transport.write(hiredis.pack_command(args))  # type: ignore[arg-type]  # its stub knows one argument
+        self._transport.write(packed)
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._check_time)
         return answer

@@ -23,6 +23,7 @@ from placewise_core.events import (
     SubtaskProfiled,
 )
 from placewise_core.job import NodeId
+from placewise_service.aside import aside
 from placewise_service.state import codec
 from placewise_service.state.connection import Gate, RedisOptions, gate_for
 from placewise_service.state.errors import no_such_cluster, redis_meant
@@ -80,7 +81,10 @@ class RedisStore:
         keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles)
         with redis_meant(cluster):
             reply = await script("load").run(self._scripts, keys, [])
-            return records_from(cluster, reply) if reply is not None else None
+            if reply is None:
+                return None
+            is_large = len(reply[4]) + len(reply[5]) > 2 * codec.NODES_PER_CHUNK
+            return await aside(records_from, cluster, reply) if is_large else records_from(cluster, reply)
 
     def tail(
         self, cluster: str, position: str, known: Known = no_version
@@ -91,9 +95,8 @@ class RedisStore:
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
         k = keys_of(cluster)
-        records, rows = await _packed_nodes(nodes)
         is_large = len(nodes) > codec.NODES_PER_CHUNK
-        body = await asyncio.to_thread(codec.pack_nodes, records) if is_large else codec.pack_nodes(records)
+        body, rows = await aside(_packed_nodes, nodes) if is_large else _packed_nodes(nodes)
         keys = (k.meta, k.events, k.nodes, k.capacities, k.used, k.jobs, k.holds)
         life, version, removed, was_created = await self._run(
             "report_nodes", cluster, keys, [secrets.token_hex(6), int(full), body, *rows]
@@ -287,17 +290,15 @@ def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
     return Link(gate.unbounded.connection_pool, options.timeout_s, options.connections)
 
 
-async def _packed_nodes(nodes: Sequence[Node]) -> tuple[list[bytes], list[Argument]]:
-    """Each node's record, and the script's three arguments per node. Lets others run now and then."""
+def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:
+    """The body of the event, and the script's three arguments per node."""
     records: list[bytes] = []
     rows: list[Argument] = []
-    for i, node in enumerate(nodes):
+    for node in nodes:
         record = codec.encode(node)
         records.append(record)
         rows += (node.id, record, codec.encode(capacity_of(node)))
-        if i % codec.NODES_PER_CHUNK == codec.NODES_PER_CHUNK - 1:
-            await asyncio.sleep(0)
-    return records, rows
+    return codec.pack_nodes(records), rows
 
 
 def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:

@@ -1,0 +1,87 @@
+"""Partition and AdmitOrWait in slices: the same answers as in one go, with a pause between any two steps."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.fakes.cluster import make_job
+from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.slices import Counting
+
+from placewise_core.clock import ManualClock
+from placewise_core.commands import AdmitCommand, PartitionCommand
+from placewise_core.decision import AdmitDecision, PartitionDecision
+from placewise_core.job import ElasticRange
+from placewise_core.partition.policy import DivisibleTask, ShareProgress
+from placewise_core.slices import ONE_SLICE, spaced
+from placewise_service.engine import admitting
+from placewise_service.engine import engine as engine_module
+
+TASK = DivisibleTask("t", parallel_scale=1e6, serial_scale=1.0)
+JOBS = tuple(replace(make_job(f"j{i}"), groups=(), elastic=ElasticRange(1, 4)) for i in range(40))
+POLICIES = ["capacity", "fifo", "proteus", "proteus-qos", "qos", "qos-savable", "tetris-cer", "weighted-fair"]
+
+
+class AtOnce:
+    """A Slicing that counts, in place of one that shares a loop."""
+
+    def __init__(self) -> None:
+        self.slices = Counting()
+
+    async def run(self, work: Any, deadline_s: float = 0.0) -> Any:
+        return work(self.slices)
+
+
+def test_items_are_spaced_by_pauses() -> None:
+    slices = Counting()
+    assert list(spaced(range(100), slices, 10)) == list(range(100))
+    assert slices.pauses == 10
+    items = [1, 2]
+    assert spaced(items, ONE_SLICE) is items
+
+
+async def _partitioned(command: PartitionCommand, counted: AtOnce | None) -> PartitionDecision:
+    async with running_engine(nodes=100, gpus=8, clock=ManualClock(1000.0)) as engine:
+        if counted is not None:
+            engine._slicing = counted  # type: ignore[assignment]
+        return await engine.partition(command)
+
+
+def _progress(decision: PartitionDecision) -> tuple[ShareProgress, ...]:
+    return tuple(
+        ShareProgress(s.node, s.unit, s.scale, s.predicted_s, s.capability, 0.5, 1.0, i % 2 == 0)
+        for i, s in enumerate(decision.plan.shares)
+    )
+
+
+async def test_a_large_partition_pauses_and_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = await _partitioned(PartitionCommand(CLUSTER, TASK), None)
+    units = tuple(f"{share.node}/{share.unit}" for share in whole.plan.shares)
+    assert len(units) == 800
+    commands = [
+        PartitionCommand(CLUSTER, TASK),
+        PartitionCommand(CLUSTER, TASK, units=(*units, "n0/gpu99"), is_explaining=True),
+        PartitionCommand(CLUSTER, TASK, progress=_progress(whole)),
+    ]
+    expected = [await _partitioned(command, None) for command in commands]
+    monkeypatch.setattr(engine_module, "_MOST_IN_ONE_GO", 0)
+    for command, wanted in zip(commands, expected, strict=True):
+        counted = AtOnce()
+        assert (await _partitioned(command, counted)).plan == wanted.plan
+        assert counted.slices.pauses >= 800 // 64
+
+
+async def _admitted(policy: str, counted: AtOnce | None) -> AdmitDecision:
+    async with running_engine(nodes=6, gpus=4, clock=ManualClock(1000.0)) as engine:
+        if counted is not None:
+            engine._admitting.slicing = counted  # type: ignore[assignment]
+        return await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", JOBS, policy))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_many_jobs_to_admit_pause_and_are_answered_the_same(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = await _admitted(policy, None)
+    monkeypatch.setattr(admitting, "_MOST_IN_ONE_GO", 0)
+    counted = AtOnce()
+    assert (await _admitted(policy, counted)).plan == expected.plan
+    assert counted.slices.pauses >= len(JOBS) // 4
