@@ -69,15 +69,17 @@ async def test_health_needs_neither_certificate_nor_token(kind: str, tmp_path: P
         "tls": TlsSettings(cert_file=cert, key_file=key),
         "mtls": TlsSettings(cert_file=cert, key_file=key, client_ca_file=ca),
     }.get(kind)
-    async with serving(by_tokens(tmp_path / "t") if kind == "tokens" else None, tls) as (desk, _, port):
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-            assert (await http.get("/healthz")).status_code == 200
-            assert (await http.get("/readyz", headers={"host": "10.0.0.7:8082"})).status_code == 200
-            assert await checked(port) == 0
-            desk.is_draining = True
-            assert (await http.get("/healthz")).status_code == 200
-            assert (await http.get("/readyz")).status_code == 503
-            assert await checked(port, "0.0.0.0") == 1
+    async with (
+        serving(by_tokens(tmp_path / "t") if kind == "tokens" else None, tls) as (desk, _, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        assert (await http.get("/healthz")).status_code == 200
+        assert (await http.get("/readyz", headers={"host": "10.0.0.7:8082"})).status_code == 200
+        assert await checked(port) == 0
+        desk.is_draining = True
+        assert (await http.get("/healthz")).status_code == 200
+        assert (await http.get("/readyz")).status_code == 503
+        assert await checked(port, "0.0.0.0") == 1
 
 
 async def test_it_answers_nothing_else() -> None:

@@ -235,10 +235,18 @@ def test_tls_and_tokens_together(tmp_path: Path) -> None:
         "PLACEWISE_TLS__KEY_FILE": str(key),
         "PLACEWISE_AUTH__TOKENS_FILE": str(tmp_path / "tokens.yaml"),
         "PLACEWISE_SERVER__GRPC_HOST": "0.0.0.0",
+        "PLACEWISE_SERVER__HEALTH_PORT": "0",
+        "PLACEWISE_SERVER__WORKERS": "2",
     }
     with service(tmp_path, **environment) as running:
-        running.wait_for("ready")
-        [ports] = running.events("listening")
+        running.wait_for("ready", 2)
+        ports, others = running.events("listening")
+        assert ports["health_port"] == others["health_port"], "one port for all workers"
+        check = {**os.environ, "PLACEWISE_SERVER__HEALTH_PORT": str(ports["health_port"])}
+        assert (
+            subprocess.run([sys.executable, str(ROOT / "deploy/healthcheck.py")], env=check, check=False).returncode
+            == 0
+        )
         credentials = grpc.ssl_channel_credentials(authority.pem)
         with (
             grpc.secure_channel(f"localhost:{ports['grpc_port']}", credentials) as channel,
