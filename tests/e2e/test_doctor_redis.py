@@ -73,6 +73,7 @@ def test_a_cluster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         (("--maxmemory-policy", "allkeys-lru"), "allkeys-lru"),
         ((), "appendonly is off"),
         (("--appendonly", "yes", "--appendfsync", "everysec"), "appendfsync is everysec"),
+        (("--appendonly", "yes", "--appendfsync", "always"), "maxmemory is not set"),
     ],
 )
 def test_a_redis_that_forgets_is_a_warning(

@@ -21,7 +21,8 @@ from redis.retry import Retry
 from placewise_service.state.embedded import server_binary
 
 _START_TIMEOUT_S = 10.0
-DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # as docs/deploy.md tells operators
+# As docs/deploy.md tells operators.
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory", "256mb")
 
 
 def free_port(offset: int = 0) -> int:

@@ -2,9 +2,10 @@
 
 import datetime
 import json
+import shutil
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from tests.fakes.tls import EXPIRED, LATER, Authority
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise_service import cli
 from placewise_service.cli import invoke
+from placewise_service.commands import doctor_checks
 from placewise_service.commands import serve as serve_command
+from placewise_service.files import why_unreadable
 from placewise_service.main import Preparation
 from placewise_service.settings import Settings
 from placewise_service.state.embedded import EmbeddedRedis
@@ -59,6 +62,9 @@ def test_a_misspelt_setting_is_named(capsys: pytest.CaptureFixture[str], monkeyp
         ("PLACEWISE_BUNDLE_DIR", "/no/such/bundles", "bundle"),
         ("PLACEWISE_AUTH__TOKENS_FILE", "/no/such/tokens.yaml", "tokens"),
         ("PLACEWISE_STATE_DIR", "/dev/null/state", "state directory"),
+        ("PLACEWISE_PLACE__POLICY", "consolidat", "policies"),
+        ("PLACEWISE_PLACE__FALLBACK_POLICY", "search", "policies"),
+        ("PLACEWISE_ADMIT__POLICY", "proteos", "policies"),
     ],
 )
 def test_what_would_not_work_is_found(
@@ -101,6 +107,86 @@ def test_a_certificate_about_to_expire_is_found(
     found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}["TLS"]
     assert found["verdict"] == verdict
     assert said in found["detail"]
+
+
+def finding(check: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """Verdict and words of one check."""
+    invoke(["doctor", "--json"])
+    (found,) = (f for f in json.loads(capsys.readouterr().out)["findings"] if f["check"] == check)
+    return found["verdict"], found["detail"]
+
+
+def test_a_mistyped_policy_is_named_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACEWISE_PLACE__POLICY", "consolidat")
+    verdict, said = finding("policies", capsys)
+    assert verdict == "failed"
+    assert "PLACEWISE_PLACE__POLICY" in said
+    assert "did you mean 'consolidate'?" in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "culprit", "said"),
+    [
+        (lambda cert, key, other: key.write_bytes(other.read_bytes()), "key", "is not the key of the certificate"),
+        (lambda cert, key, other: cert.write_text("nonsense"), "cert", "holds no certificate in PEM"),
+        (lambda cert, key, other: key.write_text("nonsense"), "key", "holds no private key in PEM"),
+        (lambda cert, key, other: key.unlink(), "key", "No such file"),
+    ],
+)
+def test_the_file_that_spoils_tls_is_named(
+    damage: Callable[[Path, Path, Path], object],
+    culprit: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cert, key = Authority("site").write(tmp_path, "placewise", LATER)
+    (tmp_path / "other").mkdir()
+    _, other = Authority("elsewhere").write(tmp_path / "other", "placewise", LATER)
+    damage(cert, key, other)
+    monkeypatch.setenv("PLACEWISE_TLS__CERT_FILE", str(cert))
+    monkeypatch.setenv("PLACEWISE_TLS__KEY_FILE", str(key))
+    verdict, detail = finding("TLS", capsys)
+    assert verdict == "failed"
+    assert detail.startswith(str({"cert": cert, "key": key}[culprit]))
+    assert said in detail
+    assert "_ssl.c" not in detail
+
+
+def test_a_file_that_the_service_may_not_read_says_whose_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    path.write_text("tokens: []")
+    path.chmod(0o600)
+    said = why_unreadable(path, PermissionError(13, "Permission denied"))
+    assert said.startswith(f"{path}: Permission denied; this process runs as uid ")
+    assert f"belongs to uid {path.stat().st_uid} with mode 0600" in said
+    assert why_unreadable(path, FileNotFoundError(2, "No such file")) == f"{path}: No such file"
+
+
+def test_an_endpoint_for_traces_that_does_not_answer_is_a_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        for endpoint in (f"http://{address}", address):
+            monkeypatch.setenv("PLACEWISE_OTEL__ENDPOINT", endpoint)
+            assert finding("traces", capsys) == ("ok", f"{address} can be reached")
+    verdict, said = finding("traces", capsys)
+    assert verdict == "warning"
+    assert f"PLACEWISE_OTEL__ENDPOINT: nobody answers at {address}" in said
+
+
+@pytest.mark.parametrize(("free_mib", "verdict"), [(4096, "ok"), (512, "warning"), (16, "failed")])
+def test_little_room_on_the_disk_is_found(
+    free_mib: int, verdict: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free_mib << 20)
+    monkeypatch.setattr(doctor_checks.shutil, "disk_usage", lambda path: usage)
+    said = finding("state directory", capsys)
+    assert (said[0], f"{free_mib} MiB are free" in said[1]) == (verdict, True)
 
 
 def test_a_service_that_does_not_answer_is_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import grpc
 import structlog
 
 from placewise_service.api.certificates import subjects_of_pem
+from placewise_service.files import why_unreadable
 from placewise_service.settings import TlsSettings
 
 log = structlog.get_logger(__name__)
@@ -72,12 +73,12 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
-            context.load_cert_chain(self._cert, self._key)
+            context.load_cert_chain(self._cert, self._key, password=_no_password)
             if self._ca is not None:
                 context.load_verify_locations(self._ca)
                 context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            raise CertificateError(f"{self._cert}: {error.strerror or type(error).__name__}") from None
+        except (OSError, ValueError) as error:  # what ssl raises is an OSError and names no file
+            raise CertificateError(_what_is_wrong(self._cert, self._key, self._ca, error)) from None
         context.sni_callback = self._switch
         return context
 
@@ -131,9 +132,39 @@ def end_time_s(settings: TlsSettings) -> float:
     return ssl.cert_time_to_seconds(str(found["notAfter"]))
 
 
+def _no_password() -> str:
+    """In place of the terminal, which would be asked for it."""
+    raise ValueError("a password is needed")
+
+
+def _what_is_wrong(cert: Path, key: Path, ca: Path | None, error: Exception) -> str:
+    """Which file cannot be used, and what to do; `error` is what loading all of them raised."""
+    for path in (cert, key, ca):
+        if path is None:
+            continue
+        try:
+            path.read_bytes()
+        except OSError as unreadable:
+            return why_unreadable(path, unreadable)
+    for path in (cert, ca):
+        if path is not None and not _has_certificate(path):
+            return f"{path}: holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return f"{key}: is not the key of the certificate {cert}; give the key that the certificate was made with"
+    return f"{key}: holds no private key in PEM that can be read without a password"
+
+
+def _has_certificate(path: Path) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        return False
+    return True
+
+
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         status = path.stat()
     except OSError as error:
-        raise CertificateError(f"{path}: {error.strerror}") from None
+        raise CertificateError(why_unreadable(path, error)) from None
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from placewise_core.clock import Clock
 from placewise_core.errors import StateUnavailableError
+from placewise_service.files import why_unreadable
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +162,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def _refuse(path: Path, error: OSError) -> NoReturn:
-    raise CredentialsFileError(f"{path}: {error.strerror}") from None
+    raise CredentialsFileError(why_unreadable(path, error)) from None
 
 
 def _lock(path: Path, file: int) -> None:

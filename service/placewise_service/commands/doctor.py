@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +24,16 @@ from placewise_core.bundle_folder import DEFAULT_BUNDLE, bundle_folder
 from placewise_core.clock import SystemClock
 from placewise_core.frozen import frozen
 from placewise_service.api.identity import authenticator
-from placewise_service.api.tls import end_time_s
 from placewise_service.api.watched import CredentialsFileError
 from placewise_service.commands.connection import CaOption, JsonOption, TokenOption, connect
 from placewise_service.commands.console import print_json, print_table
+from placewise_service.commands.doctor_checks import (
+    ConcernError,
+    check_disk,
+    check_policies,
+    check_tls,
+    check_traces,
+)
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.store import redis_options
 from placewise_service.engine.build import PACKAGED_BUNDLES
@@ -40,7 +46,6 @@ from placewise_service.state.embedded import embedded_url, server_binary
 app = typer.Typer(help="Check configuration and reachability.")
 
 OLDEST_REDIS = (6, 2)
-CERTIFICATE_WARNING_DAYS = 14
 
 
 class Verdict(enum.StrEnum):
@@ -94,14 +99,12 @@ def examine() -> Iterator[Finding]:
         ("REST port", lambda s: _port(s.server.rest_host, s.server.rest_port, s)),
         ("bundle", _bundle),
         ("tokens", _tokens),
-        ("TLS", _tls),
+        ("policies", check_policies),
+        ("TLS", check_tls),
+        ("traces", check_traces),
     ]
     for name, check in checks:
         yield _finding(name, check, settings)
-
-
-class ConcernError(Exception):
-    """Not well, but the service would run."""
 
 
 def _finding(name: str, check: Callable[[Settings], str], settings: Settings) -> Finding:
@@ -121,8 +124,8 @@ def _state_directory(settings: Settings) -> str:
     with tempfile.NamedTemporaryFile(dir=path):
         pass
     if path.stat().st_mode & stat.S_IWOTH:
-        raise ConcernError(f"{path} can be written by everybody")
-    return f"{path} can be written"
+        raise ConcernError(f"{path} can be written by everybody: chmod 700")
+    return f"{path} can be written; {check_disk(path)}"
 
 
 def _redis(settings: Settings) -> str:
@@ -149,22 +152,32 @@ async def _reached_redis(settings: Settings) -> str:
         version = await _version(client)
         policy: dict[str | None, str | None] = {}
         with contextlib.suppress(ResponseError):  # hosted Redis, and an ACL user, may not be shown its configuration
-            for name in ("maxmemory-policy", "appendonly", "appendfsync"):
+            for name in ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync"):
                 policy |= await client.config_get(name)
     finally:
         with contextlib.suppress(Exception):
             await gate.close()
-    if policy.get("maxmemory-policy") not in (None, "noeviction"):
-        raise ConcernError(f"reached, {version}; maxmemory-policy is {policy['maxmemory-policy']}: it may forget state")
-    if policy.get("appendonly") == "no":
-        raise ConcernError(
-            f"reached, {version}; appendonly is off: a restart of Redis forgets what came since its last save"
-        )
-    if settings.redis_url is not None and policy.get("appendfsync") not in (None, "always"):
-        raise ConcernError(
-            f"reached, {version}; appendfsync is {policy['appendfsync']}: killed while it flushes, it forgets answers"
-        )
+    concerns = _redis_concerns(policy, is_embedded=settings.redis_url is None)
+    if concerns:
+        raise ConcernError(f"reached, {version}; {'; '.join(concerns)}")
     return f"reached, {version}"
+
+
+def _redis_concerns(policy: Mapping[str | None, str | None], is_embedded: bool) -> list[str]:
+    """What the configuration of a Redis lets it forget; an answer that it does not give is no concern."""
+    concerns = []
+    if (eviction := policy.get("maxmemory-policy")) not in (None, "noeviction"):
+        concerns.append(f"maxmemory-policy is {eviction}: it may forget state; set noeviction")
+    if policy.get("appendonly") == "no":
+        concerns.append("appendonly is off: a restart of Redis forgets what came since its last save")
+    elif not is_embedded and (flush := policy.get("appendfsync")) not in (None, "always"):
+        concerns.append(f"appendfsync is {flush}: killed while it flushes, it forgets answers")
+    if not is_embedded and policy.get("maxmemory") == "0":
+        concerns.append(
+            "maxmemory is not set: Redis grows until the system kills it; set it below the memory of its machine, and "
+            "writes are refused with a clear error instead"
+        )
+    return concerns
 
 
 async def _version(client: Client) -> str:
@@ -219,7 +232,10 @@ def _bundle(settings: Settings) -> str:
         keys = [read_public(path) for path in settings.bundles.public_keys]
         bundle = load(bundle_folder(root, DEFAULT_BUNDLE), keys)
     except ValueError as error:
-        raise CommandError(f"{root}: {error}") from None
+        hint = (
+            "" if settings.bundle_dir is None else f"; the bundles of this release are in {PACKAGED_BUNDLES}: copy one"
+        )
+        raise CommandError(f"{root}: {error}{hint}") from None
     signed = f", signed by {bundle.signed_by}" if bundle.signed_by else ""
     return f"{bundle.name} in {root}, digest {bundle.digest[:12]}{signed}"
 
@@ -237,22 +253,6 @@ def _tokens(settings: Settings) -> str:
     if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise ConcernError(f"{path} can be read or changed by others: chmod 600")
     return f"{path} can be used"
-
-
-def _tls(settings: Settings) -> str:
-    tls = settings.tls
-    if not tls.is_on:
-        return "off"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(str(tls.cert_file), str(tls.key_file))
-    if tls.client_ca_file is not None:
-        context.load_verify_locations(str(tls.client_ca_file))
-    if tls.key_file is not None and tls.key_file.stat().st_mode & stat.S_IRWXO:
-        raise ConcernError(f"{tls.key_file} can be read by everybody: chmod 600")
-    left_days = (end_time_s(tls) - SystemClock().now_s()) / 86400.0
-    if left_days < CERTIFICATE_WARNING_DAYS:
-        raise ConcernError(f"{tls.cert_file} expires in {left_days:.0f} days")
-    return f"certificate and key belong together, for {left_days:.0f} more days"
 
 
 def _running_service(target: str, token: str, tls_ca: Path | None) -> Finding:

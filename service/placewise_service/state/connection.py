@@ -87,7 +87,10 @@ def gate_for(options: RedisOptions) -> Gate:
     parts = urlsplit(options.url)
     base, _, kind = parts.scheme.partition("+")
     if base not in ("redis", "rediss", "unix") or kind not in ("", "sentinel", "cluster"):
-        raise ValueError("the Redis URL has an unknown scheme; see the state documentation for those there are")
+        raise ValueError(
+            "the Redis URL has an unknown scheme; there are redis://, rediss:// (TLS), unix://, redis+sentinel:// and "
+            "redis+cluster:// (with TLS rediss+sentinel://, rediss+cluster://)"
+        )
     hosts = _hosts(parts, _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT) if base != "unix" else []
     kwargs = _connection_kwargs(parts, base, options)
     if kind == "sentinel" or options.sentinel_service:
