@@ -1,6 +1,7 @@
 """The command line against a small service: what is printed, what is sent, and the exit codes."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,27 @@ async def test_apply_sends_every_node_of_the_inventory(
     sent = service.oracle.nodes
     assert sorted(sent) == ["cpu", "g08", "g09", "g10", "g11", "n1"]
     assert [(gpu.index, gpu.model) for gpu in sent["g09"].gpus] == [(0, "T4"), (1, "T4")]
+
+
+async def test_an_inventory_may_come_from_standard_input(
+    service: OracleServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("cluster: lab\nnodes: [{id: piped, capacity: {gpus: 1}}]\n"))
+    assert await call("cluster", "apply", "-", "--target", service.target) == 0
+    assert "piped" in service.oracle.nodes
+    monkeypatch.setattr(sys, "stdin", io.StringIO("nodes: 3\n"))
+    assert await call("cluster", "apply", "-", "-c", "lab", "--target", service.target) == 6
+    assert "standard input:1:1" in capsys.readouterr().err
+
+
+async def test_an_inventory_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert await call("cluster", "apply", tmp_path / "missing.yaml", "-c", "lab", "--target", "127.0.0.1:1") == 6
+    assert "missing.yaml" in capsys.readouterr().err
+
+
+async def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await call("--version") == 0
+    assert capsys.readouterr().out == f"placewise {version('placewise')}\n"
 
 
 @pytest.mark.parametrize(

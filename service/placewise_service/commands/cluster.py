@@ -40,7 +40,7 @@ ClusterArgument = Annotated[str, typer.Argument(help="Cluster name.")]
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Argument(help="YAML inventory.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="YAML inventory; - is standard input.")],
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name; empty: the one in the file.")] = "",
     is_full: Annotated[bool, typer.Option("--full", help="Remove the nodes that the file does not name.")] = False,
     wait_s: Annotated[float, typer.Option("--wait", min=0, help="Wait so long for the service to answer.")] = 0.0,

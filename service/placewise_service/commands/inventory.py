@@ -11,6 +11,7 @@ Every mistake is reported with file, line and column.
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,12 @@ class Inventory:
 
 
 def read_inventory(path: Path) -> Inventory:
-    """The inventory in a file. Raises BadInputError."""
+    """The inventory in a file; "-" is standard input. Raises BadInputError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(str(path), str(error)) from None
-    return parse_inventory(text, str(path))
+    return parse_inventory(text, "standard input" if str(path) == "-" else str(path))
 
 
 def parse_inventory(text: str, source: str) -> Inventory:
