@@ -9,7 +9,7 @@ from tests.fakes.engine import CLUSTER, logged, running_engine
 
 from placewise_core.clock import SystemClock
 from placewise_service.api import examples
-from placewise_service.api.auth import Credentials, Method, Principal, Scope
+from placewise_service.api.auth import Credentials, Method, Open, Principal, Scope
 from placewise_service.api.desk import Desk
 from placewise_service.api.rpcs import RPCS
 from placewise_service.declog.record import decode, encode
@@ -20,16 +20,11 @@ from placewise_service.telemetry import Telemetry
 CALLER = "jwt:ann\n"
 
 
-class Ann:
+class Ann(Open):
     """Everybody is Ann."""
-
-    reads_certificates = False
 
     def authenticate(self, credentials: Credentials) -> Principal:
         return Principal(CALLER, frozenset(Scope), None, Method.JWT)
-
-    def problem(self) -> str:
-        return ""
 
 
 PLACE = {**examples.PLACE, "policy": ""}
