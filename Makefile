@@ -97,15 +97,15 @@ bench-compare: install ## The benchmarks of the release before and of this tree 
 
 fuzz: install ## 20 000 random requests to both faces in one process, 200 000 to a started service
 	PLACEWISE_TEST_FUZZ_CASES=20000 $(BIN)/pytest -q tests/e2e/test_fuzz_faces.py
-	$(BIN)/python -m tests.attack --only fuzz
+	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/python -m tests.attack --only fuzz
 
 attack: install ## Attack a running service and adapter, the release before and this tree, and write docs/reliability.md
 	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)
-	$(BIN)/python -m tests.attack --before build/before --write docs/reliability.md --json build/attack.json; \
+	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/python -m tests.attack --before build/before --write docs/reliability.md --json build/attack.json; \
 	  code=$$?; git worktree remove --force build/before; exit $$code
 
 attack-quick: install ## The short attacks against this tree alone, in at most five minutes
-	$(BIN)/python -m tests.attack --quick --limit-s 280
+	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/python -m tests.attack --quick --limit-s 280
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) .venv-stubs var build dist

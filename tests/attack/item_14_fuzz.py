@@ -28,6 +28,8 @@ _ROUTES = {route.rpc.name: route for route in ROUTES}
 # Deleting the cluster, or sending every request to another bundle, would leave the rest of the cases little to meet.
 _RARE = {"DeleteCluster": 0.02, "ActivateBundle": 0.1, "RollbackBundle": 0.1, "SetShadow": 0.1}
 _OUR_FAULT = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
+# The client's own words for a stream whose deadline passed before it was begun.
+_EXPIRED_AT_START = "Internal error from Core"
 _LEAKS = ("Traceback", "/service/", "site-packages", "0x7f")
 
 
@@ -81,13 +83,16 @@ class _Fuzzer:
                 await channel.unary_unary(rpc.path)(raw, timeout=timeout_s)
             self._run.answered_well += 1
         except grpc.aio.AioRpcError as error:
-            text = f"{rpc.name} by gRPC: {error.code()} {error.details()} for {raw[:200]!r}"
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            text = f"{rpc.name} by gRPC in {timeout_ms} ms: {error.code()} {error.details()} for {raw[:200]!r}"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED or error.details() == _EXPIRED_AT_START:
                 self._run.asked_timeouts += timeout_ms is not None
                 if timeout_ms is None:
                     self._run.fault(text)
             elif error.code() in _OUR_FAULT or any(leak in (error.details() or "") for leak in _LEAKS):
                 self._run.fault(text)
+
+        except asyncio.CancelledError:  # as the client calls a call that the server gave up
+            self._run.fault(f"{rpc.name} by gRPC in {timeout_ms} ms: cancelled for {raw[:200]!r}")
 
     async def _http(self, carrier: str, rpc: Rpc, http: aiohttp.ClientSession, timeout_ms: float | None) -> None:
         message = random_message(self._rng, rpc.request, _CROWDED)
