@@ -421,6 +421,14 @@ async def test_pods_of_our_own_scheduler_name_are_bound_by_nobody_else(guarded: 
     assert guarded.kube.bound == []
 
 
+async def test_a_call_about_a_pod_of_our_own_scheduler_name_does_not_let_its_gang_go(guarded: Bench) -> None:
+    (document,) = [guarded.kube.add_pod(item) for item in gang("g", 1, scheduler=RULES.own_scheduler)]
+    await guarded.kube.seen()
+    opening = Extender(guarded.host, fail_open_s=0.0, is_caller_known=True)
+    assert (await opening.filter({"Pod": document, "NodeNames": NODES}))["NodeNames"] == []
+    assert [job.key for job in await guarded.waiting()] == ["default/g/00000001"]
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -64,6 +64,8 @@ class Extender:
         if gang is None:
             self.host.refused.inc("unknown_pod")
             return _failed(offered, f"Placewise: {UNKNOWN}")
+        if gang.is_own:  # its scheduler is the adapter itself, which asks nobody: this call is no scheduler's
+            return _failed(offered, "Placewise binds pods of this schedulerName itself")
         pod = gang.pods[uid]
         if gang.has_started and gang.plan is None:
             return self._let_through(pod, offered)
