@@ -66,12 +66,13 @@ __all__ = [
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
-# Written in place by claims, or by reports that leave the layout as it is: a fork has its own.
-_WRITTEN_ARRAYS = (
-    *("free", "plain_free", "task_count", "node_stamp", "_tightness", "_load", "_free_gpus"),
+# Written in place by claims (…, M) and (M, …), or by reports that leave the layout as it is: a fork has its own.
+_CLAIMED_COLUMNS = ("free", "plain_free")
+_CLAIMED_ROWS = (
+    *("task_count", "_tightness", "_load", "_free_gpus"),
     *("gpu_tenant_count", "gpu_is_exclusive", "gpu_fraction_free", "gpu_memory_free", "gpu_company"),
-    *("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s"),
 )
+_REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s")
 
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
 _KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
@@ -405,7 +406,7 @@ class ClusterView(RoomArrays):
         Costs a copy of the arrays; what is kept per node in lists is shared until one of the two writes it.
         """
         other = copy.copy(self)
-        for name in _WRITTEN_ARRAYS:
+        for name in (*_CLAIMED_COLUMNS, *_CLAIMED_ROWS, *_REPORTED, "node_stamp"):
             setattr(other, name, getattr(self, name).copy())
         other.nodes = list(self.nodes)
         other.jobs = dict(self.jobs)
@@ -417,6 +418,31 @@ class ClusterView(RoomArrays):
         self._is_borrowed = bytearray(b"\x01") * self.size
         other._is_borrowed = bytearray(self._is_borrowed)
         return other
+
+    def is_as_forked(self, fork: "ClusterView", m: int) -> bool:
+        """True while nothing was taken or given back on node m since `fork` was made of this view."""
+        if self.lineage is not fork.lineage or self.layout_stamp != fork.layout_stamp:
+            return False
+        return self._companies is fork._companies and bool(self.node_stamp[m] <= fork.forked_stamp)
+
+    def adopt(self, fork: "ClusterView", nodes: Sequence[int]) -> None:
+        """Takes over what is used on these nodes, each of which must be as it was forked; costs less than claiming."""
+        rows = np.array(nodes, dtype=np.int64)
+        shared = int((fork.gpu_tenant_count[rows] > 1).sum()) - int((self.gpu_tenant_count[rows] > 1).sum())
+        self.shared_gpus += shared
+        for name in _CLAIMED_COLUMNS:
+            getattr(self, name)[:, rows] = getattr(fork, name)[:, rows]
+        for name in _CLAIMED_ROWS:
+            getattr(self, name)[rows] = getattr(fork, name)[rows]
+        for m in nodes:
+            self._tenants[m], self._jobs_on[m], self._idle_gpus[m] = (
+                fork._tenants[m],
+                fork._jobs_on[m],
+                fork._idle_gpus[m],
+            )
+            self._is_borrowed[m] = fork._is_borrowed[m] = 1
+        self.usage_stamp += 1
+        self.node_stamp[rows] = self.usage_stamp
 
     def _own(self, m: int) -> None:
         """Copies what is kept of node m, before the first writing since the view was forked."""

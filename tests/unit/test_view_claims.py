@@ -188,3 +188,52 @@ def test_combinations_of_tenants_are_numbered_and_forgotten_when_there_are_too_m
         ]
     view.remove_job(running("r0", "a", [0]).id)
     assert view.companies()[view.gpu_company[0, 0]] == ()
+
+
+def test_a_fork_and_its_view_do_not_see_what_the_other_takes() -> None:
+    share = GpuSharing(True, 10.0)
+    view = view_of([node("a", max_jobs_per_gpu=2), node("b")], [running("r", "a", [0], gpu_sharing=share)])
+    before = arrays(view)
+    fork = view.fork()
+    fork.add_job(running("s", "a", [0, 1], gpu_sharing=share))
+    fork.remove_job(running("r", "a", []).id)
+    for name, value in arrays(view).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    assert (list(view.jobs), view.tasks_on(0), view.first_free_gpus(0, 9)) == (["r"], 1, (1, 2, 3))
+    assert [tenant.job_id for tenant in view.tenants(0, 0)] == ["r"]
+    inside = arrays(fork)
+    view.add_job(running("t", "a", [1]))
+    view.apply_change(NodesReported((node("b", state=NodeState.DOWN),)))
+    view.remove_job(running("r", "a", []).id)
+    for name, value in arrays(fork).items():
+        np.testing.assert_array_equal(value, inside[name], err_msg=name)
+    assert (list(fork.jobs), list(fork.jobs_on(0)), fork.first_free_gpus(0, 9)) == (["s"], ["s"], (2, 3))
+    assert fork.nodes[1].state is NodeState.READY
+
+
+def test_what_is_adopted_from_a_fork_is_what_claims_would_have_made() -> None:
+    share = GpuSharing(True, 10.0)
+    nodes = [node(name, max_jobs_per_gpu=2) for name in "abc"]
+    views = [view_of(nodes, [running("r", "a", [0], gpu_sharing=share)]) for _ in range(2)]
+    new = [running("s", "a", [0, 1], gpu_sharing=share), running("t", "b", [1, 3])]
+    fork = views[0].fork()
+    for job in new:
+        fork.add_job(job)
+        views[1].add_job(job)
+        views[0].hold(job)
+    assert views[0].is_as_forked(fork, 0)
+    views[0].adopt(fork, [0, 1])
+    assert not views[0].is_as_forked(fork, 0)
+    assert views[0].is_as_forked(fork, 2)
+    for name, value in arrays(views[1]).items():
+        np.testing.assert_array_equal(getattr(views[0], name), value, err_msg=name)
+    assert views[0].shared_gpus == views[1].shared_gpus == 1
+    for m in range(3):
+        assert list(views[0].jobs_on(m)) == list(views[1].jobs_on(m))
+        assert views[0].first_free_gpus(m, 9) == views[1].first_free_gpus(m, 9)
+    for view in views:
+        view.remove_job(new[0].id)
+    assert fork.tasks_on(0) == 2
+    assert [tenant.job_id for tenant in fork.tenants(0, 0)] == ["r", "s"]
+    for name, value in arrays(views[1]).items():
+        np.testing.assert_array_equal(getattr(views[0], name), value, err_msg=name)

@@ -15,24 +15,23 @@ def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: Pla
     is only asked whether it may still be used.
     """
     usable = view.usable(context.now_s)
-    is_layout = seen.lineage is view.lineage and seen.layout_stamp == view.layout_stamp
     groups = {name: group for group, name in task_names(running.job)}
-    changed, unchanged = list[Assignment](), list[Assignment]()
+    changed, unchanged = list[Assignment](), set[int]()
     for task in running.assignments:
         m = view.index.get(task.node)
         if m is None or not usable[m]:
             return False
-        is_still = (
-            is_layout and view.node_stamp[m] <= seen.forked_stamp and view.nodes[m].labels == seen.nodes[m].labels
-        )
-        (unchanged if is_still else changed).append(task)
+        if m in unchanged or (view.is_as_forked(seen, m) and view.nodes[m].labels == seen.nodes[m].labels):
+            unchanged.add(m)
+        else:
+            changed.append(task)
     for i, task in enumerate(changed):
         if not _takes(view, running.job, groups[task.task], task, context):
             for taken in reversed(changed[:i]):
                 view.unclaim(running.job, taken)
             return False
         view.claim(running.job, task)
-    view.claim_all(running.job, unchanged)
+    view.adopt(seen, sorted(unchanged))
     return True
 
 

@@ -6,6 +6,7 @@ task still fits there; else it is decided again, now with nobody else deciding o
 one fork from its first job to its last: its answer is about the moment at which it began.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from placewise_core.cluster import RunningJob
@@ -80,6 +81,7 @@ class SlicedPlacer:
                 raise
             finally:
                 live.open()
+        await asyncio.sleep(0)  # what the store is told takes a moment, too
         return draft
 
 
