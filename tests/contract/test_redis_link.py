@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from tests.fakes.redis_server import RedisServer
 
+from placewise_service.state.connection import RedisOptions, gate_for
 from placewise_service.state.link import Link
 
 
@@ -117,3 +119,51 @@ async def test_a_closed_link_connects_anew(link: Link) -> None:
     await link.close()
     await link.close()
     assert await link.execute_command("ECHO", "open") == b"open"
+
+
+class Counted:
+    """A pool whose connections are counted as they are made."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self.made = 0
+
+    def make_connection(self) -> Any:
+        self.made += 1
+        return self._pool.make_connection()
+
+
+async def test_one_attempt_is_shared_by_all_who_wait_and_so_is_its_failure(server: RedisServer) -> None:
+    pool = Counted(Redis.from_url(server.url, protocol=2, socket_timeout=5.0).connection_pool)
+    link = Link(pool, timeout_s=0.2, width=4)  # type: ignore[arg-type]
+    try:
+        await link.execute_command("PING")
+        server.pause()
+        try:
+            for _ in range(3):  # all through the outage, more callers than places
+                before = pool.made
+                waiting = [asyncio.create_task(link.execute_command("ECHO", "lost")) for _ in range(12)]
+                failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2.0)
+                assert all(isinstance(error, redis_errors.TimeoutError | TimeoutError) for error in failed)
+                assert pool.made - before <= 2, "not one attempt for each of twelve"
+        finally:
+            server.resume()
+        assert await link.execute_command("ECHO", "back") == b"back"
+    finally:
+        await link.close()
+
+
+async def test_a_gate_bounds_all_that_a_command_waits_for(server: RedisServer) -> None:
+    gate = gate_for(RedisOptions(server.url, timeout_s=0.2, connections=1))
+    try:
+        await gate.execute_command("PING")
+        server.pause()
+        try:
+            waiting = [asyncio.create_task(gate.execute_command("ECHO", "lost")) for _ in range(12)]
+            failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 1.0)
+            assert all(isinstance(error, redis_errors.TimeoutError | TimeoutError) for error in failed)
+        finally:
+            server.resume()
+        assert await gate.execute_command("ECHO", "back") == b"back"
+    finally:
+        await gate.close()

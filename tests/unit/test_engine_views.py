@@ -7,7 +7,7 @@ from tests.fakes.cluster import make_job, make_node
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, RunningJob, RunState
-from placewise_core.errors import NotFoundError, StaleSnapshotError
+from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
 from placewise_core.events import Event, JobsChanged
 from placewise_core.job import NodeId, Resources, Role
 from placewise_service.engine import views
@@ -144,3 +144,30 @@ async def test_the_tail_is_in_the_way_of_no_answer(monkeypatch: pytest.MonkeyPat
         assert live.view.free_gpus()[0] == 2
     finally:
         await opened.close()
+
+
+async def test_who_waits_for_a_view_shares_one_attempt_to_load_it_and_its_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore(ManualClock(1000.0))
+    await store.report_nodes("c", [make_node("n0")], full=True)
+    loads = []
+    load, is_away = store.load, True
+
+    async def counted(cluster: str) -> object:
+        loads.append(cluster)
+        await asyncio.sleep(0)
+        if is_away:
+            raise StateUnavailableError("away")
+        return await load(cluster)
+
+    monkeypatch.setattr(store, "load", counted)
+    loaded = Views(store, ManualClock(1000.0), 90.0)
+    failed = await asyncio.gather(*(loaded.get("c") for _ in range(12)), return_exceptions=True)
+    assert {type(error) for error in failed} == {StateUnavailableError}
+    assert loads == ["c"]
+    is_away = False
+    one, other = await asyncio.gather(loaded.get("c"), loaded.get("c"))
+    assert one is other
+    assert loads == ["c", "c"]
+    await loaded.close()

@@ -270,7 +270,7 @@ class Views:
         self._stale_telemetry_after_s = stale_telemetry_after_s
         self._live: dict[str, LiveView] = {}
         self._tails: dict[str, asyncio.Task[None]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Task[LiveView]] = {}
 
     def __iter__(self) -> Iterator[LiveView]:
         return iter(list(self._live.values()))
@@ -285,16 +285,25 @@ class Views:
         return live if live is not None else await self._open(cluster)
 
     async def _open(self, cluster: str) -> LiveView:
-        async with self._locks.setdefault(cluster, asyncio.Lock()):
-            if cluster in self._live:
-                return self._live[cluster]
-            live = LiveView(cluster, self._store, self._clock, self._stale_telemetry_after_s)
-            if not await live.load():
-                self._locks.pop(cluster, None)  # another caller that waited here may have been first
-                raise NotFoundError(f"no cluster {cluster!r}: report its nodes first", {"cluster": cluster})
-            self._live[cluster] = live
-            self._tails[cluster] = asyncio.create_task(self._follow(live), name=f"tail {cluster}")
-            return live
+        """Loads the view; who asks meanwhile shares the attempt, and its failure."""
+        opening = self._opening.get(cluster)
+        if opening is None:
+            opening = self._opening[cluster] = asyncio.create_task(self._load(cluster), name=f"load {cluster}")
+            opening.add_done_callback(partial(self._opened, cluster))
+        return await asyncio.shield(opening)
+
+    def _opened(self, cluster: str, opening: asyncio.Task[LiveView]) -> None:
+        del self._opening[cluster]
+        if not opening.cancelled():
+            opening.exception()  # looked at, should everybody who waited for it have left
+
+    async def _load(self, cluster: str) -> LiveView:
+        live = LiveView(cluster, self._store, self._clock, self._stale_telemetry_after_s)
+        if not await live.load():
+            raise NotFoundError(f"no cluster {cluster!r}: report its nodes first", {"cluster": cluster})
+        self._live[cluster] = live
+        self._tails[cluster] = asyncio.create_task(self._follow(live), name=f"tail {cluster}")
+        return live
 
     async def _follow(self, live: LiveView) -> None:
         try:
@@ -303,7 +312,6 @@ class Views:
             if self._live.get(live.cluster) is live:  # else it was dropped, and perhaps begun anew meanwhile
                 self._live.pop(live.cluster)
                 self._tails.pop(live.cluster)
-                self._locks.pop(live.cluster, None)
 
     def drop(self, cluster: str) -> None:
         """Forgets a deleted cluster's view."""
@@ -313,6 +321,6 @@ class Views:
 
     async def close(self) -> None:
         views = list(self)
-        await ended(self._tails.values())
+        await ended((*self._opening.values(), *self._tails.values()))
         for live in views:
             await live.end()

@@ -28,6 +28,8 @@ from placewise_core.frozen import frozen
 
 Client = Redis | RedisCluster
 
+# What a command may take in all, in time limits of one step: connecting and answering may each take one.
+WHOLE = 1.25
 _REDIS_PORT = 6379
 _SENTINEL_PORT = 26379
 _UNBOUNDED = 2**16  # Gate bounds them: it waits where redis-py would raise
@@ -49,9 +51,10 @@ class RedisOptions:
 
 class Gate:
     """A client that lets at most so many commands run at once: the others wait their turn. `unbounded` waits for
-    nobody: a tail keeps a connection for as long as it lives."""
+    nobody: a tail keeps a connection for as long as it lives. No command takes longer than WHOLE time limits, whatever
+    it waits for: its turn, addresses, Sentinels, the nodes of a cluster."""
 
-    def __init__(self, client: Client, width: int, sentinels: Sequence[Redis] = ()) -> None:
+    def __init__(self, client: Client, width: int, timeout_s: float, sentinels: Sequence[Redis] = ()) -> None:
         if isinstance(client, Redis):
             pool = client.connection_pool
             pool.connection_class = _packing_in_c(pool.connection_class)
@@ -59,10 +62,11 @@ class Gate:
         self._execute = client.execute_command
         self._slots = asyncio.Semaphore(width)
         self._sentinels = sentinels
+        self._limit_s = WHOLE * timeout_s
 
     async def execute_command(self, *args: Any, on_sent: Callable[[], None] | None = None) -> Any:
         """As Link's; never calls `on_sent`, as redis-py does not say when a command is written."""
-        async with self._slots:
+        async with asyncio.timeout(self._limit_s), self._slots:
             return await self._execute(*args)
 
     async def close(self) -> None:
@@ -97,8 +101,8 @@ def gate_for(options: RedisOptions) -> Gate:
         service = options.sentinel_service or parts.path.strip("/")
         return _sentinel_gate(hosts, service, kwargs, options)
     if kind == "cluster" or options.is_cluster:
-        return Gate(_cluster_client(hosts, kwargs), options.connections)
-    return Gate(Redis(**_addressed(kwargs, hosts)), options.connections)
+        return Gate(_cluster_client(hosts, kwargs), options.connections, options.timeout_s)
+    return Gate(Redis(**_addressed(kwargs, hosts)), options.connections, options.timeout_s)
 
 
 def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
@@ -154,7 +158,7 @@ def _sentinel_gate(hosts: list[tuple[str, int]], service: str, kwargs: dict[str,
     to_sentinel["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(hosts, sentinel_kwargs=to_sentinel, **kwargs)  # type: ignore[no-untyped-call]
     master: Redis = sentinel.master_for(service)
-    return Gate(master, options.connections, sentinel.sentinels)
+    return Gate(master, options.connections, options.timeout_s, sentinel.sentinels)
 
 
 def _cluster_client(hosts: list[tuple[str, int]], kwargs: dict[str, Any]) -> RedisCluster:

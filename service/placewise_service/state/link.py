@@ -20,6 +20,8 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 
 from placewise_service.aside import aside
+from placewise_service.background import ended
+from placewise_service.state.connection import WHOLE
 from placewise_service.state.scripts import Argument
 
 # What the first word of an error reply means; the text itself is for errors.py.
@@ -36,14 +38,15 @@ _MANY = 4096  # arguments, as of a report of thousands of nodes
 
 
 class Link:
-    """Commands to the server of a pool. At most `width` are under way: the others wait, outside their time limit."""
+    """Commands to the server of a pool. At most `width` are under way: the others wait their turn. No command takes
+    longer than WHOLE time limits, whatever it waits for."""
 
     def __init__(self, pool: ConnectionPool, timeout_s: float, width: int) -> None:
         self._pool = pool
         self._timeout_s = timeout_s
         self._free = width
         self._queue: deque[asyncio.Future[None]] = deque()  # who waits to be handed a place
-        self._opening = asyncio.Lock()
+        self._attempt: asyncio.Task[_Wire] | None = None  # to connect: one for all who wait
         self._wire: _Wire | None = None
 
     async def execute_command(self, *args: Argument, on_sent: Callable[[], None] | None = None) -> Any:
@@ -52,20 +55,29 @@ class Link:
         `on_sent` is called when the command is written: what it does takes none of the caller's time if the server
         takes longer."""
         packed = hiredis.pack_command(args) if len(args) < _MANY else await aside(hiredis.pack_command, args)  # type: ignore[arg-type]  # its stub knows one argument
-        if self._free > 0:
+        wire = self._wire
+        if self._free > 0 and wire is not None and not wire.is_lost:
             self._free -= 1
-        else:
-            await self._turn()
+            try:
+                return await _answered(wire, packed, on_sent)
+            finally:
+                self._leave()
+        return await self._waited(packed, on_sent)
+
+    async def _waited(self, packed: bytes, on_sent: Callable[[], None] | None) -> Any:
+        """As execute_command, for who has to wait for a place or a connection: all of it within one limit."""
         try:
-            wire = self._wire
-            if wire is None or wire.is_lost:
-                wire = await self._connected()
-            answer = wire.send(packed)
-            if on_sent is not None:
-                on_sent()
-            return await answer
-        finally:
-            self._leave()
+            async with asyncio.timeout(WHOLE * self._timeout_s):
+                if self._free > 0:
+                    self._free -= 1
+                else:
+                    await self._turn()
+                try:
+                    return await _answered(await self._connected(), packed, on_sent)
+                finally:
+                    self._leave()
+        except TimeoutError:
+            raise redis_errors.TimeoutError("no answer") from None
 
     async def _turn(self) -> None:
         """Waits for the place of a command that is done; first come, first served."""
@@ -88,23 +100,46 @@ class Link:
 
     async def close(self) -> None:
         """Ends the connection. Idempotent; a later command connects anew."""
+        await ended((self._attempt,))
+        await self._close_wire()
+
+    async def _close_wire(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None:
             await wire.close()
 
     async def _connected(self) -> "_Wire":
-        async with self._opening:
-            if self._wire is not None and not self._wire.is_lost:
-                return self._wire
-            await self.close()
-            connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
-            try:
-                await connection.connect()  # type: ignore[no-untyped-call]
-            except asyncio.CancelledError:  # anything else redis-py cleans up after
-                await connection.disconnect(nowait=True)
-                raise
-            self._wire = _Wire(connection, self._timeout_s)
+        """The connection. Whoever needs one while an attempt is under way shares it, and its failure."""
+        if self._wire is not None and not self._wire.is_lost:
             return self._wire
+        if self._attempt is None:
+            self._attempt = asyncio.create_task(self._connect(), name="connect to redis")
+            self._attempt.add_done_callback(self._attempted)
+        return await asyncio.shield(self._attempt)
+
+    def _attempted(self, attempt: "asyncio.Task[_Wire]") -> None:
+        self._attempt = None
+        if not attempt.cancelled():
+            attempt.exception()  # looked at, should everybody who waited for it have left
+
+    async def _connect(self) -> "_Wire":
+        await self._close_wire()
+        connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(self._timeout_s):  # all of it: addresses, Sentinels, TLS, credentials
+                await connection.connect()  # type: ignore[no-untyped-call]
+        except (asyncio.CancelledError, TimeoutError):  # anything else redis-py cleans up after
+            await connection.disconnect(nowait=True)
+            raise
+        self._wire = _Wire(connection, self._timeout_s)
+        return self._wire
+
+
+async def _answered(wire: "_Wire", packed: bytes, on_sent: Callable[[], None] | None) -> Any:
+    answer = wire.send(packed)
+    if on_sent is not None:
+        on_sent()
+    return await answer
 
 
 class _Wire(asyncio.Protocol):
