@@ -30,6 +30,7 @@ _PIPE_BYTES = 4096  # PIPE_BUF: what a pipe takes at once, so that workers' line
 _RETRY_S = 0.5
 _STUCK_S = 5.0  # a write that takes so long is one that fails: a pipe that nobody empties
 _LONGEST_TEXT = 256
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` makes one each time
 
 
 class AuditError(ValueError):
@@ -72,7 +73,7 @@ class AuditRecord:
         }
         if self.count > 1:
             row["count"] = self.count
-        return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        return _encode(row).encode() + b"\n"
 
 
 class AuditCounters(Protocol):

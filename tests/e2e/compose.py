@@ -1,4 +1,5 @@
-"""The compose file, really built and run: both replicas asked, one killed, Redis killed, asked again.
+"""The compose files, really built and run: both replicas asked, one killed, Redis killed, asked again; then with
+tokens, which are made, rotated and revoked as docs/deploy.md says.
 
     python tests/e2e/compose.py
 
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -27,12 +29,15 @@ from placewise.v1.decision_pb2 import Outcome, PlaceRequest, PlaceResponse
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.errors import PlacewiseError
 from placewise_client.sync import Client
+from placewise_client.target import Target
 
 ROOT = Path(__file__).parents[2]
 PROJECT = f"placewise-e2e-{os.getpid()}"
 REPLICAS = ("placewise-1", "placewise-2")
 CLUSTER = "compose"
+FILES = ["docker-compose.yml"]
 RECOVERY_S = 60.0
+TAKEN_S = 2.0  # within which a change of the tokens file holds
 
 T = TypeVar("T")
 
@@ -50,7 +55,9 @@ def main() -> int:
         check_faces(ports)
         check_replica_killed(grpc_ports)
         check_redis_killed(grpc_ports)
-    print("OK: built, asked on both replicas, survived the loss of a replica and of Redis")
+        with tempfile.TemporaryDirectory(prefix="placewise-e2e-") as folder:
+            check_tokens(grpc_ports, Path(folder))
+    print("OK: built, asked on both replicas, survived the loss of a replica and of Redis; tokens made and revoked")
     return 0
 
 
@@ -67,7 +74,8 @@ def missing_engine() -> str:
 
 def compose(*words: str, timeout_s: float = 600.0) -> str:
     """Runs docker compose for this project; its standard output."""
-    command = ["docker", "compose", "--project-name", PROJECT, "--file", str(ROOT / "docker-compose.yml"), *words]
+    files = [word for name in FILES for word in ("--file", str(ROOT / name))]
+    command = ["docker", "compose", "--project-name", PROJECT, *files, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise AssertionError(f"docker compose {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -170,6 +178,50 @@ def check_redis_killed(ports: tuple[int, int]) -> None:
         answer = eventually(lambda: placed(two.place(question("next", 2))))
         assert len(placed_gpus(answer)) == 2
     assert [container_pid(name) for name in REPLICAS] == before, "a replica was restarted"
+
+
+def check_tokens(ports: tuple[int, int], folder: Path) -> None:
+    """Tokens as docs/deploy.md has them: made in a container, read by the service's group, rotated and revoked within
+    two seconds, on both replicas, by the command and by a file that is put in the old one's place."""
+    step("tokens")
+    os.environ["CREDENTIALS"] = str(folder)
+    folder.chmod(0o755)
+    first = token_command(folder, "create", "first", "--scope", "read", "--mode", "640")
+    FILES.append("docker-compose.tokens.yml")
+    compose("up", "--detach", "--wait", "--wait-timeout", "120")
+    for port in ports:
+        eventually(lambda p=port: expect(code_of(p, first), ""))
+        expect(code_of(port, ""), "UnauthenticatedError")
+    second = token_command(folder, "create", "second", "--scope", "read")
+    token_command(folder, "revoke", "first")
+    time.sleep(TAKEN_S)
+    for port in ports:
+        expect((code_of(port, first), code_of(port, second)), ("UnauthenticatedError", ""))
+    file = folder / "tokens.yaml"
+    other = folder / "other.yaml"
+    other.write_text("tokens: []\n")
+    other.chmod(0o644)
+    other.replace(file)
+    time.sleep(TAKEN_S)
+    for port in ports:
+        expect(code_of(port, second), "UnauthenticatedError")
+
+
+def token_command(folder: Path, *words: str) -> str:
+    """`placewise token` in a container of its own, as the user who calls, in the service's group; its output."""
+    run = ("run", "--rm", "--no-deps", "--no-TTY", "--user", f"{os.getuid()}:10001", "--volume")
+    command = ("token", *words, "--file", "/credentials/tokens.yaml")
+    return compose(*run, f"{folder}:/credentials", REPLICAS[0], *command).strip()
+
+
+def code_of(port: int, token: str) -> str:
+    """The error that a replica answers a caller with; "" for none."""
+    try:
+        with Client(Target([f"127.0.0.1:{port}"], token=token or None), timeout_s=5.0) as replica:
+            replica.get_cluster(GetClusterRequest(cluster=CLUSTER))
+    except PlacewiseError as error:
+        return type(error).__name__
+    return ""
 
 
 def question(job_id: str, gpus: int) -> PlaceRequest:

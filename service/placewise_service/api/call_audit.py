@@ -6,6 +6,7 @@ every call, a reading one too, that was refused for who asked. A Place that rese
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, Protocol
 
 from placewise_service.api.auth import Credentials, Principal, Scope
@@ -14,6 +15,7 @@ from placewise_service.audit import AuditRecord
 
 _REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 _PLACES: Final = frozenset({"Place", "StreamPlace"})
+_LISTS: Final = {"jobs": "id", "events": "job_id", "nodes": "id"}  # lists of a message, and what names their rows
 # Of callers whom nobody knows, so many refusals a second have a record each; those above are counted in one record by
 # call and reason. Otherwise everybody who reaches a port could fill the disk.
 _STRANGERS_PER_S: Final = 20
@@ -116,15 +118,18 @@ def _is_recorded(call: FinishedCall) -> bool:
 
 def _subject(message: Any) -> str:
     """What a call is about: the first of its jobs, nodes, …, and how many more; a bundle; names of settings."""
-    fields = message.DESCRIPTOR.fields_by_name
-    for field, name in (("jobs", "id"), ("events", "job_id"), ("nodes", "id")):
-        if field in fields:
-            rows = getattr(message, field)
-            more = f" +{len(rows) - 1}" if len(rows) > 1 else ""
-            return f"{getattr(rows[0], name)}{more}" if len(rows) else ""
-    if "update_mask" in fields:
+    kind: Any = type(message)
+    field = _telling_field(kind)
+    if field in _LISTS:
+        rows = getattr(message, field)
+        more = f" +{len(rows) - 1}" if len(rows) > 1 else ""
+        return f"{getattr(rows[0], _LISTS[field])}{more}" if rows else ""
+    if field == "update_mask":
         return ",".join(message.update_mask.paths)
-    for field in ("name", "decision_id"):
-        if field in fields:
-            return str(getattr(message, field))
-    return ""
+    return str(getattr(message, field)) if field else ""
+
+
+@cache
+def _telling_field(kind: Any) -> str:
+    fields = kind.DESCRIPTOR.fields_by_name
+    return next((name for name in (*_LISTS, "update_mask", "name", "decision_id") if name in fields), "")
