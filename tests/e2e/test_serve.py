@@ -254,6 +254,12 @@ def test_tls_and_tokens_together(tmp_path: Path) -> None:
         ):
             DecisionServiceStub(channel).Place(question("a"), timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        assert running.events("credentials refused")
+        assert not running.events("insecure")
+        running.process.send_signal(signal.SIGTERM)
+        assert exit_code(running.process) == 0
+        rows = [json.loads(line) for line in running.log.read_text().splitlines() if line.startswith('{"record":')]
+        assert [(row["call"], row["result"]) for row in rows] == [("Place", "UNAUTHENTICATED")]
 
 
 def test_secrets_stay_out_of_the_log(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from placewise_service import main
 from placewise_service.audit import AuditError, AuditFile, AuditLog, AuditRecord
+from placewise_service.settings import ServerSettings, Settings
 
 
 class Counters:
@@ -214,3 +217,25 @@ def test_nothing_is_left_behind_at_the_end(tmp_path: Path, counters: Counters) -
     log.close()
     assert [row["subject"] for row in rows(tmp_path / "audit")] == [f"s{n}" for n in range(500)]
     assert (counters.unwritten, counters.lost) == (0, 0)
+
+
+def test_who_serves_everybody_is_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(main, "_redis_url", refuse)
+    monkeypatch.setattr(main, "configure_logging", lambda settings: None)
+    for settings, is_warned in (
+        (Settings(server=ServerSettings(insecure=True, rest_host="10.0.0.7")), True),
+        (Settings(), False),
+    ):
+        with capture_logs() as lines:
+            assert main.serve(settings) == main.FAILED
+        assert [line for line in lines if line["log_level"] == "warning"] == (
+            [{"event": INSECURE, "hosts": ["10.0.0.7", "127.0.0.1"], "log_level": "warning"}] if is_warned else []
+        )
+
+
+INSECURE = "insecure: everybody who reaches the ports may do everything"
+
+
+def refuse(settings: Settings) -> None:
+    raise OSError("not in this test")

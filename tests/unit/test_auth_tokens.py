@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 import yaml
+from structlog.testing import capture_logs
 from tests.fakes.cluster import make_node
 from tests.fakes.faces import Faces, FakeEngine, faces
 from tests.fakes.identity import by_tokens
@@ -52,6 +53,22 @@ def test_no_token_and_a_wrong_one_are_refused(tmp_path: Path, token: str | None)
     create_token(tmp_path / "t", "a", [Scope.READ])
     with pytest.raises(UnauthenticatedError):
         by_tokens(tmp_path / "t").authenticate(Credentials(token))
+
+
+def test_refused_credentials_are_logged_with_a_rate_limit(tmp_path: Path) -> None:
+    create_token(tmp_path / "t", "a", [Scope.READ])
+    clock = ManualClock()
+    tokens = by_tokens(tmp_path / "t", clock)
+    with capture_logs() as lines:
+        for second in range(25):
+            for _ in range(100):
+                with pytest.raises(UnauthenticatedError):
+                    tokens.authenticate(Credentials(f"pw_{second}", peer="10.0.0.7:5"))
+            clock.advance(1.0)
+    told = [(line["peer"], line["reason"], line["others_before"]) for line in lines]
+    reason = "the bearer token is not valid"
+    assert told == [("10.0.0.7:5", reason, 0), ("10.0.0.7:5", reason, 999), ("10.0.0.7:5", reason, 999)]
+    assert "pw_" not in str(lines)
 
 
 def test_a_token_expires(tmp_path: Path) -> None:
