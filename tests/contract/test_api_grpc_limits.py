@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import grpc
+from tests.attack.flood import attack
 from tests.fakes.listening import listening
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
@@ -23,6 +24,19 @@ async def test_metadata_is_bounded() -> None:
     async with listening(limits=LimitSettings(metadata_bytes=4096)) as at:
         assert await list_clusters(at.grpc_port, ("x-a", "a" * 3000)) is grpc.StatusCode.OK
         assert await list_clusters(at.grpc_port, ("x-a", "a" * 5000)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_metadata_of_a_client_that_does_not_heed_the_limit_is_bounded_too() -> None:
+    async with listening() as at:
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.grpc_port)
+        writer.write(attack("grpc", "headers"))  # a MiB, and never an acknowledgement of the settings
+        answer = b""
+        async with asyncio.timeout(20):
+            while data := await reader.read(1 << 16):  # cut off in the end
+                answer += data
+        writer.close()
+        assert b"the metadata has" in answer
+        assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
 
 
 async def test_a_message_that_never_comes_is_not_waited_for() -> None:

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
 _HARD_LIMIT_FACTOR = 2
+_ACKNOWLEDGED_MS = 2_000
 _PING_PERIOD_MS, _PING_ANSWER_MS = 60_000, 20_000
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -114,6 +115,7 @@ class GrpcFace:
 
         async def answer(requests: Any, context: Context) -> bytes:
             try:
+                self._check_metadata(context)
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
                     response = await call.answer(await desk.parsed(rpc, await self._message(context)))
@@ -125,6 +127,14 @@ class GrpcFace:
             return await _abort(context, failure)
 
         return answer
+
+    def _check_metadata(self, context: Context) -> None:
+        """Raises InvalidRequestError: gRPC's own limit binds only clients that have acknowledged its settings."""
+        limit = self._desk.limits.metadata_bytes
+        size = sum(len(key) + len(value) for key, value in context.invocation_metadata() or ())
+        if size > limit:
+            self._desk.telemetry.refused("grpc", "header_bytes")
+            raise InvalidRequestError(f"the metadata has {size} bytes; the limit is {limit}")
 
     async def _message(self, context: Context) -> bytes:
         """The one message of a unary call. Raises InvalidRequestError where there is none in time."""
@@ -149,6 +159,7 @@ class GrpcFace:
         answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         caller = of_context(self._desk, context)
         try:
+            self._check_metadata(context)
             self._desk.check_stream(STREAM_PLACE, caller)
         except PlacewiseError as error:
             await _abort(context, error)
@@ -215,9 +226,11 @@ def _options(limits: LimitSettings, shares_port: bool) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", _HARD_LIMIT_FACTOR * limits.message_bytes),
         ("grpc.max_send_message_length", -1),
-        # Between the two gRPC refuses some calls, by chance.
+        # Between the two gRPC refuses some calls, by chance. Neither binds a client that does not acknowledge the
+        # settings: it is cut off soon.
         ("grpc.max_metadata_size", limits.metadata_bytes),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
+        ("grpc.http2.settings_timeout", _ACKNOWLEDGED_MS),
         ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
         ("grpc.max_concurrent_streams", max(limits.in_flight, limits.stream_pipeline)),
         ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_s)),
