@@ -29,7 +29,7 @@ class JobEventKind(enum.StrEnum):
 @frozen
 class PlaceCommand:
     """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged).
-    `caller` is who asks."""
+    `caller` is who asks. `fingerprint` binds `request_id` to this question and its caller; b"" binds it to nothing."""
 
     cluster: str
     jobs: tuple[Job, ...]
@@ -42,11 +42,13 @@ class PlaceCommand:
     reserve_ttl_s: float = 0.0
     seed: int | None = None
     caller: str = ""
+    fingerprint: bytes = b""
 
 
 @frozen
 class PartitionCommand:
-    """`progress` empty: split the task. Given: spread what left the shares that are late or asked to move."""
+    """`progress` empty: split the task. Given: spread what left the shares that are late or asked to move.
+    `fingerprint` as in PlaceCommand."""
 
     cluster: str
     task: DivisibleTask
@@ -56,11 +58,12 @@ class PartitionCommand:
     is_explaining: bool = False
     progress: tuple[ShareProgress, ...] = ()
     caller: str = ""
+    fingerprint: bytes = b""
 
 
 @frozen
 class AdmitCommand:
-    """`jobs` in queue order."""
+    """`jobs` in queue order. `fingerprint` as in PlaceCommand."""
 
     cluster: str
     queue: str
@@ -71,6 +74,7 @@ class AdmitCommand:
     is_explaining: bool = False
     seed: int | None = None
     caller: str = ""
+    fingerprint: bytes = b""
 
 
 @frozen

@@ -5,6 +5,7 @@
     ├── UnauthenticatedError     16 / 401   no or wrong credentials
     ├── PermissionDeniedError     7 / 403   the credentials do not allow this
     ├── NotFoundError             5 / 404   no such cluster, node, bundle or decision
+    ├── AlreadyExistsError        6 / 409   the request_id belongs to another question
     ├── StaleSnapshotError       10 / 409   the view was out of date twice; ask again
     ├── OverloadedError           8 / 429   too much at once; ask again later
     ├── StateUnavailableError    14 / 503   the state cannot be reached; ask again
@@ -65,6 +66,14 @@ class NotFoundError(PlacewiseError):
     grpc_code = 5
     http_status = 404
     reason = "NOT_FOUND"
+
+
+class AlreadyExistsError(PlacewiseError):
+    """The request_id belongs to another question, or to another caller's."""
+
+    grpc_code = 6
+    http_status = 409
+    reason = "ALREADY_EXISTS"
 
 
 class StaleSnapshotError(PlacewiseError):

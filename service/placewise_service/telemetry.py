@@ -61,6 +61,9 @@ class Telemetry:
             "placewise_fallbacks_total", "Answers a heuristic gave in place of the policy.", "rpc", "policy"
         )
         self._conflicts = self._counter("placewise_conflicts_total", "Reservations refused by the store.", "cluster")
+        self._overcommits = self._counter(
+            "placewise_overcommits_total", "Times that a host started a job on a node where it does not fit.", "cluster"
+        )
         self._log_drops = self._counter("placewise_decision_log_dropped_total", "Decision records lost.")
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
         self._refused = self._counter(
@@ -102,6 +105,11 @@ class Telemetry:
     def show_queues(self, source: QueueSource) -> None:
         """`source` is asked at each scrape. It gives the queues of the shared state: every replica shows the same."""
         self._queues.source = source
+
+    def overcommits(self, cluster: str, count: int) -> None:
+        """So many times a host started a job on a node where it does not fit."""
+        if count:
+            self._child("overcommit", self._overcommits, cluster).inc(count)
 
     def view_lag(self, cluster: str, seconds: float) -> None:
         """How far this process's view is behind the store."""

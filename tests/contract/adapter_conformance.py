@@ -241,6 +241,17 @@ class AdapterConformance:
         assert len(world.oracle.decided[key]) == 1
         assert await world.host.where(key) == world.decided_nodes(key)
 
+    async def test_a_lost_answer_for_a_job_less_is_another_question(self, world: World) -> None:
+        await world.loop.run_pass(full=True)
+        world.oracle.lose_answers = 1
+        gone, stays = await world.host.submit(1, 1), await world.host.submit(1, 1)
+        await world.step()
+        await world.host.end(gone, End.CANCELLED)
+        world.clock.advance(2)
+        await world.step()
+        assert len(world.oracle.decided[stays]) == 1, "not decided twice"
+        assert await world.host.where(stays) == world.decided_nodes(stays)
+
     # --- fail-open ----------------------------------------------------------------------------------------------------
 
     async def test_service_away_releases_after_the_configured_time(self, world: World) -> None:

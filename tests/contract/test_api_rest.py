@@ -12,6 +12,7 @@ from tests.fakes.cluster import make_node
 from tests.fakes.faces import ASKED_BY_PAGES, SECRET, FakeEngine, faces
 
 from placewise_core.errors import (
+    AlreadyExistsError,
     DeadlineExceededError,
     InvalidRequestError,
     NotFoundError,
@@ -50,6 +51,7 @@ async def engine_with_node() -> FakeEngine:
         (UnauthenticatedError("m"), 16, 401),
         (PermissionDeniedError("m"), 7, 403),
         (NotFoundError("m"), 5, 404),
+        (AlreadyExistsError("m"), 6, 409),
         (StaleSnapshotError("m"), 10, 409),
         (OverloadedError("m"), 8, 429),
         (StateUnavailableError("m"), 14, 503),
@@ -71,6 +73,7 @@ def test_the_table_has_every_error() -> None:
         "UnauthenticatedError",
         "PermissionDeniedError",
         "NotFoundError",
+        "AlreadyExistsError",
         "StaleSnapshotError",
         "OverloadedError",
         "StateUnavailableError",

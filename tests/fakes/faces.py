@@ -48,6 +48,7 @@ from placewise_service.api.rest import rest_app
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.model.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings
+from placewise_service.state.store import Overcommit
 from placewise_service.telemetry import Telemetry
 
 DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
@@ -79,6 +80,7 @@ class Report:
     version: int
     applied: int
     ignored: int
+    overcommits: tuple[Overcommit, ...] = ()
 
 
 @dataclass(frozen=True)

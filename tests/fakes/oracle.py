@@ -23,6 +23,7 @@ from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.errors import (
     DOMAIN,
     STATUS_TRAILER,
+    AlreadyExistsError,
     InvalidRequestError,
     PlacewiseError,
     StateUnavailableError,
@@ -68,6 +69,8 @@ class Oracle:
     """So many answers are worked out and then lost on the way."""
     blocked: asyncio.Event | None = None
     """Calls wait for it; a caller without a deadline of its own would wait for ever."""
+    questions: dict[str, bytes] = field(default_factory=dict)
+    """The question of each request_id: another one under the same id is refused."""
     chosen_gpus: Callable[[Job], tuple[int, int]] | None = None
     """(nodes, GPUs per node) that AdmitOrWait gives an elastic job; None takes the smallest count."""
     now: Callable[[], float] = time.time
@@ -86,6 +89,11 @@ class Oracle:
                 error = InvalidRequestError("must be whole", metadata={"field": f"nodes[{i}].capacity.gpus"})
         if error is not None:
             raise error
+        asked = getattr(request, "place", request) if name == "admit_or_wait" else request
+        request_id = getattr(asked, "request_id", "")
+        question = request.SerializeToString(deterministic=True)
+        if request_id and self.questions.setdefault(request_id, question) != question:
+            raise AlreadyExistsError("the request_id was used for another question")
         response = getattr(self, name)(request)
         if self.lose_answers and (name == "place" or request_places(request)):
             self.lose_answers -= 1

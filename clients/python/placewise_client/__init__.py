@@ -2,6 +2,7 @@
 
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import (
+    AlreadyExistsError,
     DeadlineExceededError,
     InternalError,
     InvalidRequestError,
@@ -19,6 +20,7 @@ from placewise_client.sync import Client
 from placewise_client.target import Target, TargetError, Tls
 
 __all__ = [
+    "AlreadyExistsError",
     "AsyncClient",
     "Client",
     "DeadlineExceededError",

@@ -5,6 +5,7 @@
     ├── UnauthenticatedError     UNAUTHENTICATED        no token, or one that is not known
     ├── PermissionDeniedError    PERMISSION_DENIED      the token lacks the scope or the cluster
     ├── NotFoundError            NOT_FOUND              no such cluster, bundle or decision
+    ├── AlreadyExistsError       ALREADY_EXISTS         the request_id belongs to another question: send a new one
     ├── StaleSnapshotError       ABORTED                the cluster changed under the decision; retried
     ├── OverloadedError          RESOURCE_EXHAUSTED     the service sheds load; retried after its own delay
     ├── StateUnavailableError    UNAVAILABLE            service or its state cannot be reached; retried
@@ -72,6 +73,10 @@ class NotFoundError(PlacewiseError):
     code = grpc.StatusCode.NOT_FOUND
 
 
+class AlreadyExistsError(PlacewiseError):
+    code = grpc.StatusCode.ALREADY_EXISTS
+
+
 class StaleSnapshotError(PlacewiseError):
     code = grpc.StatusCode.ABORTED
     is_retryable = True
@@ -100,6 +105,7 @@ ERRORS: Sequence[type[PlacewiseError]] = (
     UnauthenticatedError,
     PermissionDeniedError,
     NotFoundError,
+    AlreadyExistsError,
     StaleSnapshotError,
     OverloadedError,
     StateUnavailableError,

@@ -15,7 +15,7 @@ def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> Pl
 
     Raises InvalidRequestError for what the outer question says already, and for a scope that admission does not know.
     """
-    command = convert_in.place_command(request, admit.caller)
+    command = convert_in.place_command(request, admit.caller, admit.fingerprint)
     if command.jobs:
         raise InvalidRequestError("must be empty: the jobs are those of the question", "place.jobs")
     if command.cluster not in ("", admit.cluster):
@@ -44,4 +44,5 @@ def of_admitted(command: PlaceCommand, admit: AdmitCommand, plan: AdmitPlan) -> 
         reserve_ttl_s=command.reserve_ttl_s,
         seed=command.seed,
         caller=command.caller,
+        fingerprint=command.fingerprint,
     )

@@ -17,11 +17,28 @@ from placewise_core.cluster import (
 )
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray
 from placewise_service.api.convert_out import duration, fill_assignments, queue_state, resources, set_time
+from placewise_service.state.store import Overcommit
 
 _NODE_STATES: dict[NodeState, Any] = {state: cluster_pb2.Node.State.Value(state) for state in NodeState}
 _RUN_STATES: dict[RunState, Any] = {state: cluster_pb2.RunningJob.State.Value(state) for state in RunState}
 _READINGS = tuple(name for name in Telemetry.__dataclass_fields__ if name != "observe_time_s")
 _GPU_READINGS = ("util", "memory_util", "celsius")
+
+
+def overcommit(found: Overcommit) -> cluster_pb2.Overcommit:
+    """A job that a host started where it does not fit, also in words."""
+    if found.gpus:
+        gpus = ", ".join(map(str, found.gpus))
+        text = f"job {found.job_id!r} runs on GPUs {gpus} of {found.node!r}, which {', '.join(found.others)} hold"
+    else:
+        text = f"job {found.job_id!r} runs on {found.node!r}, which has too little left"
+    return cluster_pb2.Overcommit(
+        job_id=found.job_id,
+        node=found.node,
+        gpu_indices=found.gpus,
+        held_by=found.others,
+        message=f"{text} ({found.reason}): stop one of them",
+    )
 
 
 def totals(

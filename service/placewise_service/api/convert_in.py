@@ -66,7 +66,7 @@ _KEPT_GROUPS, _KEPT_BYTES = 1024, 512
 _TELEMETRY_FIELDS = frozenset(Telemetry.__dataclass_fields__) - {"observe_time_s"}
 
 
-def place_command(request: decision_pb2.PlaceRequest, caller: str = "") -> PlaceCommand:
+def place_command(request: decision_pb2.PlaceRequest, caller: str = "", fingerprint: bytes = b"") -> PlaceCommand:
     """Raises InvalidRequestError for an unknown enum number."""
     return PlaceCommand(
         cluster=request.cluster,
@@ -80,10 +80,11 @@ def place_command(request: decision_pb2.PlaceRequest, caller: str = "") -> Place
         reserve_ttl_s=seconds(request.reserve_ttl) if request.HasField("reserve_ttl") else 0.0,
         seed=request.seed if request.HasField("seed") else None,
         caller=caller,
+        fingerprint=fingerprint,
     )
 
 
-def admit_command(request: decision_pb2.AdmitOrWaitRequest, caller: str = "") -> AdmitCommand:
+def admit_command(request: decision_pb2.AdmitOrWaitRequest, caller: str = "", fingerprint: bytes = b"") -> AdmitCommand:
     """Raises InvalidRequestError for an unknown enum number."""
     return AdmitCommand(
         cluster=request.cluster,
@@ -95,10 +96,13 @@ def admit_command(request: decision_pb2.AdmitOrWaitRequest, caller: str = "") ->
         is_explaining=request.explain,
         seed=request.seed if request.HasField("seed") else None,
         caller=caller,
+        fingerprint=fingerprint,
     )
 
 
-def partition_command(request: decision_pb2.PartitionRequest, caller: str = "") -> PartitionCommand:
+def partition_command(
+    request: decision_pb2.PartitionRequest, caller: str = "", fingerprint: bytes = b""
+) -> PartitionCommand:
     task = request.task
     return PartitionCommand(
         cluster=request.cluster,
@@ -116,6 +120,7 @@ def partition_command(request: decision_pb2.PartitionRequest, caller: str = "") 
         is_explaining=request.explain,
         progress=tuple(map(_share_progress, request.progress)) if request.progress else (),
         caller=caller,
+        fingerprint=fingerprint,
     )
 
 

@@ -9,10 +9,12 @@ from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecis
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.model.registry import BundleStatus
+from placewise_service.state.store import Overcommit
 
 
 class ReportOutcome(Protocol):
-    """Version after a report, and how many entries changed something or were repeats."""
+    """Version after a report, how many entries changed something or were repeats, and where hosts started jobs that do
+    not fit there."""
 
     @property
     def version(self) -> int: ...
@@ -20,6 +22,8 @@ class ReportOutcome(Protocol):
     def applied(self) -> int: ...
     @property
     def ignored(self) -> int: ...
+    @property
+    def overcommits(self) -> Sequence[Overcommit]: ...
 
 
 class ClusterSnapshot(Protocol):

@@ -26,6 +26,7 @@ from placewise_core.validate import Limits
 from placewise_service.api import admit_and_place, convert_cluster, convert_in, convert_out
 from placewise_service.api.auth import Principal, Scope
 from placewise_service.api.convert_out import Answer
+from placewise_service.api.fingerprint import fingerprint
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.model.registry import BundleStatus
@@ -104,7 +105,7 @@ async def _place(
 
 
 def _place_command(caller: str, request: decision_pb2.PlaceRequest, limits: Limits) -> PlaceCommand:
-    command = convert_in.place_command(request, caller)
+    command = convert_in.place_command(request, caller, fingerprint(request, caller))
     validate.check_place(command, limits)
     return command
 
@@ -151,7 +152,7 @@ async def _partition(
 
 
 def _partition_command(request: decision_pb2.PartitionRequest, limits: Limits, caller: str) -> PartitionCommand:
-    command = convert_in.partition_command(request, caller)
+    command = convert_in.partition_command(request, caller, fingerprint(request, caller))
     validate.check_partition(command, limits)
     return command
 
@@ -177,7 +178,7 @@ async def _admit_or_wait(
 def _admit_command(
     request: decision_pb2.AdmitOrWaitRequest, limits: Limits, caller: str
 ) -> tuple[AdmitCommand, PlaceCommand | None]:
-    command = convert_in.admit_command(request, caller)
+    command = convert_in.admit_command(request, caller, fingerprint(request, caller))
     validate.check_admit(command, limits)
     if not request.HasField("place"):
         return command, None
@@ -228,7 +229,10 @@ async def _report_job_events(
     events = await _converted(request, _events, office.limits)
     outcome = await office.engine.report_job_events(request.cluster, events)
     return cluster_pb2.ReportJobEventsResponse(
-        snapshot_version=outcome.version, applied=outcome.applied, ignored=outcome.ignored
+        snapshot_version=outcome.version,
+        applied=outcome.applied,
+        ignored=outcome.ignored,
+        problems=[convert_cluster.overcommit(found) for found in outcome.overcommits],
     )
 
 

@@ -17,7 +17,7 @@ from placewise_core.frozen import frozen
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
-from placewise_service.engine.common import Common, known
+from placewise_service.engine.common import Common, known, repeated
 from placewise_service.engine.drafting import seed_of
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
@@ -77,10 +77,16 @@ class Admitting:
     ) -> AdmitDecision:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
+        if command.request_id and not command.is_dry_run:  # first: neither a repeat nor a mistake moves the queue
+            first = await self.common.store.recall(command.cluster, command.request_id, command.fingerprint)
+            if first is not None:
+                return repeated(first, AdmitDecision, command.request_id)
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
         draft = await self._draft(asked) if command.is_dry_run else await self._settled(asked)
         self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(started_s))
-        return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, draft.decision)
+        return await self.common.remembered(
+            command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
+        )
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""

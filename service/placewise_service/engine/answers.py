@@ -1,12 +1,16 @@
 """Answers as bytes, to be given again for a repeated request_id. Knows the three decisions and nothing else."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
-from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
+from placewise_core.cluster import RunningJob
+from placewise_core.decision import AdmitDecision, JobDecision, Outcome, PartitionDecision, PlaceDecision
+from placewise_core.frozen import frozen
+from placewise_core.job import JobId
+from placewise_service.engine.gang import held
 
 Decision = TypeVar("Decision", PlaceDecision, PartitionDecision, AdmitDecision)
 
@@ -32,6 +36,43 @@ def decode_answer(answer: bytes, kind: type[Decision], expire_time_s: float = 0.
     decision = msgspec.msgpack.decode(body, type=kind)
     decision = replace(decision, meta=replace(decision.meta, is_repeated=True))
     return held_until(decision, reservations, expire_time_s) if isinstance(decision, PlaceDecision) else decision
+
+
+@frozen
+class Standing:
+    """What a repeat of a question gets: `decision`, or, where None, a new one in place of the first `answer` in which
+    the jobs of `settled` keep theirs."""
+
+    answer: bytes
+    decision: PlaceDecision | None
+    settled: Mapping[JobId, JobDecision]
+
+
+def standing_of(answer: bytes, first: PlaceDecision, now: Mapping[JobId, RunningJob | None]) -> Standing:
+    """Compares the first answer with what its placed jobs hold now (StateStore.look_up).
+
+    A job that holds something gets that: it may have been moved by its host, or decided anew. One that has ended keeps
+    the first answer, as a record. Where one holds nothing and has not ended, its reservation was given back before it
+    started: the question is decided again, for it and for those that were not placed.
+    """
+    settled: dict[JobId, JobDecision] = {}
+    for decision in first.decisions:
+        if decision.outcome is not Outcome.PLACED:
+            continue
+        if decision.job_id in now:
+            known = now[decision.job_id]
+            settled[decision.job_id] = decision if known is None else _as_held(decision, known)
+    is_over = any(d.outcome is Outcome.PLACED and d.job_id not in settled for d in first.decisions)
+    if is_over:
+        return Standing(answer, None, settled)
+    decisions = tuple([settled.get(d.job_id, d) for d in first.decisions])
+    return Standing(answer, PlaceDecision(decisions, first.meta), settled)
+
+
+def _as_held(decision: JobDecision, known: RunningJob) -> JobDecision:
+    if known.assignments == decision.assignments and known.reservation_id == decision.reservation_id:
+        return decision.held_until(known.expire_time_s)
+    return held(known)
 
 
 def held_until(decision: PlaceDecision, reservations: Collection[str], expire_time_s: float) -> PlaceDecision:

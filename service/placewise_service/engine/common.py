@@ -9,7 +9,7 @@ import structlog
 from placewise_core.clock import Clock
 from placewise_core.cluster import QueueSettings
 from placewise_core.decision import DecisionMeta
-from placewise_core.errors import DeadlineExceededError, InvalidRequestError, StaleSnapshotError
+from placewise_core.errors import AlreadyExistsError, DeadlineExceededError, InvalidRequestError, StaleSnapshotError
 from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_service.declog.record import DecisionRecord
@@ -18,13 +18,14 @@ from placewise_service.engine.answers import Decision, decode_answer, encode_ans
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.model.registry import BundleRegistry
-from placewise_service.state.store import Repeated, StateStore
+from placewise_service.state.store import Repeated, Reused, StateStore
 from placewise_service.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 3  # the first decision and two more
 _CATCH_UP_S = 0.05  # events reach a view within milliseconds; this bounds the wait where they do not
+_SWEEP_ROUNDS = 20
 
 
 @frozen
@@ -127,13 +128,30 @@ class Common:
             raise DeadlineExceededError("the deadline passed while the decision was made again")
         await live.changed(min(_CATCH_UP_S, left_s))
 
-    async def remembered(self, cluster: str, request_id: str, is_dry_run: bool, decision: Decision) -> Decision:
-        """The decision, or the first one given under the same request_id."""
+    async def remembered(
+        self, cluster: str, request_id: str, is_dry_run: bool, decision: Decision, fingerprint: bytes
+    ) -> Decision:
+        """The decision, or the first one given under the same request_id. Raises AlreadyExistsError."""
         if not request_id or is_dry_run:
             return decision
         answer = encode_answer(decision)
-        first = await self.store.remember(cluster, request_id, answer)
-        return decision if first.answer == answer else repeated(first, type(decision), request_id)
+        first = await self.store.remember(cluster, request_id, answer, fingerprint)
+        if isinstance(first, Repeated) and first.answer == answer:
+            return decision
+        return repeated(first, type(decision), request_id)
+
+    async def swept(self, live: LiveView) -> None:
+        """Has the store release what is past its time, and waits until the view has heard of all that happened before.
+
+        Raises StaleSnapshotError where the view does not get there.
+        """
+        result = await self.store.expire(live.cluster)
+        self.apply(live, result.events)
+        for _ in range(_SWEEP_ROUNDS):
+            if live.view.version >= result.version:
+                return
+            await live.changed(_CATCH_UP_S)
+        raise StaleSnapshotError("the view does not follow the state", {"cluster": live.cluster})
 
 
 def known(name: str, policies: Collection[str], field: str) -> None:
@@ -149,8 +167,14 @@ def nearest(name: str, names: Collection[str]) -> str:
     return f"{hint} there are: {', '.join(sorted(names))}"
 
 
-def repeated(first: Repeated, kind: type[Decision], request_id: str) -> Decision:
-    """The first answer. Raises InvalidRequestError if the id was used for another kind of request."""
+def repeated(first: Repeated | Reused, kind: type[Decision], request_id: str) -> Decision:
+    """The first answer. Raises AlreadyExistsError if the id belongs to another question or caller, InvalidRequestError
+    if it was used for another kind of request."""
+    if isinstance(first, Reused):
+        raise AlreadyExistsError(
+            "the request_id was used for another question, or by another caller: send a new one with a new question",
+            {"field": "request_id"},
+        )
     decision = decode_answer(first.answer, kind, first.expire_time_s)
     if decision is None:
         raise InvalidRequestError(f"request_id {request_id!r} was used for another kind of request", "request_id")

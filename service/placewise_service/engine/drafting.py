@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 Propose = Callable[[Job, ClusterView, PlaceContext], Proposal | None]
 
-NONE_RUNNING: Mapping[JobId, RunningJob] = MappingProxyType({})
+NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -93,9 +93,9 @@ class Placer:
         policy: PlacementPolicy,
         context: PlaceContext,
         decision_id: str,
-        running: Mapping[JobId, RunningJob] = NONE_RUNNING,
+        settled: Mapping[JobId, JobDecision] = NONE_SETTLED,
     ) -> Draft:
-        """Decides every job of the command. `running` are jobs that the store knows to run and the view does not yet.
+        """Decides every job of the command but those that the store knows better than the view: these are `settled`.
 
         What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, where the time is up before the last job's turn.
@@ -105,7 +105,7 @@ class Placer:
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
         try:
-            self.decide_all(command, view, policy, context, draft, running)
+            self.decide_all(command, view, policy, context, draft, settled)
             if command.is_dry_run:
                 self.predict(draft, view, context.slices)
             is_done = True
@@ -124,7 +124,7 @@ class Placer:
         policy: PlacementPolicy,
         context: PlaceContext,
         draft: Draft,
-        running: Mapping[JobId, RunningJob],
+        settled: Mapping[JobId, JobDecision],
     ) -> None:
         """Decides every job of the command; the gangs that found their places are then on the view."""
         rate = self.rate(command, view, draft)
@@ -133,9 +133,8 @@ class Placer:
             self.predict(draft, view, context.slices)
             context.slices.pause()
             self.check_deadline(draft, command, context)
-            known = view.jobs.get(job.id) or running.get(job.id)
-            if known:
-                answers[job.id] = held(known)
+            if (answer := answered(job, view, settled)) is not None:
+                answers[job.id] = answer
             else:
                 self.decide(job, view, policy, context, rate, draft)
 
@@ -243,6 +242,14 @@ class Placer:
             if proposal is None:
                 return None, False
             return replace(proposal, is_fallback=True, fallback_reason=f"{policy.name}: {type(error).__name__}"), False
+
+
+def answered(job: Job, view: ClusterView, settled: Mapping[JobId, JobDecision]) -> JobDecision | None:
+    """What the job has already: the store's word for it, or what it holds on the view."""
+    if (answer := settled.get(job.id)) is not None:
+        return answer
+    known = view.jobs.get(job.id)
+    return held(known) if known is not None else None
 
 
 def _shared_tenants(running: RunningJob, view: ClusterView) -> dict[str, tuple[JobId, ...]]:

@@ -176,7 +176,9 @@ class Engine:
         meta = common.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
         common.afterwards(self._log_partition, command, decision, context.now_s, common.elapsed_ms(started_s))
-        return await common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+        return await common.remembered(
+            command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
+        )
 
     def _log_partition(
         self, command: PartitionCommand, decision: PartitionDecision, time_s: float, latency_ms: float
@@ -220,8 +222,9 @@ class Engine:
         told = ReportOutcome(0, 0, 0)
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion)
+            self._common.telemetry.overcommits(cluster, len(outcome.overcommits))
             self._common.apply(live, changes)
-            told = ReportOutcome(outcome.version, told.applied + outcome.applied, told.ignored + outcome.ignored)
+            told = told.followed_by(outcome)
             await live.shown()
         return told
 

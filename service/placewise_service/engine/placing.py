@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand, Scope
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision
 from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
@@ -16,13 +15,14 @@ from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
-from placewise_service.engine.answers import encode_answer, held_until
+from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
-from placewise_service.engine.drafting import NONE_RUNNING, Draft, Placer, seed_of
+from placewise_service.engine.drafting import NONE_SETTLED, Draft, Placer, seed_of
+from placewise_service.engine.gang import held
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.views import LiveView
-from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest
+from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, Reused
 
 OnDraft = Callable[[PlaceDecision], None]
 
@@ -69,38 +69,75 @@ class Placing:
 
     async def _hold(self, asked: _Asked) -> PlaceDecision:
         command, live = asked.command, asked.live
-        running: dict[JobId, RunningJob] = {}
-        for _ in range(ATTEMPTS):
-            draft = await self._draft(asked, running)
-            live.assume(draft.holds)
-            try:
-                result = await self._reserve(asked, draft)
-            except BaseException as error:
-                await live.give_back(draft.holds)
-                # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
-                if command.request_id and isinstance(error, asyncio.CancelledError | StateUnavailableError):
-                    self._note(asked, draft, self._answer(asked, draft))
-                raise
+        over, attempts = b"", ATTEMPTS
+        settled: dict[JobId, JobDecision] = {}
+        while attempts > 0:
+            attempts -= 1
+            await self._confirm(asked, settled)
+            draft = await self._draft(asked, settled)
+            result = await self._tried(asked, draft, over)
             if isinstance(result, Reserved):
                 # The view has the gang already; that the store agrees it hears when the answer is on its way.
                 asyncio.get_running_loop().call_soon(self._show, asked, draft, result.event)
                 decision = held_until(self._answer(asked, draft), _reservations(draft), result.expire_time_s)
                 self._note(asked, draft, decision)
                 return decision
-            await live.give_back(draft.holds)
-            if isinstance(result, Repeated):
-                return repeated(result, PlaceDecision, command.request_id)
-            if not isinstance(result, Conflict):
+            if isinstance(result, Repeated | Reused):
+                standing = await self._standing(asked, result)
+                if standing.decision is not None:
+                    return standing.decision
+                attempts += not over  # what is decided again has as many attempts as what is decided first
+                over, settled = standing.answer, dict(standing.settled)
+                await self.common.swept(live)
+            elif isinstance(result, Conflict):
+                self.common.telemetry.conflict(command.cluster)
+                settled.update((job.id, held(job)) for job in result.running)
+                if not result.running:  # else the store has said all there is to know
+                    await self.common.catch_up(live, asked.deadline_s)
+            else:
                 decision = self._answer(asked, draft)
                 self._note(asked, draft, decision)
                 return decision
-            self.common.telemetry.conflict(command.cluster)
-            running.update((job.id, job) for job in result.running)
-            if not result.running:  # else the store has said all there is to know
-                await self.common.catch_up(live, asked.deadline_s)
         raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
 
-    async def _reserve(self, asked: _Asked, draft: Draft) -> Reserved | Conflict | Repeated | None:
+    async def _confirm(self, asked: _Asked, settled: dict[JobId, JobDecision]) -> None:
+        """Has the store say what jobs hold that hold something on the view: another replica may have given it away."""
+        live = asked.live
+        known = [job.id for job in asked.command.jobs if job.id in live.view.jobs and job.id not in settled]
+        if not known:
+            return
+        now = await self.common.store.look_up(live.cluster, known)
+        holding = {job_id: held(job) for job_id, job in now.items() if job is not None}
+        settled.update(holding)
+        if len(holding) < len(known):
+            await self.common.swept(live)
+
+    async def _tried(self, asked: _Asked, draft: Draft, over: bytes) -> Reserved | Conflict | Repeated | Reused | None:
+        """Asks the store to hold the draft, which stays on the view unless the store refuses."""
+        asked.live.assume(draft.holds)
+        try:
+            result = await self._reserve(asked, draft, over)
+        except BaseException as error:
+            await asked.live.give_back(draft.holds)
+            # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
+            if asked.command.request_id and isinstance(error, asyncio.CancelledError | StateUnavailableError):
+                self._note(asked, draft, self._answer(asked, draft))
+            raise
+        if not isinstance(result, Reserved):
+            await asked.live.give_back(draft.holds)
+        return result
+
+    async def _standing(self, asked: _Asked, first: Repeated | Reused) -> Standing:
+        """What of the first answer stands. Raises AlreadyExistsError."""
+        decision = repeated(first, PlaceDecision, asked.command.request_id)
+        assert isinstance(first, Repeated)
+        placed = [d.job_id for d in decision.decisions if d.outcome is Outcome.PLACED]
+        now = await self.common.store.look_up(asked.command.cluster, placed) if placed else {}
+        return standing_of(first.answer, decision, now)
+
+    async def _reserve(
+        self, asked: _Asked, draft: Draft, over: bytes
+    ) -> Reserved | Conflict | Repeated | Reused | None:
         """One round trip to the store; none where there is nothing to hold and nothing to remember."""
         command, store = asked.command, self.common.store
         answer = encode_answer(self._answer(asked, draft), _reservations(draft)) if command.request_id else b""
@@ -108,12 +145,19 @@ class Placing:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
             on_sent = partial(self._write, asked, draft)
             request = ReserveRequest(
-                tuple(draft.holds), ttl_s, command.request_id, answer, draft.expected_tenants, on_sent
+                tuple(draft.holds),
+                ttl_s,
+                command.request_id,
+                answer,
+                draft.expected_tenants,
+                on_sent,
+                command.fingerprint,
+                over,
             )
             return await store.reserve(command.cluster, request)
         if command.request_id:
-            first = await store.remember(command.cluster, command.request_id, answer)
-            return first if first.answer != answer else None
+            first = await store.remember(command.cluster, command.request_id, answer, command.fingerprint, over)
+            return None if isinstance(first, Repeated) and first.answer == answer else first
         return None
 
     def _write(self, asked: _Asked, draft: Draft) -> None:
@@ -127,7 +171,7 @@ class Placing:
         self.common.apply(asked.live, [event])
         self._prepare(asked.policy, asked.live)
 
-    async def _draft(self, asked: _Asked, running: Mapping[JobId, RunningJob] = NONE_RUNNING) -> Draft:
+    async def _draft(self, asked: _Asked, settled: Mapping[JobId, JobDecision] = NONE_SETTLED) -> Draft:
         command, live, policy = asked.command, asked.live, asked.policy
         if live.is_closed:
             await live.opened(asked.deadline_s - self.common.clock.monotonic_s())
@@ -140,9 +184,9 @@ class Placing:
             interference=self.placer.interference.of(live.view.co_runs, command.jobs),
         )
         if is_large(command.jobs, live.view.size, command.is_explaining):
-            draft = await self.sliced.draft(command, live, policy, context, uuid7(), running)
+            draft = await self.sliced.draft(command, live, policy, context, uuid7(), settled)
         else:
-            draft = self.placer.draft(command, live.view, policy, context, uuid7(), running)
+            draft = self.placer.draft(command, live.view, policy, context, uuid7(), settled)
         draft.seed = seed
         draft.decide_ms = self.common.elapsed_ms(asked.started_s)
         return draft
@@ -176,7 +220,9 @@ class Placing:
         meta = self.common.meta(self.subtasks.name, live, live.view.version, elapsed_ms, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
         self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), 0, ())
-        return await self.common.remembered(command.cluster, command.request_id, command.is_dry_run, decision)
+        return await self.common.remembered(
+            command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
+        )
 
     def _prepare(self, policy: PlacementPolicy, live: LiveView) -> None:
         """Shows the cluster, as the next request will find it, to a policy that can work ahead (PreparingPolicy); not

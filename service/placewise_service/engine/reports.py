@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import structlog
+
 from placewise_core.clock import Clock
 from placewise_core.cluster import Gpu, Node, RunningJob, RunState, Telemetry
 from placewise_core.commands import JobEvent, JobEventKind
@@ -15,7 +17,9 @@ from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.observed import completed
 from placewise_service.engine.views import LiveView
-from placewise_service.state.store import JobReport, StateStore
+from placewise_service.state.store import JobReport, Overcommit, StateStore
+
+log = structlog.get_logger(__name__)
 
 _MANY = 200  # nodes from which a report is worked on beside the loop
 _PORTION = 128  # events and what they hold: tasks, groups, subtasks
@@ -26,11 +30,22 @@ _LOGGED_ONLY = frozenset({JobEventKind.SUBMITTED, JobEventKind.SHARE_MOVE_REQUES
 
 @frozen
 class ReportOutcome:
-    """Version after the report, and how many entries changed something or were repeats."""
+    """Version after the report, how many entries changed something or were repeats, and where hosts started jobs that
+    do not fit there."""
 
     version: int
     applied: int
     ignored: int
+    overcommits: tuple[Overcommit, ...] = ()
+
+    def followed_by(self, other: "ReportOutcome") -> "ReportOutcome":
+        """Both as one."""
+        return ReportOutcome(
+            other.version,
+            self.applied + other.applied,
+            self.ignored + other.ignored,
+            self.overcommits + other.overcommits,
+        )
 
 
 def portions(events: Sequence[JobEvent]) -> Iterator[Sequence[JobEvent]]:
@@ -82,7 +97,17 @@ class Reporter:
         logged_only = sum(event.kind in _LOGGED_ONLY for event in events)
         version = max((change.version for change in changes), default=result.version)
         applied = result.applied + len(learned) + logged_only
-        return ReportOutcome(version, applied, len(events) - applied), changes
+        for overcommit in result.overcommits:
+            log.warning(
+                "a host started a job where it does not fit",
+                cluster=cluster,
+                job=overcommit.job_id,
+                node=overcommit.node,
+                reason=overcommit.reason,
+                gpus=overcommit.gpus,
+                others=overcommit.others,
+            )
+        return ReportOutcome(version, applied, len(events) - applied, result.overcommits), changes
 
     async def _learn(self, cluster: str, events: Sequence[JobEvent]) -> list[Event]:
         """Overheads of finished shares go into the running mean of their kind."""
@@ -153,7 +178,7 @@ def _job_report(event: JobEvent, live: LiveView, now_s: float) -> JobReport | No
         job_id=event.job_id,
         kind=event.kind,
         event_time_s=time_s,
-        running=_running(event, live, time_s) if event.kind is JobEventKind.STARTED else None,
+        running=_running(event, live, time_s) if event.kind is JobEventKind.STARTED and event.placement else None,
         is_end=event.kind in _ENDS,
         speed=event.speed,
         epochs_done=event.epochs_done,
@@ -162,16 +187,13 @@ def _job_report(event: JobEvent, live: LiveView, now_s: float) -> JobReport | No
     )
 
 
-def _running(event: JobEvent, live: LiveView, time_s: float) -> RunningJob | None:
-    """What now really runs: the placement the host names, else the one reserved; None where neither is known."""
+def _running(event: JobEvent, live: LiveView, time_s: float) -> RunningJob:
+    """What now really runs, by the placement the host names. (Without one the store knows better than a view.)"""
     known = live.view.jobs.get(event.job_id)
     job = event.job or (known.job if known is not None else Job(event.job_id))
-    assignments = completed(event.placement, job, known, live.view) if event.placement else ()
-    if not assignments and known is None:
-        return None
     return RunningJob(
         job=job,
-        assignments=assignments or (known.assignments if known is not None else ()),
+        assignments=completed(event.placement, job, known, live.view),
         state=RunState.RUNNING,
         reservation_id=event.reservation_id or (known.reservation_id if known is not None else ""),
         start_time_s=time_s,

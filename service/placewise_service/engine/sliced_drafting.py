@@ -9,16 +9,15 @@ one fork from its first job to its last: its answer is about the moment at which
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from placewise_core.cluster import RunningJob
 from placewise_core.commands import PlaceCommand
+from placewise_core.decision import JobDecision
 from placewise_core.errors import StaleSnapshotError
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.slices import ONE_SLICE, Slices
 from placewise_service.engine.common import ATTEMPTS
-from placewise_service.engine.drafting import Draft, Placer
-from placewise_service.engine.gang import held
+from placewise_service.engine.drafting import Draft, Placer, answered
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
@@ -62,14 +61,14 @@ class SlicedPlacer:
         policy: PlacementPolicy,
         context: PlaceContext,
         decision_id: str,
-        running: Mapping[JobId, RunningJob],
+        settled: Mapping[JobId, JobDecision],
     ) -> Draft:
         """As Placer.draft; what the draft wants to hold is assumed on the live view.
 
         Raises DeadlineExceededError, and StaleSnapshotError where the cluster changes faster than a gang is decided.
         """
         draft = Draft(decision_id, live.view.version, interference=context.interference)
-        work = _Work(self.placer, command, live, policy, context, draft, running)
+        work = _Work(self.placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
             return draft
@@ -95,7 +94,7 @@ class _Work:
     policy: PlacementPolicy
     context: PlaceContext
     draft: Draft
-    running: Mapping[JobId, RunningJob]
+    settled: Mapping[JobId, JobDecision]
 
     def ask(self, slices: Slices) -> None:
         """Where it would all go, as though it held nothing yet. The fork is forgotten with all that is on it."""
@@ -104,7 +103,7 @@ class _Work:
         for job in self.command.jobs:
             view.remove_job(job.id)
             slices.pause()
-        self.placer.decide_all(self.command, view, self.policy, context, self.draft, self.running)
+        self.placer.decide_all(self.command, view, self.policy, context, self.draft, self.settled)
         self.placer.predict(self.draft, view, slices)
 
     def decide_all(self, slices: Slices) -> None:
@@ -127,10 +126,10 @@ class _Work:
         draft.version = live.view.version
 
     def _is_known(self, job: Job) -> bool:
-        known = self.live.view.jobs.get(job.id) or self.running.get(job.id)
-        if known:
-            self.draft.answers[job.id] = held(known)
-        return known is not None
+        answer = answered(job, self.live.view, self.settled)
+        if answer is not None:
+            self.draft.answers[job.id] = answer
+        return answer is not None
 
     def _decide_here(self, job: Job, rate: float) -> None:
         """In one go, on the live view."""

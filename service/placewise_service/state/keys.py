@@ -31,7 +31,9 @@ class ClusterKeys:
     reservations: str  # hash: reservation id → job ids
     progress: str  # hash: job id → start time, speed, epochs done
     ended: str  # sorted set: ids of ended jobs by the time they are forgotten
-    answers: str  # hash: request id → answer
+    lapsed: str  # hash: job id → what it had reserved until that expired; "" → bytes of all
+    lapsed_times: str  # sorted set: lapsed job ids by the time they are forgotten
+    answers: str  # hash: request id → answer, expiry of what it reserved, fingerprint of the question
     answer_times: str  # sorted set: request ids by the time they are forgotten
     queues: str  # hash: queue → state
     queue_seqs: str  # hash: queue → seq

@@ -1,11 +1,12 @@
 """What jobs hold on nodes, and whether more fits: the reference for reserve.lua and shared/holdings.lua. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 from placewise_core.job import JobId
 from placewise_service.state.holdings import Capacity, Hold, Tenant
+from placewise_service.state.store import Overcommit
 
 _POOLED = (
     ("cpu_cores", "INSUFFICIENT_CPU"),
@@ -81,18 +82,46 @@ class Ledger:
         if not capacity.is_ready:
             return "NODE_NOT_READY"
         used = self.used.get(hold.node) or Used()
-        for name, reason in _POOLED:
-            amount = getattr(hold, name)
-            if amount > 0 and used.pooled[name] + amount > getattr(capacity, name):
-                return reason
-        for name, amount in hold.extended.items():
-            if used.extended.get(name, 0.0) + amount > capacity.extended.get(name, 0.0):
-                return "INSUFFICIENT_EXTENDED"
+        if pooled := _pooled_conflict(hold, capacity, used):
+            return pooled
         for gpu in hold.gpus:
             seen = expected.get(f"{hold.node}/{gpu}", ())
             if reason := _gpu_conflict(hold, gpu, capacity, used.tenants.get(gpu, []), set(seen), set(own)):
                 return reason
         return ""
+
+    def overcommits(self, job_id: JobId, hold: Hold) -> Iterator[Overcommit]:
+        """What `hold` overcommits when a host has started the job there all the same: pooled amounts, and GPUs."""
+        capacity = self.capacities.get(hold.node)
+        if capacity is None:
+            return
+        used = self.used.get(hold.node) or Used()
+        if pooled := _pooled_conflict(hold, capacity, used):
+            yield Overcommit(job_id, hold.node, pooled)
+        reasons: list[str] = []
+        gpus: list[int] = []
+        others: dict[JobId, None] = {}
+        for gpu in hold.gpus:
+            tenants = used.tenants.get(gpu, [])
+            seen = {JobId(tenant.job_id) for tenant in tenants}
+            there = [JobId(tenant.job_id) for tenant in tenants if tenant.job_id != job_id]
+            if there and (reason := _gpu_conflict(hold, gpu, capacity, tenants, seen, set())):
+                reasons.append(reason)
+                gpus.append(gpu)
+                others.update(dict.fromkeys(there))
+        if reasons:
+            yield Overcommit(job_id, hold.node, reasons[0], tuple(gpus), tuple(others))
+
+
+def _pooled_conflict(hold: Hold, capacity: Capacity, used: Used) -> str:
+    for name, reason in _POOLED:
+        amount = getattr(hold, name)
+        if amount > 0 and used.pooled[name] + amount > getattr(capacity, name):
+            return reason
+    for name, amount in hold.extended.items():
+        if used.extended.get(name, 0.0) + amount > capacity.extended.get(name, 0.0):
+            return "INSUFFICIENT_EXTENDED"
+    return ""
 
 
 def _gpu_conflict(

@@ -27,7 +27,7 @@ from placewise_core.events import (
     SubtaskProfiled,
 )
 from placewise_core.job import JobId, NodeId
-from placewise_service.state.codec import is_decision
+from placewise_service.state.codec import encode, is_decision
 from placewise_service.state.errors import no_such_cluster
 from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import keys_of
@@ -39,11 +39,13 @@ from placewise_service.state.store import (
     Conflict,
     JobReport,
     Known,
+    Overcommit,
     Repeated,
     ReportResult,
     Reserved,
     ReserveRequest,
     ReserveResult,
+    Reused,
     no_version,
 )
 
@@ -61,6 +63,7 @@ class _Cluster:
     jobs: dict[JobId, RunningJob] = field(default_factory=dict)
     holds: dict[JobId, tuple[Hold, ...]] = field(default_factory=dict)
     ended: dict[JobId, float] = field(default_factory=dict)
+    lapsed: dict[JobId, tuple[float, RunningJob]] = field(default_factory=dict)  # until when, and what it held
     queues: dict[str, QueueState] = field(default_factory=dict)
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     overheads: dict[str, OverheadLearned] = field(default_factory=dict)
@@ -92,12 +95,30 @@ class _Cluster:
             self.ledger.give_back(job_id, self.holds.pop(job_id))
             del self.jobs[job_id]
 
-    def hold(self, job: RunningJob) -> None:
-        """Lets a job hold what its assignments say, instead of what it held."""
+    def hold(self, job: RunningJob) -> list[Overcommit]:
+        """Lets a job hold what its assignments say, instead of what it held; tells what that overcommits."""
+        holds = holds_of(job)
+        is_new = holds != self.holds.get(job.id)
         self.drop_job(job.id)
         self.jobs[job.id] = job
-        self.holds[job.id] = holds_of(job)
-        self.ledger.take(job.id, self.holds[job.id])
+        self.holds[job.id] = holds
+        overcommits: list[Overcommit] = []
+        for hold in holds:
+            overcommits += self.ledger.overcommits(job.id, hold) if is_new else ()
+            self.ledger.take(job.id, [hold])
+        return overcommits
+
+    def keep_lapsed(self, job: RunningJob, until_s: float, most_bytes: int) -> None:
+        """Keeps what an expired reservation held; the oldest ones are forgotten first."""
+        self.lapsed.pop(job.id, None)
+        self.lapsed[job.id] = (until_s, job)
+        while sum(len(encode(kept)) for _, kept in self.lapsed.values()) > most_bytes:
+            del self.lapsed[next(iter(self.lapsed))]
+
+    def take_lapsed(self, job_id: JobId, now_s: float) -> RunningJob | None:
+        """What the job held until its reservation expired; it is then forgotten."""
+        until_s, job = self.lapsed.pop(job_id, (0.0, None))
+        return job if until_s > now_s else None
 
 
 class _Ring:
@@ -129,7 +150,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
         self._clusters: dict[str, _Cluster] = {}
-        self._answers: dict[str, dict[str, tuple[float, Repeated]]] = {}
+        self._answers: dict[str, dict[str, tuple[float, Repeated, bytes]]] = {}
         self._rings: dict[str, _Ring] = {}
         self._bundles = BundleChoice()
 
@@ -208,7 +229,8 @@ class MemoryStore:
 
     async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
         check_reservable(request.jobs)
-        if (standing := self._recall(cluster, request.request_id)) is not None:
+        standing = self._recall(cluster, request.request_id, request.fingerprint, request.over)
+        if standing is not None:
             return standing
         state = self._clusters.get(cluster)
         if state is None:
@@ -220,8 +242,22 @@ class MemoryStore:
             state.ended.pop(job.id, None)
             state.hold(reserved(job, expire_s))
         event = state.append(JobsChanged(tuple(reserved(job, expire_s) for job in request.jobs)))
-        self._memorise(cluster, request.request_id, Repeated(request.answer, expire_s))
+        self._memorise(cluster, request.request_id, Repeated(request.answer, expire_s), request.fingerprint)
         return Reserved(event, expire_s)
+
+    async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return {}
+        now_s = self._clock.now_s()
+        found: dict[JobId, RunningJob | None] = {}
+        for job_id in job_ids:
+            job = state.jobs.get(job_id)
+            if job is not None and not 0 < job.expire_time_s <= now_s:
+                found[job_id] = job
+            elif state.ended.get(job_id, 0.0) > now_s:
+                found[job_id] = None
+        return found
 
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
         state = self._clusters.get(cluster)
@@ -237,6 +273,7 @@ class MemoryStore:
             ]
             for job_id in jobs:
                 state.drop_job(job_id)
+                state.lapsed.pop(job_id, None)
             ended += jobs
             released += bool(jobs)
         events = (state.append(JobsEnded(tuple(ended))),) if ended else ()
@@ -250,7 +287,9 @@ class MemoryStore:
         reserved = [job for job in state.jobs.values() if job.state is RunState.RESERVED]
         late = sorted((job.expire_time_s, job.id) for job in reserved if job.expire_time_s <= now_s)
         for _, job_id in late:
+            job = state.jobs[job_id]
             state.drop_job(job_id)
+            state.keep_lapsed(job, now_s + self._options.lapsed_ttl_s, self._options.lapsed_bytes)
         events = (state.append(JobsEnded(tuple(job_id for _, job_id in late), is_expiry=True)),) if late else ()
         return ReportResult(events, state.version, len(late), 0)
 
@@ -259,14 +298,18 @@ class MemoryStore:
         now_s = self._clock.now_s()
         state.ended = {job_id: until_s for job_id, until_s in state.ended.items() if until_s > now_s}
         changes: list[JobsChanged | JobsEnded] = []
+        overcommits: list[Overcommit] = []
         for report in reports:
-            change = self._change(state, report, now_s)
+            change = self._change(state, report, now_s, overcommits)
             if change is not None:
                 changes.append(change)
         events = tuple(state.append(change) for change in runs_of(changes))
-        return ReportResult(events, state.version, len(changes), len(reports) - len(changes))
+        ignored = len(reports) - len(changes)
+        return ReportResult(events, state.version, len(changes), ignored, tuple(overcommits))
 
-    def _change(self, state: _Cluster, report: JobReport, now_s: float) -> JobsChanged | JobsEnded | None:
+    def _change(
+        self, state: _Cluster, report: JobReport, now_s: float, overcommits: list[Overcommit]
+    ) -> JobsChanged | JobsEnded | None:
         """Does what one report says; None where it says nothing new."""
         if report.job_id in state.ended:
             return None
@@ -276,33 +319,45 @@ class MemoryStore:
             if report.reservation_id and held_under and held_under != report.reservation_id:
                 return None
             state.drop_job(report.job_id)
+            state.lapsed.pop(report.job_id, None)
             state.ended[report.job_id] = now_s + self._options.ended_ttl_s
             return JobsEnded((report.job_id,))
+        if held is None and report.running is None and report.kind in ("STARTED", "PROGRESS"):
+            held = state.take_lapsed(report.job_id, now_s)
         job = started(held, report) if report.kind == "STARTED" else progressed(held, report)
         if job is None:
             return None
-        state.hold(job)
+        overcommits += state.hold(job)
         return JobsChanged((job,))
 
-    async def remember(self, cluster: str, request_id: str, answer: bytes) -> Repeated:
-        standing = self._recall(cluster, request_id)
+    async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
+        return self._recall(cluster, request_id, fingerprint, b"")
+
+    async def remember(
+        self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
+    ) -> Repeated | Reused:
+        standing = self._recall(cluster, request_id, fingerprint, over)
         if standing is None:
             standing = Repeated(answer)
-            self._memorise(cluster, request_id, standing)
+            self._memorise(cluster, request_id, standing, fingerprint)
         return standing
 
-    def _recall(self, cluster: str, request_id: str) -> Repeated | None:
-        until_s, standing = self._answers.get(cluster, {}).get(request_id, (0.0, None))
-        return standing if until_s > self._clock.now_s() else None
+    def _recall(self, cluster: str, request_id: str, fingerprint: bytes, over: bytes) -> Repeated | Reused | None:
+        until_s, standing, asked = self._answers.get(cluster, {}).get(request_id, (0.0, None, b""))
+        if standing is None or until_s <= self._clock.now_s():
+            return None
+        if asked and fingerprint and asked != fingerprint:
+            return Reused()
+        return None if over and standing.answer == over else standing
 
-    def _memorise(self, cluster: str, request_id: str, answer: Repeated) -> None:
+    def _memorise(self, cluster: str, request_id: str, answer: Repeated, fingerprint: bytes) -> None:
         if not request_id:
             return
         now_s = self._clock.now_s()
         known = self._answers.setdefault(cluster, {})
         for oldest in [name for name in islice(known, 2) if known[name][0] <= now_s]:
             del known[oldest]
-        known[request_id] = (now_s + self._options.answer_ttl_s, answer)
+        known[request_id] = (now_s + self._options.answer_ttl_s, answer, fingerprint)
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 

@@ -6,11 +6,14 @@ from placewise_core.frozen import frozen
 @frozen
 class StoreOptions:
     """`retain_events_s`: a replica that falls further behind loads the cluster anew. `ended_ttl_s`: how late an event
-    of an ended job may arrive and still be known as late. `ring_records`, `ring_bytes`: bounds of the decision log per
-    cluster, whichever is reached first."""
+    of an ended job may arrive and still be known as late. `lapsed_ttl_s`, `lapsed_bytes`: how long the placements of
+    expired reservations are kept for hosts that start late, and how many bytes of them per cluster. `ring_records`,
+    `ring_bytes`: bounds of the decision log per cluster, whichever is reached first."""
 
     answer_ttl_s: float = 600.0
     ended_ttl_s: float = 3600.0
+    lapsed_ttl_s: float = 3600.0
+    lapsed_bytes: int = 16 * 2**20
     outcome_ttl_s: float = 86_400.0
     retain_events_s: float = 30.0
     ring_records: int = 100_000

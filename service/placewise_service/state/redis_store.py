@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.asyncio import RedisCluster
 
-from placewise_core.cluster import ClusterSettings, Node, QueueState
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import (
     ClusterRecords,
     Event,
@@ -22,7 +22,7 @@ from placewise_core.events import (
     SettingsChanged,
     SubtaskProfiled,
 )
-from placewise_core.job import NodeId
+from placewise_core.job import JobId, NodeId
 from placewise_service.aside import aside
 from placewise_service.state import codec
 from placewise_service.state.connection import Gate, RedisOptions, gate_for
@@ -39,11 +39,13 @@ from placewise_service.state.store import (
     Conflict,
     JobReport,
     Known,
+    Overcommit,
     Repeated,
     ReportResult,
     Reserved,
     ReserveRequest,
     ReserveResult,
+    Reused,
     no_version,
 )
 from placewise_service.state.tailing import tail
@@ -123,6 +125,8 @@ class RedisStore:
             request.answer,
             self._options.answer_ttl_s,
             codec.encode(request.expected_tenants),
+            request.fingerprint,
+            request.over,
         ]
         tasks = 0
         for job in request.jobs:
@@ -137,34 +141,52 @@ class RedisStore:
             pairs = zip(found[::2], found[1::2], strict=True)
             running = tuple(codec.decode_job(record, 0.0, progress) for record, progress in pairs)
             return Conflict(reply[1].decode(), reply[2].decode(), running)
-        if reply[0] == b"repeated":
-            return Repeated(reply[1], float(reply[2]))
+        if reply[0] != b"held":
+            return _standing(reply)
         expire_s = float(reply[3])
         held = tuple(reserved(job, expire_s) for job in request.jobs)
         return Reserved(Event(int(reply[2]), reply[1].decode(), JobsChanged(held)), expire_s)
+
+    async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
+        k = keys_of(cluster)
+        found: dict[JobId, RunningJob | None] = {}
+        with redis_meant(cluster):
+            keys = (k.jobs, k.expiring, k.progress, k.ended)
+            for job_id, *held in await script("look_up").run(self._scripts, keys, [*job_ids]):
+                job = codec.decode_job(held[0], float(held[1]), held[2] or None) if held else None
+                found[JobId(job_id.decode())] = job
+        return found
 
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
         return _result(await self._run("release", cluster, _giving_keys(keys_of(cluster)), [*reservation_ids]))
 
     async def expire(self, cluster: str) -> ReportResult:
-        return _result(await self._run("expire", cluster, _giving_keys(keys_of(cluster)), [_EXPIRE_AT_ONCE]))
+        args: list[Argument] = [_EXPIRE_AT_ONCE, self._options.lapsed_ttl_s, self._options.lapsed_bytes]
+        return _result(await self._run("expire", cluster, _giving_keys(keys_of(cluster)), args))
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
         k = keys_of(cluster)
         args: list[Argument] = [self._options.ended_ttl_s]
         for report in reports:
             args += _report_args(report)
-        reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended), args)
+        reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended, k.capacities), args)
         if reply is None:
             raise no_such_cluster(cluster)
         return _result(reply)
 
-    async def remember(self, cluster: str, request_id: str, answer: bytes) -> Repeated:
+    async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
         k = keys_of(cluster)
-        args: list[Argument] = [request_id, answer, self._options.answer_ttl_s]
         with redis_meant(cluster):
-            _, standing, expire_s = await script("remember").run(self._scripts, (k.answers, k.answer_times), args)
-        return Repeated(standing, float(expire_s))
+            reply = await script("recall").run(self._scripts, (k.answers, k.answer_times), [request_id, fingerprint])
+        return _standing(reply) if reply else None
+
+    async def remember(
+        self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
+    ) -> Repeated | Reused:
+        k = keys_of(cluster)
+        args: list[Argument] = [request_id, answer, self._options.answer_ttl_s, fingerprint, over]
+        with redis_meant(cluster):
+            return _standing(await script("remember").run(self._scripts, (k.answers, k.answer_times), args))
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 
@@ -319,7 +341,7 @@ def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:
 
 
 def _giving_keys(k: ClusterKeys) -> tuple[str, ...]:
-    return (k.meta, k.events, k.used, k.jobs, k.holds, k.expiring, k.reservations)
+    return (k.meta, k.events, k.used, k.jobs, k.holds, k.expiring, k.reservations, k.lapsed, k.lapsed_times)
 
 
 def _report_args(report: JobReport) -> tuple[Argument, ...]:
@@ -337,6 +359,16 @@ def _event(life: bytes, fields: Sequence[bytes]) -> Event:
     return Event(int(version), life.decode(), codec.decode_change(kind, body, args))
 
 
+def _standing(reply: Sequence[bytes]) -> Repeated | Reused:
+    return Repeated(reply[1], float(reply[2])) if reply[0] == b"repeated" else Reused()
+
+
 def _result(reply: Sequence[Any]) -> ReportResult:
-    life, version, applied, ignored, events = reply
-    return ReportResult(tuple(_event(life, event) for event in events), int(version), applied, ignored)
+    life, version, applied, ignored, events, *problems = reply
+    overcommits = tuple(_overcommit(*problem) for problem in problems[0]) if problems else ()
+    return ReportResult(tuple(_event(life, event) for event in events), int(version), applied, ignored, overcommits)
+
+
+def _overcommit(job: bytes, node: bytes, reason: bytes, gpus: Sequence[int], others: Sequence[bytes]) -> Overcommit:
+    names = tuple(JobId(other.decode()) for other in others)
+    return Overcommit(JobId(job.decode()), NodeId(node.decode()), reason.decode(), tuple(gpus), names)

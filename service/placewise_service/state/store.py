@@ -12,7 +12,7 @@ from typing import Protocol
 from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import ClusterRecords, Event
 from placewise_core.frozen import frozen
-from placewise_core.job import JobId
+from placewise_core.job import JobId, NodeId
 
 
 @frozen
@@ -24,7 +24,7 @@ class ReserveRequest:
     ids the decision saw there: another set means the slowdown prediction is void, hence a conflict. The request's own
     jobs count neither as seen nor as there. A job that is only reserved may be reserved anew: the new reservation
     replaces the old one, or the old one stands. A running one conflicts. `on_sent` may be called, once, while the store
-    works on the request: for what need not wait for it.
+    works on the request: for what need not wait for it. `fingerprint` and `over` are as in `remember`.
     """
 
     jobs: tuple[RunningJob, ...]
@@ -33,6 +33,8 @@ class ReserveRequest:
     answer: bytes = b""
     expected_tenants: Mapping[str, tuple[JobId, ...]] = field(default_factory=dict)
     on_sent: Callable[[], None] | None = field(default=None, compare=False)
+    fingerprint: bytes = b""
+    over: bytes = b""
 
 
 @frozen
@@ -62,7 +64,12 @@ class Repeated:
     expire_time_s: float = 0.0
 
 
-ReserveResult = Reserved | Conflict | Repeated
+@frozen
+class Reused:
+    """This request_id belongs to another question, or to another caller: nothing was held or remembered."""
+
+
+ReserveResult = Reserved | Conflict | Repeated | Reused
 
 
 @frozen
@@ -82,13 +89,27 @@ class JobReport:
 
 
 @frozen
+class Overcommit:
+    """A job that a host started on a node where it does not fit. `reason` is one of reserve.lua's; `others` hold the
+    `gpus` as well. Both are empty where CPU, memory or the like is short."""
+
+    job_id: JobId
+    node: NodeId
+    reason: str
+    gpus: tuple[int, ...] = ()
+    others: tuple[JobId, ...] = ()
+
+
+@frozen
 class ReportResult:
-    """`events` in order, one per mutation (none for repeats)."""
+    """`events` in order, one per mutation (none for repeats). `overcommits`: jobs that hosts started where they do not
+    fit."""
 
     events: tuple[Event, ...]
     version: int
     applied: int
     ignored: int
+    overcommits: tuple[Overcommit, ...] = ()
 
 
 @frozen
@@ -157,21 +178,36 @@ class StateStore(Protocol):
         """Holds every job's gang or none. Checks free resources and GPU indices. Idempotent by request_id."""
         ...
 
+    async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
+        """What these jobs hold now; None for those that have ended. Those that hold nothing are missing, and so are
+        those whose reservation is past its time."""
+        ...
+
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
         """Gives back reservations that were not confirmed. Unknown ids are ignored. Idempotent."""
         ...
 
     async def expire(self, cluster: str) -> ReportResult:
-        """Releases reservations past their time. Any replica may call it, any number at once."""
+        """Releases reservations past their time. Any replica may call it, any number at once. What they held is kept
+        for a while, for `report_jobs`."""
         ...
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
         """STARTED confirms a reservation or overrides it with what really happened (even when it overcommits: the
-        host is right); an end frees. Repeats, and anything after the end, are ignored and counted."""
+        host is right, and the result says so); an end frees. STARTED as reserved, or PROGRESS, of a job whose
+        reservation expired restores what it held. Repeats, and anything after the end, are ignored and counted."""
         ...
 
-    async def remember(self, cluster: str, request_id: str, answer: bytes) -> Repeated:
-        """Stores the answer unless there is one; gives back the one that stands."""
+    async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
+        """The answer that stands, if there is one."""
+        ...
+
+    async def remember(
+        self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
+    ) -> Repeated | Reused:
+        """Stores the answer unless there is one; gives back the one that stands. `fingerprint` tells questions and
+        callers apart: Reused where the stored one is another (b"": not known, equal to any). An answer equal to `over`
+        is replaced: it holds no more."""
         ...
 
     async def commit_queue(

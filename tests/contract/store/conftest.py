@@ -11,7 +11,15 @@ from tests.fakes.state import CLUSTER, Harness, memory_harness, node, redis_harn
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import StateStore
 
-OPTIONS = StoreOptions(answer_ttl_s=0.2, ended_ttl_s=0.3, outcome_ttl_s=0.3, ring_records=5, ring_bytes=1000)
+OPTIONS = StoreOptions(
+    answer_ttl_s=0.2,
+    ended_ttl_s=0.3,
+    lapsed_ttl_s=1.0,
+    lapsed_bytes=1600,
+    outcome_ttl_s=0.3,
+    ring_records=5,
+    ring_bytes=1000,
+)
 
 
 @pytest.fixture(scope="session")

@@ -214,14 +214,30 @@ class ReportJobEventsRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ...) -> None: ...
 
 class ReportJobEventsResponse(_message.Message):
-    __slots__ = ("snapshot_version", "applied", "ignored")
+    __slots__ = ("snapshot_version", "applied", "ignored", "problems")
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     IGNORED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     snapshot_version: int
     applied: int
     ignored: int
-    def __init__(self, snapshot_version: _Optional[int] = ..., applied: _Optional[int] = ..., ignored: _Optional[int] = ...) -> None: ...
+    problems: _containers.RepeatedCompositeFieldContainer[Overcommit]
+    def __init__(self, snapshot_version: _Optional[int] = ..., applied: _Optional[int] = ..., ignored: _Optional[int] = ..., problems: _Optional[_Iterable[_Union[Overcommit, _Mapping]]] = ...) -> None: ...
+
+class Overcommit(_message.Message):
+    __slots__ = ("job_id", "node", "gpu_indices", "held_by", "message")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GPU_INDICES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    node: str
+    gpu_indices: _containers.RepeatedScalarFieldContainer[int]
+    held_by: _containers.RepeatedScalarFieldContainer[str]
+    message: str
+    def __init__(self, job_id: _Optional[str] = ..., node: _Optional[str] = ..., gpu_indices: _Optional[_Iterable[int]] = ..., held_by: _Optional[_Iterable[str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = ("cluster", "full")

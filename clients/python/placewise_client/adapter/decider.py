@@ -34,7 +34,7 @@ from placewise_client.adapter.native import (
     Waiting,
 )
 from placewise_client.aio import AsyncClient
-from placewise_client.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_client.errors import AlreadyExistsError, DeadlineExceededError, InvalidRequestError, PlacewiseError
 from placewise_client.results import blocker_text, reason_names
 from placewise_client.rpcs import AsyncMethod, Req, Res
 
@@ -272,22 +272,37 @@ class Decider:
         """Sends the question whose answer was lost again, with the same id: it may have reserved something.
 
         Jobs that were let go meanwhile are left out: should it be new to the service, nothing is reserved for them.
+        That is another question and takes a new id; jobs that hold something are answered with that all the same.
         """
         if self._unanswered is None:
             return
         waiting = [job for job in self._unanswered.jobs if job.id in self._gangs]
-        del self._unanswered.jobs[:]
-        self._unanswered.jobs.extend(waiting)
-        match self._unanswered:
-            case _ if not waiting:
-                self._unanswered = None
-                return
-            case pb.PlaceRequest() as request:
-                placed = await self._in_time(self.client.place, request, deadline_s)
-            case pb.AdmitOrWaitRequest() as both:
-                placed = (await self._in_time(self.client.admit_or_wait, both, deadline_s)).placed
+        if not waiting:
+            self._unanswered = None
+            return
+        if len(waiting) < len(self._unanswered.jobs):
+            self._unanswered = self._without(self._unanswered, waiting)
+        try:
+            match self._unanswered:
+                case pb.PlaceRequest() as request:
+                    placed = await self._in_time(self.client.place, request, deadline_s)
+                case pb.AdmitOrWaitRequest() as both:
+                    placed = (await self._in_time(self.client.admit_or_wait, both, deadline_s)).placed
+        except AlreadyExistsError:  # this adapter goes by another name by now: it asks anew
+            self._unanswered = None
+            return
         self._unanswered = None
         self._read_decisions(placed)
+
+    def _without(
+        self, request: pb.PlaceRequest | pb.AdmitOrWaitRequest, waiting: Sequence[Job]
+    ) -> pb.PlaceRequest | pb.AdmitOrWaitRequest:
+        """The question about fewer jobs, with an id of its own."""
+        fewer = type(request).FromString(request.SerializeToString())
+        del fewer.jobs[:]
+        fewer.jobs.extend(waiting)
+        (fewer if isinstance(fewer, pb.PlaceRequest) else fewer.place).request_id = self._placing().request_id
+        return fewer
 
     def _read_decisions(self, response: pb.PlaceResponse) -> int:
         """Notes each answer; returns how many were placed."""

@@ -170,7 +170,7 @@ class OutcomeReporter:
         """Whether the service has them, or will never take them."""
         try:
             request = ReportJobEventsRequest(cluster=self.settings.cluster, events=batch)
-            await self.client.report_job_events(request, timeout_s=_TIMEOUT_S, retry=None)
+            response = await self.client.report_job_events(request, timeout_s=_TIMEOUT_S, retry=None)
         except InvalidRequestError as error:
             if len(batch) > 1:  # one that cannot be read must not take the others with it
                 middle = len(batch) // 2
@@ -183,6 +183,8 @@ class OutcomeReporter:
             return False
         else:
             self.breaker.succeed()
+            for problem in response.problems:
+                log.warning("%s", problem.message)
             for event in batch:
                 self.metrics.events.inc(JobEvent.Kind.Name(event.kind).lower())
         return True

@@ -1,14 +1,17 @@
--- expire.lua: releases reservations past their time, by the server's clock. Includes: clock, event, holdings.
--- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations
--- ARGV    1 retain_s, 2 most jobs to release in one step (call again for the rest)
+-- expire.lua: releases reservations past their time, by the server's clock. What they
+-- held is kept for hosts that start late. Includes: clock, event, holdings, lapsed.
+-- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
+-- ARGV    1 retain_s, 2 most jobs to release in one step (call again for the rest), 3 seconds that what they held is
+--         kept, 4 most bytes of it
 -- Returns {life, version, released, 0, events}; an event is {version, kind, body, args}
 -- Cost    O(tasks released)
-used_key = KEYS[3]
+used_key, lapsed_key, lapsed_times_key = KEYS[3], KEYS[8], KEYS[9]
 local late = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', string.format('%.6f', now_s), 'LIMIT', 0, ARGV[2])
 for _, job in ipairs(late) do
   local held = cmsgpack.unpack(redis.call('HGET', KEYS[5], job))
   give_back_all(held[2], job)
   leave_reservation(KEYS[7], held[1], job)
+  keep_lapsed(job, held[1], redis.call('HGET', KEYS[4], job), held[2], tonumber(ARGV[3]))
   redis.call('HDEL', KEYS[4], job)
   redis.call('HDEL', KEYS[5], job)
   redis.call('ZREM', KEYS[6], job)
@@ -16,6 +19,7 @@ end
 save_used()
 local events = {}
 if #late > 0 then
+  trim_lapsed(tonumber(ARGV[3]), tonumber(ARGV[4]))
   events[1] = append('expired', cmsgpack.pack(late), '')
 end
 return {life or '', whole(version), #late, 0, events}

@@ -1,9 +1,9 @@
--- release.lua: gives back reservations that were not confirmed. Includes: clock, event, holdings.
--- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations
+-- release.lua: gives back reservations that were not confirmed. Includes: clock, event, holdings, lapsed.
+-- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
 -- ARGV    1 retain_s, then reservation ids
 -- Returns {life, version, released, unknown, events}; an event is {version, kind, body, args}
 -- Cost    O(tasks released)
-used_key = KEYS[3]
+used_key, lapsed_key, lapsed_times_key = KEYS[3], KEYS[8], KEYS[9]
 local ended, released, unknown = {}, 0, 0
 for i = 2, #ARGV do
   local packed = redis.call('HGET', KEYS[7], ARGV[i])
@@ -13,6 +13,7 @@ for i = 2, #ARGV do
       redis.call('HDEL', KEYS[4], job)
       redis.call('HDEL', KEYS[5], job)
       redis.call('ZREM', KEYS[6], job)
+      drop_lapsed(job)
       ended[#ended + 1] = job
     end
     redis.call('HDEL', KEYS[7], ARGV[i])

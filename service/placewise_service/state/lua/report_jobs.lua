@@ -1,16 +1,19 @@
--- report_jobs.lua: what hosts say happened to jobs, in order. Includes: clock, event, holdings.
--- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 progress, 9 ended
+-- report_jobs.lua: what hosts say happened to jobs, in order. Includes: clock, event, holdings, fits, lapsed.
+-- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times,
+--         10 progress, 11 ended, 12 capacities
 -- ARGV    1 retain_s, 2 seconds an end is remembered, then per report: op, job id, reservation id, record, holds,
---         start time, speed, epochs done; op = "start" (record "" = as reserved), "progress", "end",
---         or "none"
--- Returns {life, version, applied, ignored, events}, events being {version, kind, body, args}: one per run of changes
---         of the same kind; or false where there is no such cluster
+--         start time, speed, epochs done; op = "start" (record "" = as
+--         reserved, also where that has expired), "progress", "end", or "none"
+-- Returns {life, version, applied, ignored, events, problems}, events being {version, kind, body, args}: one per run of
+--         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; or false where there is
+--         no such cluster
 -- Cost    O(tasks of the jobs reported)
 if not exists then
   return false
 end
-used_key = KEYS[3]
-local events, applied, ignored = {}, 0, 0
+used_key, capacities_key = KEYS[3], KEYS[12]
+lapsed_key, lapsed_times_key = KEYS[8], KEYS[9]
+local events, problems, applied, ignored = {}, {}, 0, 0
 local run_kind, ended, records, lives = nil, {}, {}, {}
 
 local function flush()
@@ -34,7 +37,7 @@ local function changed(job, record, progress)
   begin('jobs')
   records[#records + 1] = record
   lives[#lives + 1] = {0, progress[1], progress[2], progress[3]}
-  redis.call('HSET', KEYS[8], job, cmsgpack.pack(progress))
+  redis.call('HSET', KEYS[10], job, cmsgpack.pack(progress))
 end
 
 -- A job that runs is no reservation any more.
@@ -46,9 +49,46 @@ local function confirm(job, reservation)
   return false
 end
 
+-- The host is right, even where what it started does not fit: that is said, not refused.
+local function note_problems(job, hold)
+  local capacity = capacity_of(hold[1])
+  if not capacity then
+    return
+  end
+  local record = used_on(hold[1])
+  local pooled = pooled_conflict(hold, capacity, record)
+  if pooled then
+    problems[#problems + 1] = {job, hold[1], pooled, {}, {}}
+  end
+  local reason, gpus, others, seen = nil, {}, {}, {[job] = true}
+  for _, gpu in ipairs(hold[7]) do
+    local why = gpu_conflict(hold, gpu, capacity, record[6])
+    for i = 1, why and #record[6] or 0, 5 do
+      local other = record[6][i + 1]
+      if record[6][i] == gpu and other ~= job then
+        reason = reason or why
+        if gpus[#gpus] ~= gpu then
+          gpus[#gpus + 1] = gpu
+        end
+        if not seen[other] then
+          seen[other] = true
+          others[#others + 1] = other
+        end
+      end
+    end
+  end
+  if reason then
+    problems[#problems + 1] = {job, hold[1], reason, gpus, others}
+  end
+end
+
 local function start(job, held, reservation, record, holds, progress)
   if record == '' and not held then
-    return false
+    local was = take_lapsed(job)
+    if not was then
+      return false
+    end
+    reservation, record, holds = was[2], was[3], was[4]
   end
   local was_reserved = held and confirm(job, held[1])
   if record == '' or (held and held[2] == holds) then
@@ -59,7 +99,9 @@ local function start(job, held, reservation, record, holds, progress)
     if held then
       give_back_all(held[2], job)
     end
+    drop_lapsed(job)
     for _, hold in ipairs(cmsgpack.unpack(holds)) do
+      note_problems(job, hold)
       take(hold, job)
     end
     redis.call('HSET', KEYS[5], job, cmsgpack.pack({reservation, holds}))
@@ -73,9 +115,9 @@ end
 
 local function progressed(job, held, progress)
   if not held then
-    return false
+    return start(job, nil, '', '', '', progress)
   end
-  local packed = redis.call('HGET', KEYS[8], job)
+  local packed = redis.call('HGET', KEYS[10], job)
   local old = packed and cmsgpack.unpack(packed) or {0, 0, 0}
   local was_reserved = confirm(job, held[1])
   if not was_reserved and old[2] == progress[2] and old[3] == progress[3] then
@@ -94,22 +136,23 @@ local function finish(job, held)
     confirm(job, held[1])
     redis.call('HDEL', KEYS[4], job)
     redis.call('HDEL', KEYS[5], job)
-    redis.call('HDEL', KEYS[8], job)
+    redis.call('HDEL', KEYS[10], job)
   end
-  redis.call('ZADD', KEYS[9], string.format('%.6f', now_s + tonumber(ARGV[2])), job)
+  drop_lapsed(job)
+  redis.call('ZADD', KEYS[11], string.format('%.6f', now_s + tonumber(ARGV[2])), job)
   begin('ended')
   ended[#ended + 1] = job
   return true
 end
 
-redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', string.format('%.6f', now_s))
+redis.call('ZREMRANGEBYSCORE', KEYS[11], '-inf', string.format('%.6f', now_s))
 for i = 3, #ARGV, 8 do
   local op, job, reservation = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local packed = redis.call('HGET', KEYS[5], job)
   local held = packed and cmsgpack.unpack(packed)
   local progress = {tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7])}
   local is_done = false
-  if redis.call('ZSCORE', KEYS[9], job) then
+  if redis.call('ZSCORE', KEYS[11], job) then
     is_done = false
   elseif op == 'start' then
     is_done = start(job, held, reservation, ARGV[i + 3], ARGV[i + 4], progress)
@@ -124,5 +167,5 @@ for i = 3, #ARGV, 8 do
 end
 flush()
 save_used()
-redis.call('EXPIRE', KEYS[9], math.ceil(tonumber(ARGV[2])) + 1)
-return {life, whole(version), applied, ignored, events}
+redis.call('EXPIRE', KEYS[11], math.ceil(tonumber(ARGV[2])) + 1)
+return {life, whole(version), applied, ignored, events, problems}

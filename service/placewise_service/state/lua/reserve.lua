@@ -1,13 +1,14 @@
--- reserve.lua: holds every job's gang, or nothing. Includes: clock, event, holdings, answers.
+-- reserve.lua: holds every job's gang, or nothing. Includes: clock, event, holdings, fits, answers.
 -- KEYS    1 meta, 2 events, 3 capacities, 4 used, 5 jobs, 6 holds, 7 expiring, 8 reservations, 9 progress, 10 ended,
 --         11 answers, 12 answer_times
 -- ARGV    1 retain_s, 2 ttl_s, 3 request id or "", 4 answer, 5 answer ttl_s, 6 {"node/gpu": {job ids}} expected on
---         shared GPUs (msgpack), then per job: id, reservation id, record, holds (msgpack)
--- Returns {"held", life, version, expire time} | {"repeated", answer, expire time}
+--         shared GPUs (msgpack), 7 fingerprint or "", 8 answer that is over, to be replaced, or "", then per job: id,
+--         reservation id, record, holds (msgpack)
+-- Returns {"held", life, version, expire time} | {"repeated", answer, expire time} | {"reused"}
 --         | {"conflict", node, reason, and for JOB_RUNNING record and progress of each job that runs}
 -- Cost    O(tasks + tenants on their nodes)
 if ARGV[3] ~= '' then
-  local standing = recall(KEYS[11], KEYS[12], ARGV[3])
+  local standing = recall(KEYS[11], KEYS[12], ARGV[3], ARGV[7], ARGV[8])
   if standing then
     return standing
   end
@@ -16,90 +17,8 @@ if not exists then
   return {'conflict', '', 'CLUSTER_UNKNOWN'}
 end
 used_key = KEYS[4]
-local expected = cmsgpack.unpack(ARGV[6])
+capacities_key, expected = KEYS[3], cmsgpack.unpack(ARGV[6])
 local expire_s = string.format('%.6f', now_s + tonumber(ARGV[2]))
-local own, capacities, checked = {}, {}, {}
-local POOLED = {'INSUFFICIENT_CPU', 'INSUFFICIENT_MEMORY', 'INSUFFICIENT_GPU_MEMORY', 'INSUFFICIENT_NETWORK'}
-
-local function capacity_of(node)
-  if capacities[node] == nil then
-    local packed = redis.call('HGET', KEYS[3], node)
-    capacities[node] = packed and cmsgpack.unpack(packed) or false
-  end
-  return capacities[node]
-end
-
--- Did the decision see the jobs that are on this GPU now, those of the request itself aside?
-local function is_as_expected(node, gpu, tenants)
-  local key = node .. '/' .. gpu
-  if checked[key] then
-    return true
-  end
-  checked[key] = true
-  local seen = {}
-  for _, job in ipairs(expected[key] or {}) do
-    seen[job] = not own[job] or nil
-  end
-  local there = {}
-  for i = 1, #tenants, 5 do
-    local job = tenants[i + 1]
-    if tenants[i] == gpu and not own[job] then
-      if not seen[job] then
-        return false
-      end
-      there[job] = true
-    end
-  end
-  for job in pairs(seen) do
-    if not there[job] then
-      return false
-    end
-  end
-  return true
-end
-
--- Nobody is there and nobody was expected: all that most GPUs are asked.
-local function is_empty(gpu, tenants)
-  for i = 1, #tenants, 5 do
-    if tenants[i] == gpu then
-      return false
-    end
-  end
-  return next(expected) == nil
-end
-
-local function gpu_conflict(hold, gpu, capacity, tenants)
-  local memory = capacity[8][gpu]
-  if not memory then
-    return 'GPU_UNKNOWN'
-  end
-  if is_empty(gpu, tenants) then
-    return memory < hold[9] and 'INSUFFICIENT_GPU_MEMORY' or nil
-  end
-  local count, fraction, is_exclusive, taken = 0, 0, false, 0
-  for i = 1, #tenants, 5 do
-    if tenants[i] == gpu then
-      count = count + 1
-      fraction = fraction + tenants[i + 2]
-      taken = taken + tenants[i + 3]
-      is_exclusive = is_exclusive or tenants[i + 4] == 0
-    end
-  end
-  if count > 0 and (is_exclusive or hold[10] == 0) then
-    return 'GPU_TAKEN'
-  end
-  if not is_as_expected(hold[1], gpu, tenants) then
-    return 'GPU_TENANTS_CHANGED'
-  end
-  if count > 0 and (count >= capacity[2] or (hold[8] < 1 and 1 - fraction < hold[8])) then
-    return 'GPU_SHARE_FULL'
-  end
-  if hold[9] > 0 and memory - taken < hold[9] then
-    return 'INSUFFICIENT_GPU_MEMORY'
-  end
-  return nil
-end
-
 local function conflict(hold)
   local capacity = capacity_of(hold[1])
   if not capacity then
@@ -109,15 +28,9 @@ local function conflict(hold)
     return 'NODE_NOT_READY'
   end
   local record = used_on(hold[1])
-  for i = 1, 4 do
-    if hold[i + 1] > 0 and record[i] + hold[i + 1] > capacity[i + 2] then
-      return POOLED[i]
-    end
-  end
-  for name, amount in pairs(hold[6]) do
-    if (record[5][name] or 0) + amount > (capacity[7][name] or 0) then
-      return 'INSUFFICIENT_EXTENDED'
-    end
+  local pooled = pooled_conflict(hold, capacity, record)
+  if pooled then
+    return pooled
   end
   for _, gpu in ipairs(hold[7]) do
     local reason = gpu_conflict(hold, gpu, capacity, record[6])
@@ -130,7 +43,7 @@ end
 
 -- A job that is only reserved may be decided anew: what it held counts as free.
 local running, before = {}, {}
-for i = 7, #ARGV, 4 do
+for i = 9, #ARGV, 4 do
   local job = ARGV[i]
   own[job] = true
   local held = redis.call('HGET', KEYS[6], job)
@@ -145,7 +58,7 @@ end
 if #running > 0 then
   return {'conflict', '', 'JOB_RUNNING', running}
 end
-for i = 7, #ARGV, 4 do
+for i = 9, #ARGV, 4 do
   for _, hold in ipairs(cmsgpack.unpack(ARGV[i + 3])) do
     local reason = conflict(hold)
     if reason then
@@ -157,7 +70,7 @@ end
 
 -- Everything fits: from here on the script only writes.
 local records, lives = {}, {}
-for i = 7, #ARGV, 4 do
+for i = 9, #ARGV, 4 do
   local job, reservation, record, holds = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   if before[job] then
     leave_reservation(KEYS[8], before[job][1], job)
@@ -178,6 +91,6 @@ end
 save_used()
 local event = append('jobs', array_header(#records) .. table.concat(records), cmsgpack.pack(lives))
 if ARGV[3] ~= '' then
-  memorise(KEYS[11], KEYS[12], ARGV[3], ARGV[4], tonumber(ARGV[5]), expire_s)
+  memorise(KEYS[11], KEYS[12], ARGV[3], ARGV[4], ARGV[7], tonumber(ARGV[5]), expire_s)
 end
 return {'held', life, event[1], expire_s}
