@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import grpc
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tests.fakes.cluster import make_node
+from tests.fakes.faces import FakeEngine, faces
 from tests.fakes.identity import (
     AUDIENCE,
     ISSUER,
@@ -21,6 +24,8 @@ from tests.fakes.identity import (
     write_keys,
 )
 
+from placewise.v1.cluster_pb2 import GetClusterRequest
+from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.clock import ManualClock
 from placewise_core.errors import StateUnavailableError, UnauthenticatedError
 from placewise_service.api.auth import Credentials, Method, Principal, Scope
@@ -257,3 +262,23 @@ def test_tokens_of_the_file_are_taken_beside(keys: Path, tmp_path: Path) -> None
     assert identity.authenticate(Credentials(own)).name == "slurm"
     assert identity.authenticate(Credentials(web_token(signing_key("EdDSA")))).name == "jwt:alice"
     assert is_refused(identity, "pw_wrong")
+
+
+async def test_every_face_takes_the_same_ones(keys: Path) -> None:
+    good, ended = web_token(signing_key("RS256")), web_token(signing_key("RS256"), exp=NOW_S - 60)
+    elsewhere = web_token(signing_key("RS256"), placewise_clusters=["other"])
+    engine = FakeEngine()
+    await engine.report_nodes("prod", [make_node("n0")], full=True)
+    path = "/placewise.v1.ClusterService/GetCluster"
+    async with faces(engine, authenticator=by_web_tokens(keys)) as running:
+        for token, status, code in (
+            (good, 200, grpc.StatusCode.OK),
+            (ended, 401, grpc.StatusCode.UNAUTHENTICATED),
+            (elsewhere, 403, grpc.StatusCode.PERMISSION_DENIED),
+        ):
+            headers = {"authorization": f"Bearer {token}"}
+            assert (await running.http.get("/v1/clusters/prod", headers=headers)).status_code == status
+            assert (await running.http.post(path, json={"cluster": "prod"}, headers=headers)).status_code == status
+            stub = ClusterServiceStub(running.channel)
+            call = stub.GetCluster(GetClusterRequest(cluster="prod"), metadata=tuple(headers.items()))
+            assert await call.code() is code
