@@ -1,0 +1,150 @@
+"""Replicas of 0.1.0 and of today beside each other on one Redis, as during an upgrade (docs/deploy.md)."""
+
+import io
+import json
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.attack.source import Service, Source
+from tests.fakes.bundles import copy_bundle
+from tests.fakes.redis_server import RedisServer
+
+ROOT = Path(__file__).parents[2]
+RELEASE = "0ce0bd2"  # 0.1.0
+CLUSTER = "shared"
+_PATIENCE_S = 20.0
+
+
+@dataclass
+class Pair:
+    old: Service
+    new: Service
+
+    def both_ways(self) -> Iterator[tuple[Service, Service]]:
+        yield self.old, self.new
+        yield self.new, self.old
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """The tree of the release, from the history."""
+    archive = subprocess.run(["git", "archive", RELEASE], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        pytest.skip(f"the history has no {RELEASE}: {archive.stderr.decode().strip()}")
+    root = tmp_path_factory.mktemp("release")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(root, filter="data")
+    return Source(root, "before")
+
+
+@pytest.fixture(scope="module")
+def pair(release: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    bundles = tmp_path_factory.mktemp("bundles")
+    for name in ("default", "next"):
+        copy_bundle(bundles / name)
+    redis = RedisServer().start()
+    settings = {"PLACEWISE_REDIS_URL": redis.url, "PLACEWISE_BUNDLE_DIR": str(bundles)}
+    try:
+        with release.service(settings) as old, Source(ROOT, "now").service(settings) as new:
+            made = Pair(old, new)
+            nodes = [{"id": f"n{i}", "capacity": {"cpuCores": 64, "gpus": 4, "memoryGib": 256}} for i in range(2)]
+            send("PUT", old, f"clusters/{CLUSTER}/nodes", {"nodes": [{**node, "state": "READY"} for node in nodes]})
+            yield made
+            for name, service in (("old", old), ("new", new)):
+                logged = [json.loads(line) for line in service.text().splitlines() if line.startswith("{")]
+                assert [entry for entry in logged if entry["level"] in ("error", "critical")] == [], name
+    finally:
+        redis.stop()
+
+
+def post(service: Service, path: str, body: object) -> dict[str, Any]:
+    return send("POST", service, path, body)
+
+
+def send(method: str, service: Service, path: str, body: object) -> dict[str, Any]:
+    answer = httpx.request(method, f"{service.url}/v1/{path}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def place(service: Service, job: str, gpus: int = 4, request_id: str = "") -> dict[str, Any]:
+    group = {"role": "WORKER", "count": 1, "demand": {"cpuCores": 1, "gpus": gpus, "memoryGib": 1}}
+    body = {"jobs": [{"id": job, "groups": [group]}], "requestId": request_id}
+    return post(service, f"clusters/{CLUSTER}/jobs:place", body)
+
+
+def report(service: Service, job: str, kind: str, decision_id: str = "") -> dict[str, Any]:
+    event = {"jobId": job, "kind": kind, "decisionId": decision_id, "eventTime": "2026-11-22T12:00:00Z"}
+    return post(service, f"clusters/{CLUSTER}/jobs:reportEvents", {"events": [event]})
+
+
+def gpus_of(answer: dict[str, Any]) -> set[tuple[str, int]]:
+    (decision,) = answer["decisions"]
+    return {(a["node"], gpu) for a in decision.get("assignments", ()) for gpu in a.get("gpuIndices", ())}
+
+
+def used(service: Service) -> float:
+    answer = httpx.get(f"{service.url}/v1/clusters/{CLUSTER}", timeout=60)
+    return float(answer.json()["used"].get("gpus", 0.0)) if answer.status_code == 200 else -1.0
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def active(service: Service) -> str:
+    """The bundle that answers; "" where it was changed while the list was made."""
+    bundles = httpx.get(f"{service.url}/v1/bundles", timeout=60).json()["bundles"]
+    return next((bundle["name"] for bundle in bundles if bundle["state"] == "ACTIVE"), "")
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+class TestBesideTheRelease:
+    def test_each_respects_what_the_other_holds(self, pair: Pair) -> None:
+        assert eventually(lambda: used(pair.new) == 0.0)
+        for first, second in pair.both_ways():
+            held = {"a": place(first, "a"), "b": place(second, "b")}
+            assert not gpus_of(held["a"]) & gpus_of(held["b"])
+            assert len(gpus_of(held["a"]) | gpus_of(held["b"])) == 8
+            for service in (first, second):
+                assert place(service, "c")["decisions"][0]["outcome"] in ("WAIT", "NO_FIT")
+            for service, job in ((second, "a"), (first, "b")):
+                report(service, job, "STARTED", held[job]["meta"]["decisionId"])
+                report(service, job, "FINISHED")
+            assert eventually(lambda: used(pair.old) == used(pair.new) == 0.0)
+
+    def test_each_repeats_what_the_other_answered(self, pair: Pair) -> None:
+        for first, second in pair.both_ways():
+            job = f"repeated-{first.grpc_port}"
+            answer = place(first, job, request_id=f"id-{job}")
+            again = place(second, job, request_id=f"id-{job}")
+            assert gpus_of(again) == gpus_of(answer)
+            assert again["meta"]["repeated"]
+            assert eventually(lambda: used(pair.old) == used(pair.new) == 4.0)
+            report(second, job, "STARTED", answer["meta"]["decisionId"])
+            report(first, job, "FINISHED")
+            assert eventually(lambda: used(pair.old) == used(pair.new) == 0.0)
+
+    def test_each_follows_the_bundle_that_the_other_chose(self, pair: Pair) -> None:
+        for first, second in pair.both_ways():
+            post(first, "bundles/next:activate", {})
+            assert eventually(lambda: active(pair.old) == active(pair.new) == "next")
+            post(second, "bundles:rollback", {})
+            assert eventually(lambda: active(pair.old) == active(pair.new) == "default")
+
+    def test_both_stay_ready(self, pair: Pair) -> None:
+        for service in (pair.old, pair.new):
+            assert httpx.get(f"{service.url}/readyz", timeout=60).status_code == 200
