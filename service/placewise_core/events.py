@@ -36,6 +36,8 @@ class JobsEnded:
 
 @frozen
 class QueueAdvanced:
+    """A queue's new state; of number 0 where the queue was forgotten."""
+
     queue: QueueState
 
 

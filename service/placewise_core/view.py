@@ -364,7 +364,7 @@ class ClusterView(RoomArrays):
                 for job_id in change.job_ids:
                     self.remove_job(job_id)
             case QueueAdvanced():
-                self.queues[change.queue.queue] = change.queue
+                self._apply_queue(change.queue)
             case SettingsChanged():
                 self.settings = change.settings
             case OverheadLearned():
@@ -388,6 +388,12 @@ class ClusterView(RoomArrays):
         merged = {node.id: node for node in self.nodes if node.id not in removed}
         merged.update((node.id, node) for node in change.nodes)
         self._rebuild(tuple(merged.values()))
+
+    def _apply_queue(self, queue: QueueState) -> None:
+        if queue.seq:
+            self.queues[queue.queue] = queue
+        else:  # forgotten: as before its first question
+            self.queues.pop(queue.queue, None)
 
     def keeps_layout(self, change: NodesReported) -> bool:
         """True where no node comes, goes, or changes what it has."""

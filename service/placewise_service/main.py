@@ -209,6 +209,11 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
         stale_telemetry_after_s=settings.stale_telemetry_after_s,
         log_buffer_records=settings.declog.buffer_records,
         observe_share=settings.declog.observe_share,
+        most_clusters=settings.limits.clusters,
+        most_queues=settings.limits.queues_per_cluster,
+        most_profiles=settings.limits.profiles_per_cluster,
+        queue_idle_s=settings.limits.queue_idle_s,
+        queue_series=settings.limits.queue_series,
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )
     keys = [read_public(path) for path in settings.bundles.public_keys]

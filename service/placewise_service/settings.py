@@ -87,6 +87,17 @@ class LimitSettings(Section):
     subtasks_per_job: int = Field(default=1024, ge=1, description="Most subtasks of one pipeline job.")
     nodes_per_cluster: int = Field(default=10_000, ge=1, description="Most nodes of one cluster, and in one report.")
     events_per_report: int = Field(default=10_000, ge=1, description="Most job events in one report.")
+    clusters: int = Field(default=1000, ge=1, description="Most clusters; one more is refused.")
+    queues_per_cluster: int = Field(default=1000, ge=1, description="Most queues of one cluster; one more is refused.")
+    profiles_per_cluster: int = Field(
+        default=2000, ge=0, description="Most subtask kinds and co-run models of one cluster; more are not learned."
+    )
+    queue_idle_s: float = Field(
+        default=604_800.0, ge=60, description="A queue that nobody asked about for so long is forgotten."
+    )
+    queue_series: int = Field(
+        default=1000, ge=0, description="Most queues shown by name in metrics; the rest of a cluster are one series."
+    )
     items_per_request: int = Field(
         default=262_144, ge=1024, description="Most entries of all lists and maps of one request together."
     )

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import sys
+from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -41,6 +42,7 @@ TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
 _GONE = -math.inf
 QueueSource = Callable[[], Iterable[tuple[str, QueueState]]]
 """(cluster, queue) of every queue."""
+_OTHERS = "(others)"  # no queue is called so by accident; one that is adds to them
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -63,6 +65,9 @@ class Telemetry:
         self._conflicts = self._counter("placewise_conflicts_total", "Reservations refused by the store.", "cluster")
         self._overcommits = self._counter(
             "placewise_overcommits_total", "Times that a host started a job on a node where it does not fit.", "cluster"
+        )
+        self._profiles_refused = self._counter(
+            "placewise_profiles_refused_total", "Rows of profiles not learned: the cluster has its most.", "cluster"
         )
         self._log_drops = self._counter("placewise_decision_log_dropped_total", "Decision records lost.")
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
@@ -102,9 +107,15 @@ class Telemetry:
         """The store refused a reservation: the view was behind."""
         self._child("conflict", self._conflicts, cluster).inc()
 
-    def show_queues(self, source: QueueSource) -> None:
-        """`source` is asked at each scrape. It gives the queues of the shared state: every replica shows the same."""
-        self._queues.source = source
+    def show_queues(self, source: QueueSource, most: int) -> None:
+        """`source` is asked at each scrape. It gives the queues of the shared state: every replica shows the same.
+        `most` of a cluster are shown by name, the others as one series."""
+        self._queues.source, self._queues.most = source, most
+
+    def profiles_refused(self, cluster: str, count: int) -> None:
+        """Rows of subtask kinds or co-runs that were not learned, as the cluster has as many as it may."""
+        if count:
+            self._child("profiles", self._profiles_refused, cluster).inc(count)
 
     def overcommits(self, cluster: str, count: int) -> None:
         """So many times a host started a job on a node where it does not fit."""
@@ -221,18 +232,32 @@ class _Queues(Collector):
 
     def __init__(self) -> None:
         self.source: QueueSource = tuple
+        self.most = 1000  # of a cluster shown by name
 
     def collect(self) -> Iterator[Metric]:
         labels = ("cluster", "queue")
         backlog = GaugeMetricFamily("placewise_queue_backlog_seconds", "Backlog Q of a queue.", labels=labels)
         delay = GaugeMetricFamily("placewise_queue_delay_seconds", "Delay queue Z of a queue.", labels=labels)
         waiting = GaugeMetricFamily("placewise_queue_waiting_jobs", "Jobs waiting in a queue.", labels=labels)
-        for cluster, state in self.source():
-            names = (cluster, state.queue)
-            backlog.add_metric(names, state.backlog_s)
-            delay.add_metric(names, state.delay_s)
-            waiting.add_metric(names, len(state.waiting))
+        for names, *values in self._rows():
+            for family, value in zip((backlog, delay, waiting), values, strict=True):
+                family.add_metric(names, value)
         yield from (backlog, delay, waiting)
+
+    def _rows(self) -> Iterator[tuple[tuple[str, str], float, float, float]]:
+        """Q, Z and waiting jobs by (cluster, queue); of the queues beyond the most of a cluster, the sums."""
+        shown: Counts[str] = Counts()
+        others: dict[str, list[float]] = {}
+        for cluster, state in sorted(self.source(), key=lambda of: (of[0], of[1].queue)):
+            values = (state.backlog_s, state.delay_s, float(len(state.waiting)))
+            shown[cluster] += 1
+            if shown[cluster] <= self.most:
+                yield (cluster, state.queue), *values
+            else:
+                sums = others.setdefault(cluster, [0.0, 0.0, 0.0])
+                sums[:] = [total + value for total, value in zip(sums, values, strict=True)]
+        for cluster, (backlog_s, delay_s, waiting) in others.items():
+            yield (cluster, _OTHERS), backlog_s, delay_s, waiting
 
 
 class _Shared(Collector):

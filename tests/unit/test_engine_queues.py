@@ -11,7 +11,7 @@ from placewise_core.clock import ManualClock
 from placewise_core.commands import AdmitCommand
 from placewise_core.decision import Verdict
 from placewise_core.errors import InvalidRequestError
-from placewise_service.engine import Engine, admitting
+from placewise_service.engine import Engine
 from placewise_service.engine import engine as engine_module
 from placewise_service.state.memory import MemoryStore
 
@@ -20,9 +20,9 @@ def command(queue: str, policy: str = "proteus", is_dry_run: bool = False) -> Ad
     return AdmitCommand(CLUSTER, queue, (make_job("a"),), policy=policy, is_dry_run=is_dry_run)
 
 
-async def test_a_cluster_has_room_for_so_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admitting, "_MOST_QUEUES", 2)
+async def test_a_cluster_has_room_for_so_many_queues() -> None:
     async with running_engine() as engine:
+        engine._common.options.most_queues = 2
         for queue in ("q0", "q1", "q0"):
             await engine.admit_or_wait(command(queue))
         with pytest.raises(InvalidRequestError, match="2 queues"):

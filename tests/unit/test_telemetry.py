@@ -23,7 +23,7 @@ def test_a_decision_is_counted_once_in_each_metric() -> None:
     telemetry.decision("Place", "tetris", "PLACED", True, 0.002)
     telemetry.conflict("prod")
     queue = QueueState("q", backlog_s=12.0, delay_s=3.0, waiting={"a": 1.0, "b": 1.0})
-    telemetry.show_queues(lambda: [("prod", queue)])
+    telemetry.show_queues(lambda: [("prod", queue)], 10)
     telemetry.view_lag("prod", 0.25)
     telemetry.log_drops(4)
     values = samples(telemetry)
@@ -67,7 +67,7 @@ for line in sys.stdin:
         telemetry.conflict(cluster)
     if verb != "scrape":
         queues = [(cluster, QueueState("q", backlog_s=7.0)) for cluster in clusters]
-        telemetry.show_queues(lambda: queues)
+        telemetry.show_queues(lambda: queues, 10)
     print(telemetry.render().decode(), end="#\\n", flush=True)
 """
 

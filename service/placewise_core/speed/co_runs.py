@@ -88,6 +88,11 @@ class KnownCoRuns:
     def is_empty(self) -> bool:
         return not self._rows
 
+    @property
+    def kinds(self) -> Iterable[str]:
+        """Kinds of the rows."""
+        return self._rows.keys()
+
     def row(self, kind: str) -> Mapping[str, float]:
         """What is known of a model, as the store keeps it."""
         return self._rows.get(kind, {})
@@ -147,6 +152,11 @@ class CoRunBook:
     def row(self, kind: str) -> Mapping[str, float]:
         """What the store knows of a model."""
         return self._stored.row(kind)
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """Kinds of the rows that the store keeps."""
+        return self._stored.kinds
 
     def learn(self, kind: str, row: Mapping[str, float]) -> None:
         """Takes over what the store has learned."""

@@ -12,13 +12,14 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand
 from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
-from placewise_core.errors import InvalidRequestError, StaleSnapshotError
+from placewise_core.errors import StaleSnapshotError
 from placewise_core.frozen import frozen
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known, repeated
 from placewise_service.engine.drafting import seed_of
+from placewise_service.engine.growth import check_queue
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
@@ -27,7 +28,6 @@ OnDraft = Callable[[AdmitDecision], None]
 _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 # Jobs times nodes, and so many for each job, that are decided in one go: some ten milliseconds.
 _MOST_IN_ONE_GO, _BESIDE_NODES = 100_000, 1000
-_MOST_QUEUES = 10_000  # of a cluster: each has a state in the store, and gauges
 
 
 @frozen
@@ -138,7 +138,7 @@ class Admitting:
             if draft.is_settled:
                 return draft
             queue = draft.decision.plan.queue
-            _check_room(queue, asked.live.view)
+            check_queue(queue, asked.live.view, self.common.options.most_queues)
             on_sent = partial(asked.on_draft, draft.decision) if asked.on_draft is not None else None
             if await self._committed(asked.live, queue, draft.before.seq, on_sent):
                 return draft
@@ -186,12 +186,6 @@ class Admitting:
 def _in_slices(asked: _Asked, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices) -> AdmitPlan:
     context.slices = slices
     return asked.policy.admit(asked.command.jobs, view, queue, context)
-
-
-def _check_room(queue: QueueState, view: ClusterView) -> None:
-    """Raises InvalidRequestError for one queue too many: names are the callers' to invent."""
-    if queue.queue not in view.queues and len(view.queues) >= _MOST_QUEUES:
-        raise InvalidRequestError(f"the cluster has {_MOST_QUEUES} queues, and room for no other", "queue")
 
 
 def _outcome(decision: AdmitDecision) -> str:

@@ -40,6 +40,11 @@ class EngineOptions:
     log_buffer_records: int = 20_000
     observe_share: float = 0.0
     queue: QueueSettings = QueueSettings()
+    most_clusters: int = 1000
+    most_queues: int = 1000
+    most_profiles: int = 2000
+    queue_idle_s: float = 604_800.0
+    queue_series: int = 1000
 
 
 @frozen

@@ -9,6 +9,7 @@ A conflict means that the view was behind: decide again on the newer one, at mos
 
 import asyncio
 import contextlib
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from placewise_service.engine.admitting import OnDraft as OnAdmitDraft
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
+from placewise_service.engine.growth import Growth
 from placewise_service.engine.placing import OnDraft, Placing
 from placewise_service.engine.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.sliced_drafting import SlicedPlacer
@@ -46,6 +48,7 @@ from placewise_service.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 _EXPIRY_PERIOD_S = 0.5
+_FORGETTING_ROUNDS = 60  # of expiry: every half minute
 _CLUSTERS_PERIOD_S = 1.0
 PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
 
@@ -93,7 +96,10 @@ class Engine:
         self._placing = Placing(common, placer, SlicedPlacer(placer, slicing), subtasks)
         self._admitting = Admitting(common, admission, slicing)
         self._partition = partition
-        self._reporter = Reporter(common.store, common.clock, common.sink)
+        self._growth = Growth(common)
+        self._reporter = Reporter(
+            common.store, common.clock, common.sink, common.options.most_profiles, common.telemetry.profiles_refused
+        )
         self.bundles = SharedBundles(common.store, common.registry)
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -121,7 +127,7 @@ class Engine:
         for cluster in await self._common.store.clusters():
             await self._common.views.get(cluster)
         self._common.sink.start()
-        self._common.telemetry.show_queues(self._queues)
+        self._common.telemetry.show_queues(self._queues, self._common.options.queue_series)
         self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
         self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
         self._sweep = asyncio.create_task(self._expire_reservations(), name="expire reservations")
@@ -212,6 +218,7 @@ class Engine:
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportOutcome:
         """Inserts or updates nodes. Creates the cluster."""
+        await self._growth.check_cluster(cluster)
         outcome, events = await self._reporter.nodes(cluster, nodes, full)
         await self._show(cluster, events)
         return outcome
@@ -250,6 +257,7 @@ class Engine:
         self.check_place_policy(settings.place_policy, "settings.place_policy")
         known(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
+        await self._growth.check_cluster(cluster)
         event = await self._common.store.update_settings(cluster, settings)
         await self._show(cluster, [event])
         for name, queue in settings.queues.items():
@@ -289,13 +297,19 @@ class Engine:
     # -- reservations that nobody confirmed -------------------------------------------------------------------
 
     async def _expire_reservations(self) -> None:
-        while True:
+        for rounds in itertools.count(1):
             await asyncio.sleep(_EXPIRY_PERIOD_S)
+            if rounds % _FORGETTING_ROUNDS == 0:
+                await self._forget_idle()
             self._common.telemetry.forget_all_but({live.cluster for live in self._common.views})
             for live in self._common.views:
                 self._common.telemetry.view_lag(live.cluster, live.lag_s)
                 if any(job.state is RunState.RESERVED for job in live.view.jobs.values()):
                     await self._expire(live)
+
+    async def _forget_idle(self) -> None:
+        for live in self._common.views:
+            await self._growth.forget_idle_queues(live, partial(self.queue_settings, live.cluster))
 
     async def _expire(self, live: LiveView) -> None:
         try:

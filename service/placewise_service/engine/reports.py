@@ -1,6 +1,6 @@
 """Turns what schedulers report into mutations of the store and outcome entries of the log. Decides nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import structlog
@@ -15,6 +15,7 @@ from placewise_core.speed.co_runs import rows_of
 from placewise_service.aside import aside
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
+from placewise_service.engine.growth import within
 from placewise_service.engine.observed import completed
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import JobReport, Overcommit, StateStore
@@ -63,7 +64,16 @@ def portions(events: Sequence[JobEvent]) -> Iterator[Sequence[JobEvent]]:
 class Reporter:
     """Takes reports from the faces to the store."""
 
-    def __init__(self, store: StateStore, clock: Clock, sink: DecisionSink) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        clock: Clock,
+        sink: DecisionSink,
+        most_profiles: int,
+        on_profiles_refused: Callable[[str, int], None],
+    ) -> None:
+        self._most_profiles = most_profiles
+        self._on_profiles_refused = on_profiles_refused
         self._store = store
         self._clock = clock
         self._sink = sink
@@ -134,7 +144,9 @@ class Reporter:
         news = {kind: row for kind, row in given.items() if row.items() - known.get(kind, {}).items()}
         co_runs, book = rows_of((job.model, job.gpu_sharing.co_runs) for job in described), live.view.co_runs
         news |= {kind: row for kind, row in co_runs.items() if row.items() - book.row(kind).items()}
-        return [await self._store.profile_subtask(cluster, kind, row) for kind, row in news.items()]
+        kept = within(news, (*known, *book.kinds), self._most_profiles)
+        self._on_profiles_refused(cluster, len(news) - len(kept))
+        return [await self._store.profile_subtask(cluster, kind, row) for kind, row in kept.items()]
 
 
 def _all_completed(nodes: Sequence[Node], now_s: float) -> list[Node]:

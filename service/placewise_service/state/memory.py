@@ -371,6 +371,14 @@ class MemoryStore:
         state.queues[queue.queue] = replace(queue, seq=expected_seq + 1)
         return state.append(QueueAdvanced(state.queues[queue.queue]))
 
+    async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
+        state = self._of(cluster)
+        current = state.queues.get(queue)
+        if current is None or current.seq != expected_seq:
+            return None
+        del state.queues[queue]
+        return state.append(QueueAdvanced(QueueState(queue)))
+
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
         state = self._of_new(cluster)
         state.settings = settings

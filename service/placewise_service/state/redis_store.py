@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from redis.asyncio import RedisCluster
+from redis.asyncio import Redis, RedisCluster
 
 from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import (
@@ -34,6 +34,7 @@ from placewise_service.state.link import Link
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.records import records_from, search_bounds
 from placewise_service.state.scripts import Argument, Executor, script
+from placewise_service.state.shared_tail import SharedTail
 from placewise_service.state.store import (
     BundleChoice,
     Conflict,
@@ -48,7 +49,7 @@ from placewise_service.state.store import (
     Reused,
     no_version,
 )
-from placewise_service.state.tailing import tail
+from placewise_service.state.tailing import tail_alone, tail_shared
 
 _EXPIRE_AT_ONCE = 1000
 _STEP_TASKS = 500  # of a reservation, packed in one go of some milliseconds
@@ -66,6 +67,8 @@ class RedisStore:
         self._scripts: Executor = self._link or self._client
         self._options = options or StoreOptions()
         self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
+        client = self._client.unbounded
+        self._tails = SharedTail(client, self._block_ms) if isinstance(client, Redis) else None
         self._registered: set[str] = set()
 
     async def ping(self) -> float:
@@ -76,7 +79,12 @@ class RedisStore:
     async def clusters(self) -> Sequence[str]:
         with redis_meant():
             names = sorted(name.decode() for name in await self._client.execute_command("SMEMBERS", REGISTRY))
-            return [name for name in names if await self._client.execute_command("EXISTS", keys_of(name).meta)]
+            if self._tails is None:
+                return [name for name in names if await self._client.execute_command("EXISTS", keys_of(name).meta)]
+            asked = self._client.unbounded.pipeline(transaction=False)
+            for name in names:
+                asked.exists(keys_of(name).meta)
+            return [name for name, is_there in zip(names, await asked.execute(), strict=True) if is_there]
 
     async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
         k = keys_of(cluster)
@@ -91,7 +99,9 @@ class RedisStore:
     def tail(
         self, cluster: str, position: str, known: Known = no_version
     ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
-        return tail(self._client.unbounded, cluster, position, self._block_ms, known)
+        if self._tails is None:
+            return tail_alone(self._client.unbounded, cluster, position, self._block_ms, known)
+        return tail_shared(self._tails, self._client, cluster, position, known)
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -201,6 +211,14 @@ class RedisStore:
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(stored)) if reply else None
 
+    async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
+        k, empty = keys_of(cluster), QueueState(queue)
+        args: list[Argument] = [queue, expected_seq, codec.encode(empty)]
+        reply = await self._run("forget_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(empty)) if reply else None
+
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
         k = keys_of(cluster)
         keys = (k.meta, k.events, k.nodes, k.jobs, k.holds)
@@ -288,6 +306,8 @@ class RedisStore:
 
     async def close(self) -> None:
         with redis_meant():
+            if self._tails is not None:
+                await self._tails.close()
             if self._link is not None:
                 await self._link.close()
             await self._client.close()

@@ -216,6 +216,10 @@ class StateStore(Protocol):
         """Stores the state if the stored seq is still `expected_seq` (0 = none yet); None if it is not."""
         ...
 
+    async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
+        """Removes the queue if its seq is still `expected_seq`; None if it is not. The event is a state of seq 0."""
+        ...
+
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
         """Replaces the settings. Creates the cluster. Idempotent."""
         ...

@@ -1,14 +1,16 @@
 """Follows a cluster's event stream. Never skips, repeats or mixes histories: it stops with an error instead."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_core.events import ClusterDeleted, Event
 from placewise_service.state import codec
-from placewise_service.state.connection import Client
+from placewise_service.state.connection import Client, Gate
 from placewise_service.state.errors import redis_meant
 from placewise_service.state.keys import ClusterKeys, keys_of
 from placewise_service.state.records import position_of
+from placewise_service.state.shared_tail import Entries, Quiet, SharedTail
 from placewise_service.state.store import Known
 
 _BATCH = 256
@@ -16,27 +18,77 @@ _BATCH = 256
 _BEHIND_ROUNDS = 3
 
 
-async def tail(
+class Reader(Protocol):
+    """Brings what is in one stream: entries, or, in a quiet moment, what the cluster says of itself."""
+
+    async def next(self) -> Entries | Quiet:
+        """Waits no longer than a second. Raises what Redis raises."""
+        ...
+
+
+class OwnReader:
+    """Reads one stream over a connection of its own, as on Redis Cluster, where streams lie on several servers."""
+
+    def __init__(self, client: Client, keys: ClusterKeys, last: bytes, block_ms: int) -> None:
+        self._client = client
+        self._keys = keys
+        self._last = last
+        self._block_ms = block_ms
+
+    async def next(self) -> Entries | Quiet:
+        reply = await self._client.execute_command(
+            "XREAD", "COUNT", _BATCH, "BLOCK", self._block_ms, "STREAMS", self._keys.events, self._last
+        )
+        if not reply:
+            life, last = await self._client.execute_command("HMGET", self._keys.meta, "life", "last")
+            return life, last
+        entries: Entries = reply[0][1]
+        self._last = entries[-1][0]
+        return entries
+
+
+async def tail_alone(
     client: Client, cluster: str, position: str, block_ms: int, known: Known
 ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
-    """As StateStore.tail. Yields an empty batch every `block_ms` in which nothing happened."""
-    keys = keys_of(cluster)
+    """As StateStore.tail, over a connection of its own."""
+    keys, entry = keys_of(cluster), position.partition(":")[2]
+    with redis_meant(cluster):
+        await _check_place(client, keys, position)
+    async for batch in _followed(OwnReader(client, keys, entry.encode(), block_ms), cluster, position, known):
+        yield batch
+
+
+async def tail_shared(
+    shared: SharedTail, gate: Gate, cluster: str, position: str, known: Known
+) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    """As StateStore.tail, over the connection that all tails share."""
+    keys, entry = keys_of(cluster), position.partition(":")[2]
+    with redis_meant(cluster):
+        await _check_place(gate, keys, position)
+    follower = shared.follow(keys, entry.encode())
+    try:
+        async for batch in _followed(follower, cluster, position, known):
+            yield batch
+    finally:
+        shared.leave(follower)
+
+
+async def _followed(
+    reader: Reader, cluster: str, position: str, known: Known
+) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    """Yields an empty batch where nothing happened for a while."""
     life, _, entry = position.partition(":")
     last = entry.encode()
-    with redis_meant(cluster):
-        await _check_place(client, keys, life, entry)
     behind = 0
     while True:
         with redis_meant(cluster):
-            reply = await client.execute_command(
-                "XREAD", "COUNT", _BATCH, "BLOCK", block_ms, "STREAMS", keys.events, last
-            )
-            if reply:
-                events, last = await _decoded(reply[0][1], life, last, await known())
+            news = await reader.next()
+            if isinstance(news, list):
+                events, last = await _decoded(news, life, last, await known())
                 behind = 0
             else:
                 events = []
-                behind = behind + 1 if await _is_behind(client, keys, life, last) else 0
+                behind = behind + 1 if _is_behind(news, life, last) else 0
         if behind >= _BEHIND_ROUNDS:
             raise StateUnavailableError("the state store answers from a server that was left behind")
         yield position_of(life.encode(), last), events
@@ -44,17 +96,18 @@ async def tail(
             return
 
 
-async def _check_place(client: Client, keys: ClusterKeys, life: str, entry: str) -> None:
+async def _check_place(client: Client | Gate, keys: ClusterKeys, position: str) -> None:
     """The entry last read must still be there, of the same life: else what follows may not follow from it."""
+    life, _, entry = position.partition(":")
     found = await client.execute_command("XRANGE", keys.events, entry, entry)
     if not found or found[0][1].get(b"life") != life.encode():
         raise StaleSnapshotError("the events after this position are gone; load the cluster again")
 
 
-async def _is_behind(client: Client, keys: ClusterKeys, life: str, last: bytes) -> bool:
+def _is_behind(now: Quiet, life: str, last: bytes) -> bool:
     """In a quiet moment: is this still the state that was read? Raises StaleSnapshotError if it is not."""
-    now_life, now_last = await client.execute_command("HMGET", keys.meta, "life", "last")
-    if now_life is None or now_life.decode() != life or _version(now_last) < _version(last):
+    now_life, now_last = now
+    if now_life is None or now_last is None or now_life.decode() != life or _version(now_last) < _version(last):
         raise StaleSnapshotError("the cluster was deleted or lost its last changes; load it again")
     return _version(now_last) > _version(last)
 

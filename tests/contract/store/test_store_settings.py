@@ -110,3 +110,24 @@ async def test_digests_end_with_the_choice_they_belong_to(harness: Harness) -> N
     assert await store.bundles() == BundleChoice(2, "a", "", "c")
     assert await store.choose_bundles(BundleChoice(2, "a", "b", "", "4" * 64))
     assert await store.bundles() == BundleChoice(3, "a", "b", "", "4" * 64)
+
+
+async def test_a_queue_is_forgotten_unless_somebody_moved_it(harness: Harness, store: StateStore) -> None:
+    kept = QueueState("kept", slot=5)
+    await store.commit_queue(CLUSTER, kept, 0)
+    await store.commit_queue(CLUSTER, QueueState("idle", slot=5), 0)
+    loaded = await store.load(CLUSTER)
+    assert loaded is not None
+    view = ClusterView(loaded[0])
+    assert await store.forget_queue(CLUSTER, "idle", 2) is None
+    assert await store.forget_queue(CLUSTER, "unknown", 1) is None
+    event = await store.forget_queue(CLUSTER, "idle", 1)
+    assert event is not None
+    assert (event.version, event.change) == (view.version + 1, QueueAdvanced(QueueState("idle")))
+    view.apply(event)
+    reloaded = await store.load(CLUSTER)
+    assert reloaded is not None
+    assert set(reloaded[0].queues) == set(view.queues) == {"kept"}
+    assert await store.commit_queue(CLUSTER, QueueState("idle", slot=9), 0) is not None, "it may begin anew"
+    with pytest.raises(NotFoundError):
+        await store.forget_queue("elsewhere", "idle", 1)

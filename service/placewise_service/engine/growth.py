@@ -1,0 +1,66 @@
+"""What callers can make in any number, and what bounds it: clusters, queues, rows of profiles. Forgets idle queues."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from placewise_core.cluster import QueueSettings, QueueState
+from placewise_core.errors import InvalidRequestError, StateUnavailableError
+from placewise_core.frozen import frozen
+from placewise_core.view import ClusterView
+from placewise_service.engine.common import Common
+from placewise_service.engine.views import LiveView
+
+
+@frozen
+class Growth:
+    """The bounds in force. Replicas check by what they have seen: a few more may get in where several ask at once."""
+
+    common: Common
+
+    async def check_cluster(self, name: str) -> None:
+        """Raises InvalidRequestError for a cluster too many."""
+        if self.common.views.known(name) is not None:
+            return
+        names, most = await self.common.store.clusters(), self.common.options.most_clusters
+        if name not in names and len(names) >= most:
+            raise InvalidRequestError(
+                f"there are {len(names)} clusters; the limit is {most}: delete one that is no longer used", "cluster"
+            )
+
+    async def forget_idle_queues(self, live: LiveView, settings_of: Callable[[str], QueueSettings]) -> None:
+        """Removes the queues that nobody has asked about for a long time. Any replica may, any number at once."""
+        now_s, idle_s = self.common.clock.now_s(), self.common.options.queue_idle_s
+        idle = [
+            state
+            for name, state in live.view.queues.items()
+            if (used_s := used_until_s(state, settings_of(name))) is not None and now_s - used_s > idle_s
+        ]
+        for state in idle:
+            try:
+                event = await self.common.store.forget_queue(live.cluster, state.queue, state.seq)
+            except StateUnavailableError:
+                return  # the next round tries again
+            if event is not None:
+                self.common.apply(live, [event])
+
+
+def used_until_s(state: QueueState, settings: QueueSettings) -> float | None:
+    """The end of the last slot in which somebody asked; None where no slot was counted."""
+    slot = max([state.slot, *[slot for _, _, slot in state.admitted.values()]])
+    return (slot + 1) * settings.slot_s if slot >= 0 else None
+
+
+def check_queue(queue: QueueState, view: ClusterView, most: int) -> None:
+    """Raises InvalidRequestError for one queue too many: names are the callers' to invent."""
+    if queue.queue not in view.queues and len(view.queues) >= most:
+        raise InvalidRequestError(
+            f"the cluster has {len(view.queues)} queues; the limit is {most}: idle ones are forgotten in time",
+            "queue",
+        )
+
+
+def within(news: Mapping[str, Mapping[str, float]], known: Iterable[str], most: int) -> dict[str, Mapping[str, float]]:
+    """The rows that are known already, and as many new ones as there is room for."""
+    there = set(known)
+    kept = {kind: row for kind, row in news.items() if kind in there}
+    room = max(0, most - len(there))
+    return kept | {kind: news[kind] for kind in [kind for kind in news if kind not in there][:room]}

@@ -1,0 +1,15 @@
+-- forget_queue.lua: removes a queue that nobody has used, if nobody moved it since it was read. Includes: clock, event.
+-- The event is a queue's state before its first question, number 0: a replica that knows of no forgetting shows that.
+-- KEYS    1 meta, 2 events, 3 queues, 4 queue_seqs
+-- ARGV    1 retain_s, 2 queue, 3 expected seq, 4 record of the empty state
+-- Returns {life, version} | {} where the seq is another | false where there is no such cluster
+-- Cost    O(1)
+if not exists then
+  return false
+end
+if redis.call('HGET', KEYS[4], ARGV[2]) ~= ARGV[3] then
+  return {}
+end
+redis.call('HDEL', KEYS[3], ARGV[2])
+redis.call('HDEL', KEYS[4], ARGV[2])
+return {life, append('queue', ARGV[4], '')[1]}

@@ -1,0 +1,138 @@
+"""Follows the event streams of every cluster of a process over one connection. Reads and hands out; decodes nothing.
+
+One XREAD waits for all streams at once. A stream that is followed from now on interrupts it; what has been read before
+is read again then, as places move on only with what was handed out. Of streams in which nothing happened for a while
+the clusters' own words are asked for, in one round trip for all.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from redis.asyncio import Redis
+
+from placewise_service.background import ended
+from placewise_service.state.keys import ClusterKeys
+
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
+Quiet = tuple[bytes | None, bytes | None]  # life and last event id, as the cluster has them now
+
+_BATCH = 256
+_MOST_AHEAD = 8  # readings that a follower is handed before it takes them
+_QUIET_S = 0.5  # every follower hears at least so often
+_PACE_S = 0.005  # between two readings that brought something: under load many events are read at once
+
+
+class Follower:
+    """One stream: where it is read from, and what its reader has yet to take."""
+
+    def __init__(self, keys: ClusterKeys, last: bytes, heard_s: float) -> None:
+        self.keys = keys
+        self.last = last
+        self.heard_s = heard_s
+        self._news: deque[Entries | Quiet | BaseException] = deque()
+        self._has_news = asyncio.Event()
+
+    def tell(self, news: Entries | Quiet | BaseException, now_s: float) -> None:
+        """Hands out what was read."""
+        self.heard_s = now_s
+        self._news.append(news)
+        self._has_news.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """True where the reader has not taken what it was handed: no more is read for it."""
+        return len(self._news) >= _MOST_AHEAD
+
+    async def next(self) -> Entries | Quiet:
+        """What comes next. Raises what reading raised."""
+        while not self._news:
+            self._has_news.clear()
+            await self._has_news.wait()
+        news = self._news.popleft()
+        if isinstance(news, BaseException):
+            raise news
+        return news
+
+
+class SharedTail:
+    """The one connection. It is opened with the first follower and closed with the last."""
+
+    def __init__(self, client: Redis, block_ms: int) -> None:
+        self._client = client
+        self._block_ms = block_ms
+        self._followers: dict[bytes, Follower] = {}
+        self._is_changed = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+
+    def follow(self, keys: ClusterKeys, last: bytes) -> Follower:
+        """Reads the stream from now on, after the entry `last`. A stream has one follower: the latest."""
+        follower = Follower(keys, last, asyncio.get_running_loop().time())
+        self._followers[keys.events.encode()] = follower
+        self._is_changed.set()
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="tail")
+        return follower
+
+    def leave(self, follower: Follower) -> None:
+        """Reads the stream no longer."""
+        key = follower.keys.events.encode()
+        if self._followers.get(key) is follower:
+            del self._followers[key]
+            self._is_changed.set()
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await ended((self._reading,))
+
+    async def _read(self) -> None:
+        try:
+            while self._followers:
+                self._is_changed.clear()
+                reply = await self._interruptible([f for f in self._followers.values() if not f.is_behind])
+                now_s = asyncio.get_running_loop().time()
+                for key, entries in reply or ():
+                    if (follower := self._followers.get(key)) is not None:
+                        follower.last = entries[-1][0]
+                        follower.tell(entries, now_s)
+                await self._ask_the_quiet(now_s)
+                await asyncio.sleep(_PACE_S if reply else 0)
+        except Exception as error:
+            for follower in self._followers.values():
+                follower.tell(error, 0.0)
+            self._followers.clear()
+        finally:
+            self._reading = None
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+
+    async def _interruptible(self, followers: list[Follower]) -> Any:
+        """What the streams have, waited for; None where nothing came, or somebody is to be read for as well."""
+        changed = asyncio.ensure_future(self._is_changed.wait())
+        reading = asyncio.create_task(self._xread(followers))
+        try:
+            await asyncio.wait((changed, reading), return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else None
+        finally:
+            changed.cancel()
+            if not reading.done():
+                await ended((reading,))
+
+    async def _xread(self, followers: list[Follower]) -> Any:
+        if not followers:
+            await asyncio.sleep(self._block_ms / 1000.0)
+            return None
+        names = [follower.keys.events for follower in followers]
+        places = [follower.last for follower in followers]
+        return await self._client.execute_command(  # type: ignore[no-untyped-call]
+            "XREAD", "COUNT", _BATCH, "BLOCK", self._block_ms, "STREAMS", *names, *places
+        )
+
+    async def _ask_the_quiet(self, now_s: float) -> None:
+        quiet = [f for f in self._followers.values() if now_s - f.heard_s >= _QUIET_S and not f.is_behind]
+        if not quiet:
+            return
+        asked = self._client.pipeline(transaction=False)
+        for follower in quiet:
+            asked.execute_command("HMGET", follower.keys.meta, "life", "last")
+        for follower, (life, last) in zip(quiet, await asked.execute(), strict=True):
+            follower.tell((life, last), now_s)

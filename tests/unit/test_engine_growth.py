@@ -1,0 +1,98 @@
+"""What callers may make in any number is bounded, and what nobody uses is forgotten."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.cluster import make_job, make_node
+from tests.fakes.engine import CLUSTER, running_engine
+
+from placewise_core.clock import ManualClock
+from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
+from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind
+from placewise_core.errors import InvalidRequestError
+from placewise_core.job import CoRun, GpuSharing, JobId, Subtask
+from placewise_service.engine.growth import used_until_s
+from placewise_service.state.memory import MemoryStore
+from placewise_service.telemetry import Telemetry
+
+
+async def test_one_cluster_too_many_is_refused_and_room_is_made_by_deleting() -> None:
+    async with running_engine() as engine:
+        engine._common.options.most_clusters = 2
+        await engine.report_nodes("second", [make_node("n0")], full=True)
+        await engine.report_nodes("second", [make_node("n1")], full=False)
+        for ask in (
+            lambda: engine.report_nodes("third", [make_node("n0")], full=True),
+            lambda: engine.update_settings("third", ClusterSettings()),
+        ):
+            with pytest.raises(InvalidRequestError, match="the limit is 2"):
+                await ask()
+        assert await engine.clusters() == [CLUSTER, "second"]
+        await engine.delete_cluster("second")
+        await engine.report_nodes("third", [make_node("n0")], full=True)
+
+
+async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as other:
+        for queue in ("idle", "used"):
+            await engine.admit_or_wait(AdmitCommand(CLUSTER, queue, (make_job("a"),)))
+        clock.advance(engine._common.options.queue_idle_s - 5.0)
+        await engine._forget_idle()
+        assert len((await engine.get_cluster(CLUSTER)).view.queues) == 2
+        await engine.admit_or_wait(AdmitCommand(CLUSTER, "used", (make_job("a"),)))
+        clock.advance(20.0)
+        await engine._forget_idle()
+        await other._forget_idle()
+        version = (await engine.get_cluster(CLUSTER)).view.version
+        for replica in (engine, other):
+            live = await replica._common.views.get(CLUSTER)
+            while live.view.version < version:
+                await live.changed(1.0)
+            assert set(live.view.queues) == {"used"}
+        await engine.admit_or_wait(AdmitCommand(CLUSTER, "idle", (make_job("b"),)))
+        assert set((await engine.get_cluster(CLUSTER)).view.queues) == {"idle", "used"}
+
+
+def test_a_queue_was_used_until_its_slot_ended() -> None:
+    settings = QueueSettings(slot_s=10.0)
+    assert used_until_s(QueueState("q", slot=4), settings) == 50.0
+    assert used_until_s(QueueState("q", admitted={"j": (1, 1, 7)}), settings) == 80.0
+    assert used_until_s(QueueState("q"), settings) is None
+
+
+async def test_rows_beyond_the_limit_are_not_learned_and_counted() -> None:
+    async with running_engine() as engine:
+        engine._reporter._most_profiles = 3
+
+        async def report(i: int, cpu: float) -> None:
+            subtask = Subtask("s", kind=f"kind-{i}", profile={"cpu": cpu})
+            job = replace(make_job(f"j{i}"), subtasks=(subtask,), model="m", gpu_sharing=GpuSharing())
+            event = JobEvent(JobId(f"j{i}"), JobEventKind.SUBMITTED, job=job)
+            assert (await engine.report_job_events(CLUSTER, [event])).applied == 1
+
+        for i in range(5):
+            await report(i, 1.0)
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert set(view.subtask_profiles) == {"kind-0", "kind-1", "kind-2"}
+        await report(0, 2.0)
+        assert view.subtask_profiles["kind-0"] == {"cpu": 2.0}, "what is known is still measured anew"
+        sharing = GpuSharing(co_runs=(CoRun("other", 0.5),))
+        job = replace(make_job("j9"), model="mine", gpu_sharing=sharing)
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("j9"), JobEventKind.SUBMITTED, job=job)])
+        assert not list(view.co_runs.kinds)
+        text = engine._common.telemetry.render().decode()
+        assert 'placewise_profiles_refused_total{cluster="c"} 3.0' in text
+
+
+def test_queues_beyond_those_named_are_one_series() -> None:
+    telemetry = Telemetry()
+    queues = [("c", QueueState(f"q{i}", backlog_s=float(i), waiting={"j": 1.0})) for i in range(5)]
+    telemetry.show_queues(lambda: [*queues, ("d", QueueState("alone", backlog_s=9.0))], 3)
+    lines = [line for line in telemetry.render().decode().splitlines() if line.startswith("placewise_queue")]
+    assert 'placewise_queue_backlog_seconds{cluster="c",queue="q2"} 2.0' in lines
+    assert 'placewise_queue_backlog_seconds{cluster="c",queue="(others)"} 7.0' in lines
+    assert 'placewise_queue_waiting_jobs{cluster="c",queue="(others)"} 2.0' in lines
+    assert 'placewise_queue_backlog_seconds{cluster="d",queue="alone"} 9.0' in lines
+    assert len(lines) == 3 * 5

@@ -1,0 +1,102 @@
+"""The one connection that follows every cluster's events, against a real Redis."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.fakes.redis_server import RedisServer
+from tests.fakes.state import node
+
+from placewise_core.errors import StateUnavailableError
+from placewise_service.state.connection import RedisOptions
+from placewise_service.state.redis_store import RedisStore
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    made = RedisServer().start()
+    yield made
+    made.stop()
+
+
+def connections(server: RedisServer) -> int:
+    return int(server.client().info("clients")["connected_clients"])
+
+
+async def followed(store: RedisStore, cluster: str) -> tuple[asyncio.Task[None], list[int]]:
+    """A tail that notes the versions it brings."""
+    loaded = await store.load(cluster)
+    assert loaded is not None
+    versions: list[int] = []
+
+    async def follow() -> None:
+        async for _, events in store.tail(cluster, loaded[1]):
+            versions.extend(event.version for event in events)
+
+    return asyncio.create_task(follow()), versions
+
+
+async def until(is_done: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not is_done():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_one_connection_follows_all_streams_and_ends_with_the_last(server: RedisServer) -> None:
+    before = connections(server)
+    store = RedisStore(RedisOptions(server.url))
+    names = [f"c{i}" for i in range(40)]
+    tails = {}
+    for name in names:
+        await store.report_nodes(name, [node("n0")], full=True)
+        tails[name] = await followed(store, name)
+    await asyncio.sleep(0.05)
+    assert connections(server) - before <= 5, "not one for each of forty"
+    for name in names:
+        await store.report_nodes(name, [node("n1")], full=False)
+    await until(lambda: all(versions == [2] for _, versions in tails.values()))
+    for name in names:
+        await store.delete_cluster(name)
+    await asyncio.wait_for(asyncio.gather(*(task for task, _ in tails.values())), 5.0)
+    assert [versions for _, versions in tails.values()] == [[2, 3]] * 40
+    assert store._tails is not None
+    await until(lambda: store._tails._reading is None)  # type: ignore[union-attr]
+    await store.close()
+    await until(lambda: connections(server) <= before)
+
+
+async def test_a_stream_begun_late_is_read_at_once_and_the_others_go_on(server: RedisServer) -> None:
+    store = RedisStore(RedisOptions(server.url, timeout_s=60.0))  # a reading waits for 18 s
+    for name in ("early", "late"):
+        await store.report_nodes(name, [node("n0")], full=True)
+    early, early_versions = await followed(store, "early")
+    await asyncio.sleep(0.1)
+    late, late_versions = await followed(store, "late")
+    await store.report_nodes("late", [node("n1")], full=False)
+    await store.report_nodes("early", [node("n1")], full=False)
+    await until(lambda: (early_versions, late_versions) == ([2], [2]))
+    for task in (early, late):
+        task.cancel()
+    await asyncio.gather(early, late, return_exceptions=True)
+    await store.close()
+
+
+async def test_every_follower_hears_that_the_store_is_gone(server: RedisServer) -> None:
+    store = RedisStore(RedisOptions(server.url, timeout_s=0.3))
+    tails = []
+    for name in ("one", "two", "three"):
+        await store.report_nodes(name, [node("n0")], full=True)
+        tails.append((await followed(store, name))[0])
+    await asyncio.sleep(0.1)
+    server.pause()
+    try:
+        ended = await asyncio.wait_for(asyncio.gather(*tails, return_exceptions=True), 5.0)
+    finally:
+        server.resume()
+    assert [type(error) for error in ended] == [StateUnavailableError] * 3
+    task, versions = await followed(store, "one")
+    await store.report_nodes("one", [node("n1")], full=False)
+    await until(lambda: versions == [2])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await store.close()
