@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -97,13 +97,9 @@ class GrpcFace:
         await self._server.stop(grace_s)
 
     def _add_services(self, has_reflection: bool) -> None:
-        handlers: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
-        for rpc in RPCS.values():
-            handlers.setdefault(rpc.service, {})[rpc.name] = grpc.stream_unary_rpc_method_handler(self._unary(rpc))
-        handlers[STREAM_PLACE.service][STREAM_PLACE.name] = grpc.stream_stream_rpc_method_handler(self._stream_place)
-        self._server.add_generic_rpc_handlers(
-            tuple(grpc.method_handlers_generic_handler(f"placewise.v1.{name}", of) for name, of in handlers.items())
-        )
+        handlers = {rpc.path: grpc.stream_unary_rpc_method_handler(self._unary(rpc)) for rpc in RPCS.values()}
+        handlers[STREAM_PLACE.path] = grpc.stream_stream_rpc_method_handler(self._stream_place)
+        self._server.add_generic_rpc_handlers((_Methods(handlers, self._desk),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if has_reflection:
             names = (*_services(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
@@ -115,7 +111,6 @@ class GrpcFace:
 
         async def answer(requests: Any, context: Context) -> bytes:
             try:
-                self._check_metadata(context)
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
                     response = await call.answer(await desk.parsed(rpc, await self._message(context)))
@@ -127,14 +122,6 @@ class GrpcFace:
             return await _abort(context, failure)
 
         return answer
-
-    def _check_metadata(self, context: Context) -> None:
-        """Raises InvalidRequestError: gRPC's own limit binds only clients that have acknowledged its settings."""
-        limit = self._desk.limits.metadata_bytes
-        size = sum(len(key) + len(value) for key, value in context.invocation_metadata() or ())
-        if size > limit:
-            self._desk.telemetry.refused("grpc", "header_bytes")
-            raise InvalidRequestError(f"the metadata has {size} bytes; the limit is {limit}")
 
     async def _message(self, context: Context) -> bytes:
         """The one message of a unary call. Raises InvalidRequestError where there is none in time."""
@@ -159,7 +146,6 @@ class GrpcFace:
         answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         caller = of_context(self._desk, context)
         try:
-            self._check_metadata(context)
             self._desk.check_stream(STREAM_PLACE, caller)
         except PlacewiseError as error:
             await _abort(context, error)
@@ -209,6 +195,28 @@ class GrpcFace:
             failure = unforeseen(error, STREAM_PLACE.name)
         answer = decision_pb2.PlaceResponse(request_id=request_id, error=stream_error(failure))
         return answer.SerializeToString()
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Finds the handler of a call; one with too much metadata finds none but a refusal.
+
+    gRPC's own limit binds only clients that have acknowledged its settings.
+    """
+
+    def __init__(self, handlers: "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]", desk: Desk) -> None:
+        self._handlers = handlers
+        self._desk = desk
+        self._refusal = grpc.stream_unary_rpc_method_handler(self._refuse)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        handler = self._handlers.get(handler_call_details.method)
+        size = sum([len(key) + len(value) for key, value in handler_call_details.invocation_metadata])
+        return handler if handler is None or size <= self._desk.limits.metadata_bytes else self._refusal
+
+    async def _refuse(self, requests: Any, context: Context) -> bytes:
+        self._desk.telemetry.refused("grpc", "header_bytes")
+        limit = self._desk.limits.metadata_bytes
+        return await _abort(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
 
 
 def _services() -> Sequence[str]:

@@ -1,6 +1,7 @@
 """Which requests of a browser are answered. A browser carries out what any page asks of an address it can reach."""
 
 import re
+from functools import lru_cache
 
 from starlette.requests import HTTPConnection
 
@@ -52,6 +53,7 @@ def _is_ours(origin: str, host: str) -> bool:
     return default is not None and asked[0] == ours[0] != "" and (asked[1] or default) == (ours[1] or default)
 
 
+@lru_cache(maxsize=256)  # callers ask by the same few names again and again
 def _parted(authority: str) -> tuple[str, str]:
     """Host (an IPv6 address without brackets) and port; both empty for what is no authority."""
     found = _AUTHORITY.fullmatch(authority.lower())
