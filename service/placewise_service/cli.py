@@ -23,7 +23,7 @@ PLUGIN_GROUP: Final = "placewise.commands"
 # name → module with `app` (a Typer app)
 _COMMANDS: Final[Mapping[str, str]] = {
     name: f"placewise_service.commands.{name}"
-    for name in ("serve", "cluster", "whatif", "log", "doctor", "token", "bundle", "replay", "bench")
+    for name in ("serve", "cluster", "whatif", "log", "doctor", "token", "state", "bundle", "replay", "bench")
 }
 
 

@@ -52,7 +52,13 @@ def test_the_master_that_sentinels_name(capsys: pytest.CaptureFixture[str], monk
     servers = SentinelServers().start()
     try:
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in servers.sentinels)
-        finding = redis_finding(f"redis+sentinel://{hosts}/{servers.service}", capsys, monkeypatch)
+        url = f"redis+sentinel://{hosts}/{servers.service}"
+        finding = redis_finding(url, capsys, monkeypatch)
+        assert (finding["verdict"], "min-replicas-to-write is 0" in finding["detail"]) == ("warning", True)
+        master = servers.master.client()
+        master.config_set("min-replicas-to-write", 1)
+        master.close()
+        finding = redis_finding(url, capsys, monkeypatch)
         assert (finding["verdict"], finding["detail"][:10]) == ("ok", "reached, 6")
     finally:
         servers.stop()

@@ -18,6 +18,7 @@ from tests.fakes.redis_server import wait_until
 from tests.fakes.state import CLUSTER, job, node, records, same
 
 from placewise_core.errors import StateUnavailableError
+from placewise_service.cli import invoke
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.embedded import (
     EmbeddedRedis,
@@ -241,11 +242,39 @@ def test_a_server_killed_while_its_file_is_written_anew_starts_at_once(tmp_path:
     embedded.stop()
 
 
+async def test_a_file_with_a_damaged_end_is_cut_by_the_command_that_its_error_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedRedis(tmp_path) as first:
+        store = RedisStore(RedisOptions(first.url))
+        await fill(store)
+        before = await records(store)
+        await store.close()
+    file = tmp_path / "redis" / "appendonly.aof"
+    whole = file.read_bytes()
+    damaged = whole + bytes(range(7, 251)) * 2
+    file.write_bytes(damaged)
+    with pytest.raises(EmbeddedRedisError, match=r"appendonly\.aof is damaged"):
+        EmbeddedRedis(tmp_path).start()
+    monkeypatch.setenv("PLACEWISE_STATE_DIR", str(tmp_path))
+    assert invoke(["state", "check"]) == 0
+    assert f"damaged at byte {len(whole)}" in capsys.readouterr().out
+    assert file.read_bytes() == damaged, "nothing is cut unless it is asked for"
+    assert invoke(["state", "check", "--cut"]) == 0
+    (copy,) = file.parent.glob("*.damaged")
+    assert (copy.read_bytes(), file.read_bytes()) == (damaged, whole)
+    with EmbeddedRedis(tmp_path) as second:
+        assert invoke(["state", "check"]) != 0, "never beside a server"
+        store = RedisStore(RedisOptions(second.url))
+        assert same(await records(store), before)
+        await store.close()
+
+
 def test_a_damaged_file_is_reported_and_kept(tmp_path: Path) -> None:
     file = tmp_path / "redis" / "appendonly.aof"
     file.parent.mkdir()
     file.write_bytes(b"*1\r\n$5\r\nnonsense that is no command\r\n")
-    with pytest.raises(EmbeddedRedisError, match=r"redis\.log"):
+    with pytest.raises(EmbeddedRedisError, match=r"appendonly\.aof is damaged; .placewise state check.*redis\.log"):
         EmbeddedRedis(tmp_path).start()
     assert file.read_bytes().startswith(b"*1")
     file.unlink()

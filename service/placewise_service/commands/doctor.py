@@ -152,8 +152,9 @@ async def _reached_redis(settings: Settings) -> str:
         version = await _version(client)
         policy: dict[str | None, str | None] = {}
         with contextlib.suppress(ResponseError):  # hosted Redis, and an ACL user, may not be shown its configuration
-            for name in ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync"):
+            for name in ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "min-replicas-to-write"):
                 policy |= await client.config_get(name)
+            policy["replicas"] = await _replicas(client)
     finally:
         with contextlib.suppress(Exception):
             await gate.close()
@@ -172,12 +173,23 @@ def _redis_concerns(policy: Mapping[str | None, str | None], is_embedded: bool) 
         concerns.append("appendonly is off: a restart of Redis forgets what came since its last save")
     elif not is_embedded and (flush := policy.get("appendfsync")) not in (None, "always"):
         concerns.append(f"appendfsync is {flush}: killed while it flushes, it forgets answers")
+    if int(policy.get("replicas") or 0) > 0 and policy.get("min-replicas-to-write") == "0":
+        concerns.append(
+            "it has replicas, and min-replicas-to-write is 0: a master that is cut off goes on answering, and what it "
+            "answered is lost when a replica takes over; set it to 1 or more"
+        )
     if not is_embedded and policy.get("maxmemory") == "0":
         concerns.append(
             "maxmemory is not set: Redis grows until the system kills it; set it below the memory of its machine, and "
             "writes are refused with a clear error instead"
         )
     return concerns
+
+
+async def _replicas(client: Client) -> str:
+    """How many replicas the server has; "0" where it does not say."""
+    info = await client.info("replication")
+    return str(info.get("connected_slaves", 0)) if isinstance(info, dict) else "0"
 
 
 async def _version(client: Client) -> str:

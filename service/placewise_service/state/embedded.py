@@ -269,7 +269,13 @@ class EmbeddedRedis:
     def _last_words(self) -> str:
         said = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
         lines = [line for line in said if "# WARNING" not in line]  # advice on the machine that every start repeats
-        return f"{lines[-1] if lines else 'it said nothing'} (see {self._directory / 'redis.log'})"
+        last = lines[-1] if lines else "it said nothing"
+        if "append only file" in last:
+            last = (
+                f"{self._directory / 'appendonly.aof'} is damaged; `placewise state check` says where, and with --cut "
+                f"keeps a copy and ends the file there"
+            )
+        return f"{last} (see {self._directory / 'redis.log'})"
 
     def _supervise(self) -> None:
         """Starts the server again whenever it dies, until stop."""

@@ -1,0 +1,78 @@
+"""Finds where an append-only file of Redis stops making sense. Reads files and changes none.
+
+A file is commands in Redis' protocol, after a snapshot where it was written anew ("preamble"). Scripts stand in it as
+transactions: a file ends well only behind a whole one.
+"""
+
+import mmap
+import re
+from pathlib import Path
+
+from placewise_core.frozen import frozen
+
+_HEADER = re.compile(rb"([*$])(\d{1,9})\r\n")
+# What Redis writes first behind a snapshot, whose last nine bytes are its end mark and a checksum.
+_AFTER_SNAPSHOT = b"*2\r\n$6\r\nSELECT\r\n"
+_END_MARK, _END_BYTES = 0xFF, 9
+
+
+@frozen
+class Soundness:
+    """`size` of a file in bytes, and up to where it is `sound`: -1 where that cannot be said."""
+
+    size: int
+    sound: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.sound == self.size
+
+
+def soundness(path: Path) -> Soundness:
+    """How much of the file can be read. Raises OSError."""
+    size = path.stat().st_size
+    if size == 0:
+        return Soundness(0, 0)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = _behind_snapshot(data) if data[:5] == b"REDIS" else 0
+        return Soundness(size, start if start < 0 else _last_whole(data, start))
+
+
+def _behind_snapshot(data: mmap.mmap) -> int:
+    """Where the commands begin; -1 where nothing but the snapshot is recognised."""
+    at = data.find(_AFTER_SNAPSHOT)
+    while at >= 0:
+        if at >= _END_BYTES and data[at - _END_BYTES] == _END_MARK:
+            return at
+        at = data.find(_AFTER_SNAPSHOT, at + 1)
+    return -1
+
+
+def _last_whole(data: mmap.mmap, start: int) -> int:
+    """Behind the last command, or the last whole transaction, before anything that is neither."""
+    sound = at = start
+    is_open = False
+    while (command := _command(data, at)) is not None:
+        name, at = command
+        is_open = name == b"multi" or (is_open and name != b"exec")
+        sound = sound if is_open else at
+    return sound
+
+
+def _command(data: mmap.mmap, at: int) -> tuple[bytes, int] | None:
+    """The name of the command at this place and where it ends; None where there is no whole one."""
+    header = _HEADER.match(data, at)
+    if header is None or header[1] != b"*" or int(header[2]) == 0:
+        return None
+    name, at = b"", header.end()
+    for i in range(int(header[2])):
+        part = _HEADER.match(data, at)
+        if part is None or part[1] != b"$":
+            return None
+        first, at = part.end(), part.end() + int(part[2])
+        if data[at : at + 2] != b"\r\n":
+            return None
+        if i == 0:
+            name = data[first:at].lower()
+        at += 2
+    return name, at
