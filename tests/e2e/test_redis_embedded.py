@@ -320,3 +320,6 @@ def test_without_the_package_the_machines_server_is_taken_or_asked_for(
     (tmp_path / "redis-server").write_text("#!/bin/sh\n")
     (tmp_path / "redis-server").chmod(0o755)
     assert server_binary() == tmp_path / "redis-server"
+    (tmp_path / "redis-server").unlink()
+    with pytest.raises(EmbeddedRedisError, match="set PLACEWISE_REDIS_URL"):
+        EmbeddedRedis(tmp_path).start()

@@ -214,7 +214,7 @@ class EmbeddedRedis:
                     start_new_session=True,  # Ctrl-C reaches the service, which stops the server when it has drained
                 )
             except OSError as error:
-                raise EmbeddedRedisError(f"cannot run redis-server: {error.strerror}") from error
+                raise EmbeddedRedisError(f"cannot run redis-server: {error.strerror or error}") from error
         self._await_ready(self._process)
         self._shorten()
 
