@@ -261,7 +261,8 @@ def _settle_garbage_collector() -> None:
     """What is loaded now stays: without this every full collection would walk it, in the middle of a decision."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 5, 400)  # one of the second kind takes 30 ms; as many of the third kind as by default
+    # One of the second kind walks 30,000 objects at most: a few milliseconds; of the third kind there are few.
+    gc.set_threshold(5_000, 4, 2_000)
 
 
 async def _drain(settings: Settings, desk: Desk, grpc_face: GrpcFace, rest_face: RestFace, engine: Engine) -> None:

@@ -16,6 +16,7 @@ from placewise_core.decision import (
     AdmitPlan,
     Blocker,
     DecisionMeta,
+    Excluded,
     JobDecision,
     Outcome,
     PartitionDecision,
@@ -27,6 +28,7 @@ from placewise_core.decision import (
 )
 from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.partition.policy import DivisibleTask
+from placewise_service import pieces
 from placewise_service.declog.record import (
     Choice,
     CorruptEntryError,
@@ -40,6 +42,7 @@ from placewise_service.declog.record import (
     encode_in_turns,
     is_large,
 )
+from placewise_service.engine.answers import decode_answer, encode_answer
 
 ID = "019aa3c5-5a00-7000-8000-000000000001"  # UUIDv7 of 2025-11-21
 META = DecisionMeta(decision_id=ID, policy="tetris", snapshot_version=7, propensity=0.25, is_explored=True)
@@ -65,7 +68,30 @@ async def test_a_large_record_has_the_same_bytes_and_others_a_turn_within_it() -
     assert is_large(large)
     async with every_round(lambda _: None) as rounds:
         assert await encode_in_turns(large) == encode(large)
-    assert len(rounds) == len(wide)
+    assert len(rounds) == len(wide) - 1 + 2  # between two portions, and before each copy of the whole
+
+
+async def test_a_large_partition_is_packed_in_portions_for_the_log_and_for_repeats() -> None:
+    shares = tuple(Share(f"n{i}", f"gpu{i}", 1.0, float(i), 60.0, 0.5) for i in range(9000))
+    excluded = tuple(Excluded(f"m{i}", "gpu0", Reason.THERMAL_LIMIT) for i in range(4001))
+    decision = PartitionDecision(PartitionPlan(Outcome.PLACED, shares, 1.0, 2.0, 0.5, excluded), META)
+    command = PartitionCommand("c", DivisibleTask("t", 9.0), request_id="r")
+    record = DecisionRecord.of_partition(command, decision, time_s=1.5, latency_ms=0.3)
+    assert is_large(record)
+    async with every_round(lambda _: None) as rounds:
+        assert await encode_in_turns(record) == encode(record)
+    assert len(rounds) >= 4 + 2
+    async with every_round(lambda _: None) as rounds:
+        answer = await encode_answer(decision)
+    assert len(rounds) >= 4 + 2
+    assert decode_answer(answer, PartitionDecision) == replace(decision, meta=replace(META, is_repeated=True))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 70_000])
+async def test_an_array_in_portions_begins_as_one_of_its_length(count: int) -> None:
+    plan = PartitionPlan(Outcome.PLACED, (Share("n", "u", 1.0, 1.0, 1.0, 1.0),) * count)
+    decision = PartitionDecision(plan, META)
+    assert await pieces.pack_in_turns(decision) == msgspec.Raw(msgspec.msgpack.encode(decision))
 
 
 def test_a_place_record_comes_back_as_it_was() -> None:

@@ -7,7 +7,6 @@ Bytes: msgpack of [schema version, kind, decision id, entry]. The id stands in f
 without reading the rest.
 """
 
-import asyncio
 import uuid
 from collections.abc import Mapping
 from dataclasses import field
@@ -18,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import AdmitDecision, DecisionMeta, JobDecision, PartitionDecision, PlaceDecision, Verdict
+from placewise_core.decision import AdmitDecision, DecisionMeta, PartitionDecision, PlaceDecision, Verdict
 from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.partition.policy import DivisibleTask
+from placewise_service import pieces
 
 SCHEMA_VERSION: Final = 1
 PLACE: Final = "Place"
@@ -186,7 +186,6 @@ class OutcomeRecord:
 Entry = DecisionRecord | OutcomeRecord
 
 _KINDS: Final[Mapping[str, type[Entry]]] = {"decision": DecisionRecord, "outcome": OutcomeRecord}
-_MOST_ITEMS = 2000  # tasks, candidates and neighbours that are encoded in one go, of a few milliseconds
 _encoder = msgspec.msgpack.Encoder()
 _envelope_decoder = msgspec.msgpack.Decoder(tuple[int, str, str, msgspec.Raw])
 _decoders = {kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _KINDS.items()}
@@ -203,30 +202,17 @@ def encode(entry: Entry) -> bytes:
 
 
 def is_large(entry: Entry) -> TypeGuard[DecisionRecord]:
-    """True for the record of a placement that takes long to encode."""
-    place = entry.place if isinstance(entry, DecisionRecord) else None
-    return place is not None and sum([_items(decision) for decision in place.decisions]) > _MOST_ITEMS
+    """True for the record of a decision that takes long to encode."""
+    return isinstance(entry, DecisionRecord) and pieces.is_large(entry.answer)
 
 
 async def encode_in_turns(entry: DecisionRecord) -> bytes:
     """As `encode` of an entry that is_large; others have their turn in between."""
-    place = entry.place
-    assert place is not None
-    parts: list[msgspec.Raw] = []
-    items = 0
-    for decision in place.decisions:
-        items += _items(decision)
-        if items > _MOST_ITEMS:
-            items = 0
-            await asyncio.sleep(0)
-        parts.append(msgspec.Raw(_encoder.encode(decision)))
     fields = {name: getattr(entry, name) for name in DecisionRecord.__dataclass_fields__}
-    fields["place"] = {"decisions": parts, "meta": place.meta}
-    return _encoder.encode((SCHEMA_VERSION, "decision", entry.decision_id, fields))
-
-
-def _items(decision: JobDecision) -> int:
-    return len(decision.assignments) + len(decision.candidates) + len(decision.neighbours)
+    for name in ("place", "partition"):
+        if (decision := fields[name]) is not None:
+            fields[name] = await pieces.pack_in_turns(decision)
+    return bytes(await pieces.packed((SCHEMA_VERSION, "decision", entry.decision_id, fields)))
 
 
 def decode_entry(data: bytes) -> Entry:

@@ -10,6 +10,7 @@ from placewise_core.cluster import RunningJob
 from placewise_core.decision import AdmitDecision, JobDecision, Outcome, PartitionDecision, PlaceDecision
 from placewise_core.frozen import frozen
 from placewise_core.job import JobId
+from placewise_service import pieces
 from placewise_service.engine.gang import held
 
 Decision = TypeVar("Decision", PlaceDecision, PartitionDecision, AdmitDecision)
@@ -17,14 +18,15 @@ Decision = TypeVar("Decision", PlaceDecision, PartitionDecision, AdmitDecision)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def encode_answer(
-    decision: PlaceDecision | PartitionDecision | AdmitDecision, reservations: Sequence[str] = ()
-) -> bytes:
-    """msgpack of the decision, tagged by the caller's use: one request_id belongs to one RPC.
+async def encode_answer(decision: pieces.Decision, reservations: Sequence[str] = ()) -> bytes:
+    """msgpack of the decision, tagged by the caller's use: one request_id belongs to one RPC. Others have their turn
+    while a large one is encoded.
 
     `reservations` are those it makes; their expiry is known only when the store has made them, see `decode_answer`.
     """
-    return _ENCODER.encode([type(decision).__name__, decision, reservations])
+    if not pieces.is_large(decision):
+        return _ENCODER.encode([type(decision).__name__, decision, reservations])
+    return bytes(await pieces.packed([type(decision).__name__, await pieces.pack_in_turns(decision), reservations]))
 
 
 def decode_answer(answer: bytes, kind: type[Decision], expire_time_s: float = 0.0) -> Decision | None:

@@ -139,7 +139,7 @@ class Common:
         """The decision, or the first one given under the same request_id. Raises AlreadyExistsError."""
         if not request_id or is_dry_run:
             return decision
-        answer = encode_answer(decision)
+        answer = await encode_answer(decision)
         first = await self.store.remember(cluster, request_id, answer, fingerprint)
         if isinstance(first, Repeated) and first.answer == answer:
             return decision

@@ -140,7 +140,9 @@ class Placing:
     ) -> Reserved | Conflict | Repeated | Reused | None:
         """One round trip to the store; none where there is nothing to hold and nothing to remember."""
         command, store = asked.command, self.common.store
-        answer = encode_answer(self._answer(asked, draft), _reservations(draft)) if command.request_id else b""
+        answer = b""
+        if command.request_id:
+            answer = await encode_answer(self._answer(asked, draft), _reservations(draft))
         if draft.holds:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
             on_sent = partial(self._write, asked, draft)

@@ -1,0 +1,68 @@
+"""Bytes of large decisions, a piece at a time: one call of msgspec holds Python for as long as it takes."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TypeGuard
+
+import msgspec
+
+from placewise_core.decision import AdmitDecision, JobDecision, PartitionDecision, PlaceDecision
+
+Decision = PlaceDecision | PartitionDecision | AdmitDecision
+
+_MOST_ITEMS = 2000  # tasks, candidates, neighbours and shares that are packed in one go, of a few milliseconds
+_encoder = msgspec.msgpack.Encoder()
+
+
+def is_large(decision: Decision) -> TypeGuard[PlaceDecision | PartitionDecision]:
+    """True for a decision that takes long to pack."""
+    if isinstance(decision, PartitionDecision):
+        return len(decision.plan.shares) + len(decision.plan.excluded) > _MOST_ITEMS
+    return isinstance(decision, PlaceDecision) and sum(map(_items, decision.decisions)) > _MOST_ITEMS
+
+
+async def pack_in_turns(decision: PlaceDecision | PartitionDecision) -> msgspec.Raw:
+    """The msgpack of a decision that is_large; others have their turn in between."""
+    if isinstance(decision, PlaceDecision):
+        jobs = await _array(decision.decisions, [_items(job) for job in decision.decisions])
+        return await packed({"decisions": jobs, "meta": decision.meta})
+    plan = decision.plan
+    parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    for name in ("shares", "excluded"):
+        parts[name] = await _array(parts[name], [1] * len(parts[name]))
+    return await packed({"plan": await packed(parts), "meta": decision.meta})
+
+
+async def packed(parts: object) -> msgspec.Raw:
+    """The msgpack of what holds large parts that are packed already; others have their turn first, as millions of bytes
+    take milliseconds to copy."""
+    await asyncio.sleep(0)
+    return msgspec.Raw(_encoder.encode(parts))
+
+
+async def _array(values: Sequence[object], items: Sequence[int]) -> msgspec.Raw:
+    """The array of these values; `items` says how much work each is."""
+    data = bytearray(_head(len(values)))
+    begin, work = 0, 0
+    for at, more in enumerate(items):
+        if work + more > _MOST_ITEMS and at > begin:
+            data += _body(values[begin:at])
+            begin, work = at, 0
+            await asyncio.sleep(0)
+        work += more
+    data += _body(values[begin:])
+    return msgspec.Raw(data)
+
+
+def _head(count: int) -> bytes:
+    """How an array of so many begins: nil is one byte."""
+    return _encoder.encode((None,) * count)[: -count or None]
+
+
+def _body(values: Sequence[object]) -> bytes:
+    return _encoder.encode(values)[len(_head(len(values))) :]
+
+
+def _items(job: JobDecision) -> int:
+    return len(job.assignments) + len(job.candidates) + len(job.neighbours)
