@@ -64,6 +64,13 @@ class SubtaskProfiled:
 
 
 @frozen
+class SubtaskForgotten:
+    """A row that nobody used for a long time is gone."""
+
+    kind: str
+
+
+@frozen
 class ClusterDeleted:
     pass
 
@@ -76,6 +83,7 @@ Change = (
     | SettingsChanged
     | OverheadLearned
     | SubtaskProfiled
+    | SubtaskForgotten
     | ClusterDeleted
 )
 

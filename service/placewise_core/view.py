@@ -24,6 +24,7 @@ from placewise_core.events import (
     OverheadLearned,
     QueueAdvanced,
     SettingsChanged,
+    SubtaskForgotten,
     SubtaskProfiled,
 )
 from placewise_core.job import Job, JobId, Resources, quantise
@@ -373,6 +374,9 @@ class ClusterView(RoomArrays):
                 self.co_runs.learn(change.kind, change.metrics)
             case SubtaskProfiled():
                 self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
+            case SubtaskForgotten():
+                self.subtask_profiles.pop(change.kind, None)
+                self.co_runs.forget(change.kind)
             case ClusterDeleted():
                 self.jobs.clear()
                 self.co_runs = CoRunBook({}, ())

@@ -213,6 +213,7 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
         most_queues=settings.limits.queues_per_cluster,
         most_profiles=settings.limits.profiles_per_cluster,
         queue_idle_s=settings.limits.queue_idle_s,
+        profile_idle_s=settings.limits.profile_idle_s,
         queue_series=settings.limits.queue_series,
         queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
     )

@@ -95,6 +95,11 @@ class LimitSettings(Section):
     queue_idle_s: float = Field(
         default=604_800.0, ge=60, description="A queue that nobody asked about for so long is forgotten."
     )
+    profile_idle_s: float = Field(
+        default=7_776_000.0,
+        ge=60,
+        description="A subtask kind's or model's measurements that no job used for so long are forgotten.",
+    )
     queue_series: int = Field(
         default=1000, ge=0, description="Most queues shown by name in metrics; the rest of a cluster are one series."
     )

@@ -1,5 +1,6 @@
 """What callers may make in any number is bounded, and what nobody uses is forgotten."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,11 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, running_engine
 
 from placewise_core.clock import ManualClock
-from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
+from placewise_core.cluster import Assignment, ClusterSettings, QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.errors import InvalidRequestError
-from placewise_core.job import CoRun, GpuSharing, JobId, Subtask
+from placewise_core.job import CoRun, GpuSharing, JobId, NodeId, Role, Subtask
+from placewise_core.speed.co_runs import row_kind
 from placewise_service.engine.growth import used_until_s
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
@@ -53,6 +55,43 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
             assert set(live.view.queues) == {"used"}
         await engine.admit_or_wait(AdmitCommand(CLUSTER, "idle", (make_job("b"),)))
         assert set((await engine.get_cluster(CLUSTER)).view.queues) == {"idle", "used"}
+
+
+async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_ones_stay() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as other:
+        for name in ("idle", "used"):
+            subtask = Subtask("s", kind=f"kind-{name}", profile={"cpu": 1.0})
+            sharing = GpuSharing(co_runs=(CoRun("lm", 0.5),))
+            job = replace(make_job(name), subtasks=(subtask,), model=f"model-{name}", gpu_sharing=sharing)
+            await engine.report_job_events(CLUSTER, [JobEvent(JobId(name), JobEventKind.SUBMITTED, job=job)])
+        assignment = Assignment("t", Role.WORKER, NodeId("n0"))
+        started = JobEvent(JobId("used"), JobEventKind.STARTED, job=job, placement=(assignment,))
+        await engine.report_job_events(CLUSTER, [started])
+        for _ in range(2):
+            clock.advance(engine._common.options.profile_idle_s / 2 + 5.0)
+            await engine._forget_idle()
+            await other._forget_idle()
+        version = (await engine.get_cluster(CLUSTER)).view.version
+        for replica in (engine, other):
+            live = await replica._common.views.get(CLUSTER)
+            while live.view.version < version:
+                await live.changed(1.0)
+            assert set(live.view.subtask_profiles) == {"kind-used"}
+            assert set(live.view.co_runs.kinds) == {row_kind("model-used")}
+            assert live.view.co_runs.known(()).of("model-idle", "") == {}
+
+
+async def test_a_cluster_that_is_deleted_meanwhile_does_not_end_the_sweep() -> None:
+    async with running_engine() as engine:
+        await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("a"),)))
+        live = await engine._common.views.get(CLUSTER)
+        live.view.subtask_profiles["k"] = {"a": 1.0}
+        engine._common.options.queue_idle_s = -math.inf
+        await engine._common.store.delete_cluster(CLUSTER)
+        await engine._growth.forget_idle_queues(live, lambda queue: QueueSettings())
+        await engine._growth.forget_idle_profiles(live)
 
 
 def test_a_queue_was_used_until_its_slot_ended() -> None:

@@ -44,12 +44,17 @@ def is_row(kind: str) -> bool:
     return kind.startswith(_PREFIX)
 
 
+def row_kind(model: str) -> str:
+    """The kind of the row that holds a model's co-runs."""
+    return _PREFIX + canonical(model)
+
+
 def rows_of(told: Iterable[Told]) -> dict[str, dict[str, float]]:
     """Co-runs as rows of the store: by model, values by neighbour, GPU model and what was measured."""
     rows: dict[str, dict[str, float]] = {}
     for model, co_runs in told:
         for co_run in co_runs:
-            rows.setdefault(_PREFIX + canonical(model), {}).update(_cells(co_run))
+            rows.setdefault(row_kind(model), {}).update(_cells(co_run))
     return rows
 
 
@@ -163,6 +168,14 @@ class CoRunBook:
         self._stored = KnownCoRuns({kind: row}, self._stored)
         self._known.clear()
         self.is_empty = False
+
+    def forget(self, kind: str) -> None:
+        """The store has forgotten a row, of this kind or of another."""
+        if kind not in self._stored.kinds:
+            return
+        self._stored = KnownCoRuns({other: self._stored.row(other) for other in self._stored.kinds if other != kind})
+        self._known.clear()
+        self.is_empty = self._stored.is_empty and not self._brought
 
     def add(self, job: Job) -> None:
         """A job with co-runs runs now."""

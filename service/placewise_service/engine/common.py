@@ -44,6 +44,7 @@ class EngineOptions:
     most_queues: int = 1000
     most_profiles: int = 2000
     queue_idle_s: float = 604_800.0
+    profile_idle_s: float = 7_776_000.0
     queue_series: int = 1000
 
 

@@ -310,6 +310,7 @@ class Engine:
     async def _forget_idle(self) -> None:
         for live in self._common.views:
             await self._growth.forget_idle_queues(live, partial(self.queue_settings, live.cluster))
+            await self._growth.forget_idle_profiles(live)
 
     async def _expire(self, live: LiveView) -> None:
         try:

@@ -1,10 +1,12 @@
-"""What callers can make in any number, and what bounds it: clusters, queues, rows of profiles. Forgets idle queues."""
+"""What callers can make in any number, and what bounds it: clusters, queues, rows of profiles. Forgets the idle."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.errors import InvalidRequestError, StateUnavailableError
+from placewise_core.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_core.frozen import frozen
+from placewise_core.job import Job
+from placewise_core.speed.co_runs import row_kind
 from placewise_core.view import ClusterView
 from placewise_service.engine.common import Common
 from placewise_service.engine.views import LiveView
@@ -37,10 +39,31 @@ class Growth:
         for state in idle:
             try:
                 event = await self.common.store.forget_queue(live.cluster, state.queue, state.seq)
-            except StateUnavailableError:
-                return  # the next round tries again
+            except (StateUnavailableError, NotFoundError):
+                return  # the next round tries again, unless the cluster was deleted
             if event is not None:
                 self.common.apply(live, [event])
+
+    async def forget_idle_profiles(self, live: LiveView) -> None:
+        """Removes the rows of profiles and co-runs that no job has used for a long time, and dates those in use."""
+        view = live.view
+        rows = {*view.subtask_profiles, *view.co_runs.kinds}
+        if not rows:
+            return
+        used = rows & {kind for running in view.jobs.values() for kind in kinds_of(running.job)}
+        try:
+            events = await self.common.store.forget_profiles(live.cluster, used, self.common.options.profile_idle_s)
+        except (StateUnavailableError, NotFoundError):
+            return
+        self.common.apply(live, events)
+
+
+def kinds_of(job: Job) -> Iterator[str]:
+    """Kinds of the rows that decisions about this job look at."""
+    if job.model:
+        yield row_kind(job.model)
+    for subtask in job.subtasks:
+        yield subtask.kind
 
 
 def used_until_s(state: QueueState, settings: QueueSettings) -> float | None:

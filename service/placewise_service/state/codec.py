@@ -24,6 +24,7 @@ from placewise_core.events import (
     OverheadLearned,
     QueueAdvanced,
     SettingsChanged,
+    SubtaskForgotten,
     SubtaskProfiled,
 )
 from placewise_core.job import JobId, NodeId
@@ -34,6 +35,8 @@ NODES_PER_CHUNK = 200
 _COMPRESS_FROM_BYTES = 4096
 _COMPRESSED: Final = b"z"
 _PLAIN: Final = b"p"
+# An empty map in three bytes, as nobody writes one: a replica that knows of no forgetting merges nothing.
+_FORGOTTEN: Final = b"\xde\x00\x00"
 
 _encoder = msgspec.msgpack.Encoder()
 _node = msgspec.msgpack.Decoder(Node)
@@ -143,6 +146,8 @@ def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
             return SettingsChanged(_settings.decode(body))
         case b"overhead":
             return decode_overhead(body)
+        case b"profile" if body == _FORGOTTEN:
+            return SubtaskForgotten(args.decode())
         case b"profile":
             return SubtaskProfiled(args.decode(), _metrics.decode(body))
         case b"deleted":

@@ -40,6 +40,7 @@ class ClusterKeys:
     overheads: str  # hash: task kind → count and mean overhead
     outcomes: str  # sorted set: outcome ids by the time they are forgotten
     profiles: str  # hash: subtask kind → metrics
+    profile_times: str  # sorted set: the same kinds by the time they were last used
     decisions: str  # stream: the decision log's ring
     decision_bytes: str  # string: size of the ring's records
     exported: str  # string: position up to which the log is exported

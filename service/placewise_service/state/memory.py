@@ -6,7 +6,7 @@ Every method runs to its end without awaiting, so on one event loop each is atom
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -24,6 +24,7 @@ from placewise_core.events import (
     OverheadLearned,
     QueueAdvanced,
     SettingsChanged,
+    SubtaskForgotten,
     SubtaskProfiled,
 )
 from placewise_core.job import JobId, NodeId
@@ -35,6 +36,7 @@ from placewise_service.state.ledger import Ledger
 from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import (
+    MOST_FORGOTTEN,
     BundleChoice,
     Conflict,
     JobReport,
@@ -69,6 +71,7 @@ class _Cluster:
     overheads: dict[str, OverheadLearned] = field(default_factory=dict)
     outcomes: dict[str, float] = field(default_factory=dict)
     profiles: dict[str, dict[str, float]] = field(default_factory=dict)
+    profile_times: dict[str, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     trimmed: int = 0  # events that are no longer kept
     version: int = 0
@@ -398,7 +401,16 @@ class MemoryStore:
     async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
         state = self._of(cluster)
         state.profiles.setdefault(kind, {}).update(metrics)
+        state.profile_times[kind] = self._clock.now_s()
         return state.append(SubtaskProfiled(kind, dict(metrics)))
+
+    async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
+        state, now_s = self._of(cluster), self._clock.now_s()
+        state.profile_times.update((kind, now_s) for kind in used if kind in state.profiles)
+        idle = sorted(kind for kind, used_s in state.profile_times.items() if now_s - used_s > idle_s)
+        for kind in idle[:MOST_FORGOTTEN]:
+            del state.profiles[kind], state.profile_times[kind]
+        return [state.append(SubtaskForgotten(kind)) for kind in idle[:MOST_FORGOTTEN]]
 
     async def delete_cluster(self, cluster: str) -> bool:
         state = self._clusters.pop(cluster, None)

@@ -6,7 +6,7 @@ leaves as StateUnavailableError with words of our own (errors.py).
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from placewise_service.state.records import records_from, search_bounds
 from placewise_service.state.scripts import Argument, Executor, script
 from placewise_service.state.shared_tail import SharedTail
 from placewise_service.state.store import (
+    MOST_FORGOTTEN,
     BundleChoice,
     Conflict,
     JobReport,
@@ -238,11 +239,22 @@ class RedisStore:
     async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
         k = keys_of(cluster)
         reply = await self._run(
-            "profile_subtask", cluster, (k.meta, k.events, k.profiles), [kind, codec.encode(metrics)]
+            "profile_subtask",
+            cluster,
+            (k.meta, k.events, k.profiles, k.profile_times),
+            [kind, codec.encode(metrics)],
         )
         if reply is None:
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), SubtaskProfiled(kind, dict(metrics)))
+
+    async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
+        k = keys_of(cluster)
+        keys = (k.meta, k.events, k.profiles, k.profile_times)
+        reply = await self._run("forget_profiles", cluster, keys, [idle_s, MOST_FORGOTTEN, *used])
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return [_event(reply[0], fields) for fields in reply[1]]
 
     async def delete_cluster(self, cluster: str) -> bool:
         was_there = bool(await self._run("delete_cluster", cluster, keys_of(cluster).all, []))

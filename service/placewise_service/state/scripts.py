@@ -19,6 +19,7 @@ _INCLUDES = {
     "commit_queue": ("clock", "event"),
     "delete_cluster": ("clock", "event"),
     "expire": ("clock", "event", "holdings", "lapsed"),
+    "forget_profiles": ("clock", "event"),
     "forget_queue": ("clock", "event"),
     "learn_overhead": ("clock", "event"),
     "load": (),

@@ -5,7 +5,7 @@ that replicas with different clocks agree on expiry. Any method raises StateUnav
 answer; a mutation that raised may or may not have happened, and is safe to repeat with the same ids.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
@@ -13,6 +13,8 @@ from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import ClusterRecords, Event
 from placewise_core.frozen import frozen
 from placewise_core.job import JobId, NodeId
+
+MOST_FORGOTTEN = 100  # rows of profiles that one call removes
 
 
 @frozen
@@ -230,6 +232,11 @@ class StateStore(Protocol):
 
     async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
         """Merges measured metrics into the row of a subtask kind."""
+        ...
+
+    async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
+        """Dates the rows of these kinds, and removes rows that were neither written nor dated for `idle_s`, at most
+        MOST_FORGOTTEN at once. A row that has no time yet gets this one."""
         ...
 
     async def delete_cluster(self, cluster: str) -> bool:

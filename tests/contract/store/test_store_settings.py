@@ -5,15 +5,17 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.fakes.state import CLUSTER, Harness, ended, node, records
+from msgspec import msgpack
+from tests.fakes.state import CLUSTER, Harness, collect, ended, node, position, records
 
 from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
 from placewise_core.errors import NotFoundError
-from placewise_core.events import QueueAdvanced, SettingsChanged
+from placewise_core.events import QueueAdvanced, SettingsChanged, SubtaskForgotten
 from placewise_core.job import CoRun
 from placewise_core.speed.co_runs import CoRunBook, PairSpeeds, rows_of
 from placewise_core.view import ClusterView
-from placewise_service.state.store import BundleChoice, StateStore
+from placewise_service.state.keys import keys_of
+from placewise_service.state.store import MOST_FORGOTTEN, BundleChoice, StateStore
 
 
 async def test_a_queue_moves_once_per_seq(harness: Harness, store: StateStore) -> None:
@@ -131,3 +133,46 @@ async def test_a_queue_is_forgotten_unless_somebody_moved_it(harness: Harness, s
     assert await store.commit_queue(CLUSTER, QueueState("idle", slot=9), 0) is not None, "it may begin anew"
     with pytest.raises(NotFoundError):
         await store.forget_queue("elsewhere", "idle", 1)
+
+
+async def test_rows_of_profiles_that_nobody_uses_are_forgotten(harness: Harness, store: StateStore) -> None:
+    co_runs = rows_of([("net", (CoRun("LM", 0.5),))])
+    for kind, row in ({"idle": {"a": 1.0}, "used": {"b": 2.0}} | co_runs).items():
+        await store.profile_subtask(CLUSTER, kind, row)
+    view, start = ClusterView(await records(store)), await position(store)
+    await harness.advance(0.01)
+    assert await store.forget_profiles(CLUSTER, {"used"}, 3600.0) == []
+    events = await store.forget_profiles(CLUSTER, {"used", "unknown"}, 0.0)
+    assert {event.change for event in events} == {SubtaskForgotten(kind) for kind in ("idle", *co_runs)}
+    assert await collect(harness.other(), start, 2) == events, "every replica hears the same"
+    for event in events:
+        view.apply(event)
+    left = (await records(store)).subtask_profiles
+    assert view.subtask_profiles == left == {"used": {"b": 2.0}}
+    assert view.co_runs.is_empty
+    await store.profile_subtask(CLUSTER, "idle", {"c": 3.0})
+    assert (await records(store)).subtask_profiles["idle"] == {"c": 3.0}, "it begins anew"
+    with pytest.raises(NotFoundError):
+        await store.forget_profiles("elsewhere", (), 0.0)
+
+
+async def test_many_idle_rows_are_forgotten_in_portions(harness: Harness, store: StateStore) -> None:
+    for i in range(MOST_FORGOTTEN + 1):
+        await store.profile_subtask(CLUSTER, f"k{i}", {"a": 1.0})
+    await harness.advance(0.01)
+    assert [len(await store.forget_profiles(CLUSTER, (), 0.0)) for _ in range(3)] == [MOST_FORGOTTEN, 1, 0]
+
+
+async def test_rows_of_a_replica_that_keeps_no_times_are_dated_when_seen(harness: Harness, store: StateStore) -> None:
+    if harness.raw is None:
+        pytest.skip("no replica shares a memory")
+    keys = keys_of(CLUSTER)
+    await store.profile_subtask(CLUSTER, "k", {"a": 1.0})
+    harness.raw.delete(keys.profile_times)
+    harness.raw.zadd(keys.profile_times, {"gone with a cluster that it deleted": 1.0, "as well": 2.0})
+    assert await store.forget_profiles(CLUSTER, (), 0.0) == []
+    assert harness.raw.zrange(keys.profile_times, 0, -1) == [b"k"]
+    await harness.advance(0.01)
+    assert [e.change for e in await store.forget_profiles(CLUSTER, (), 0.0)] == [SubtaskForgotten("k")]
+    entry = harness.raw.xrevrange(keys.events, count=1)[0][1]
+    assert (entry[b"kind"], msgpack.decode(entry[b"body"], type=dict[str, float])) == (b"profile", {}), "merges nothing"

@@ -1,5 +1,5 @@
 -- profile_subtask.lua: merges metrics into the row of a subtask kind. Includes: clock, event.
--- KEYS    1 meta, 2 events, 3 profiles
+-- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times
 -- ARGV    1 retain_s, 2 kind, 3 metrics (msgpack map)
 -- Returns {life, version} | false where there is no such cluster
 -- Cost    O(metrics of the kind)
@@ -13,4 +13,5 @@ for name, value in pairs(cmsgpack.unpack(ARGV[3])) do
 end
 -- An empty Lua table would be packed as an array.
 redis.call('HSET', KEYS[3], ARGV[2], next(row) == nil and string.char(0x80) or cmsgpack.pack(row))
+redis.call('ZADD', KEYS[4], now_s, ARGV[2])
 return {life, append('profile', ARGV[3], ARGV[2])[1]}

@@ -1,0 +1,37 @@
+-- forget_profiles.lua: dates the rows of profiles that are in use, and removes those that nobody used for a long time.
+-- Includes: clock, event.
+-- The event merges an empty map, spelt in three bytes: a replica that knows of no forgetting keeps the row until it loads.
+-- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times
+-- ARGV    1 retain_s, 2 idle_s, 3 most rows removed at once, then the kinds in use
+-- Returns {life, {version, kind, body, args} of each row removed} | false where there is no such cluster
+-- Cost    O(kinds in use); O(rows) where rows and times differ in number, as where a replica of before wrote or deleted
+if not exists then
+  return false
+end
+local idle_s = tonumber(ARGV[2])
+if redis.call('HLEN', KEYS[3]) ~= redis.call('ZCARD', KEYS[4]) then
+  for _, kind in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
+    if redis.call('HEXISTS', KEYS[3], kind) == 0 then
+      redis.call('ZREM', KEYS[4], kind)
+    end
+  end
+  for _, kind in ipairs(redis.call('HKEYS', KEYS[3])) do
+    redis.call('ZADD', KEYS[4], 'NX', now_s, kind)
+  end
+end
+-- A time that is nearly right spares the write.
+for i = 4, #ARGV do
+  local used_s = redis.call('ZSCORE', KEYS[4], ARGV[i])
+  if used_s and now_s - tonumber(used_s) > idle_s / 16 then
+    redis.call('ZADD', KEYS[4], now_s, ARGV[i])
+  end
+end
+local before = '(' .. string.format('%.17g', now_s - idle_s)
+local events = {}
+for _, kind in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', before, 'LIMIT', 0, ARGV[3])) do
+  redis.call('ZREM', KEYS[4], kind)
+  if redis.call('HDEL', KEYS[3], kind) == 1 then
+    table.insert(events, append('profile', string.char(0xde, 0, 0), kind))
+  end
+end
+return {life, events}
