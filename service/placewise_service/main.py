@@ -41,6 +41,7 @@ from placewise_service.model.signing import read_public
 from placewise_service.settings import Settings
 from placewise_service.state.clock import StoreClock
 from placewise_service.state.connection import RedisOptions
+from placewise_service.state.disk import DiskWatch
 from placewise_service.state.embedded import EmbeddedRedis, EmbeddedRedisError
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.options import StoreOptions
@@ -139,6 +140,8 @@ async def _run(
     desk = Desk(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s, calls)
     if audit is not None:
         desk.checks.append(audit.problem)
+    disk = DiskWatch(store, telemetry.state_unwritable)
+    desk.checks.append(disk.problem)
     desk.is_preparing = True
     shares_ports = parent is not None
     certificates = Certificates(settings.tls) if settings.tls.is_on else None
@@ -152,11 +155,13 @@ async def _run(
         await health_face.start()
     health_port = health_face.port if health_face is not None else None
     log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, health_port=health_port, pid=os.getpid())
+    disk.start()
     if await _prepared(clock, engine, desk, preparations, stop):
         desk.is_preparing = False
         _settle_garbage_collector()
         await grpc_face.show_readiness(stop)
     await clock.close()
+    await disk.close()
     await _drain(settings, desk, grpc_face, rest_face, engine)
     if health_face is not None:
         await health_face.stop()

@@ -86,6 +86,9 @@ class Telemetry:
             "file",
             mode="livemax",
         )
+        self._state_unwritable = self._gauge(
+            "placewise_state_unwritable", "1 while the state store cannot write to its disk, else 0.", mode="livemax"
+        )
         self._audit_unwritten = self._counter(
             "placewise_audit_unwritten_total", "Audit records that could not be written when they were due."
         )
@@ -172,6 +175,10 @@ class Telemetry:
     def credentials_stale(self, file: str, seconds: float) -> None:
         """How long this file of credentials could not be used."""
         self._child("credentials", self._credentials_stale, file).set(seconds)
+
+    def state_unwritable(self, is_unwritable: bool) -> None:
+        """Whether the state store cannot write to its disk."""
+        self._state_unwritable.set(is_unwritable)
 
     def audit_unwritten(self, count: int) -> None:
         """Audit records that could not be written when they were due; they are kept and tried again."""

@@ -1,7 +1,8 @@
 """Errors of the store beyond those in core, and the words for what Redis says. No message holds an address or a secret.
 
 StateUnavailableError (core)
-└── CorruptStateError     14 / 503   the state is there but cannot be read
+├── CorruptStateError     14 / 503   the state is there but cannot be read
+└── UnwritableStateError  14 / 503   the state can be read, but its disk is full or broken
 """
 
 from functools import lru_cache
@@ -20,6 +21,10 @@ class CorruptStateError(StateUnavailableError):
     """
 
     reason = "STATE_CORRUPT"
+
+
+class UnwritableStateError(StateUnavailableError):
+    """The store refuses every change, as it cannot write to its disk. What only reads is answered."""
 
 
 def no_such_cluster(cluster: str) -> NotFoundError:
@@ -53,7 +58,6 @@ _SCRIPT_FAILED = "a record has another form than expected"
 _REFUSALS = {
     "OOM ": "the state store is out of memory",
     "READONLY": "the state store's server is a replica that cannot write",
-    "MISCONF": "the state store cannot write to its disk",
     "NOREPLICAS": "the state store has too few replicas to write",
     "NOPERM": "the state store's user may not do this",
     "LOADING": "the state store is still loading its data",
@@ -78,6 +82,8 @@ def _of_reply(text: str, cluster: str) -> StateUnavailableError:
     for code, why in _CORRUPT.items():
         if code in text:
             return _corrupt(cluster, why)
+    if "MISCONF" in text:
+        return UnwritableStateError("the state store cannot write to its disk")
     for code, message in _REFUSALS.items():
         if code in text:
             return StateUnavailableError(message)

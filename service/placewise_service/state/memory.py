@@ -160,6 +160,9 @@ class MemoryStore:
     async def ping(self) -> float:
         return self._clock.now_s()
 
+    async def check_writable(self) -> None:
+        return
+
     async def clusters(self) -> Sequence[str]:
         return sorted(self._clusters)
 

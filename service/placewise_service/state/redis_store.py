@@ -77,6 +77,10 @@ class RedisStore:
             seconds, microseconds = await self._client.execute_command("TIME")
         return float(seconds) + float(microseconds) / 1e6
 
+    async def check_writable(self) -> None:
+        with redis_meant():  # a command that may write is refused by what it is: there is no cluster without a name
+            await self._client.execute_command("SREM", REGISTRY, "")
+
     async def clusters(self) -> Sequence[str]:
         with redis_meant():
             names = sorted(name.decode() for name in await self._client.execute_command("SMEMBERS", REGISTRY))

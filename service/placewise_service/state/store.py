@@ -154,6 +154,10 @@ class StateStore(Protocol):
         """The store's clock, seconds since the epoch."""
         ...
 
+    async def check_writable(self) -> None:
+        """Changes nothing. Raises UnwritableStateError while the store cannot write to its disk."""
+        ...
+
     async def clusters(self) -> Sequence[str]:
         """Names of the clusters that exist, sorted."""
         ...

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from msgspec import msgpack
-from tests.fakes.state import CLUSTER, Harness, collect, ended, node, position, records
+from tests.fakes.state import CLUSTER, Harness, collect, ended, node, position, records, same
 
 from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
 from placewise_core.errors import NotFoundError
@@ -176,3 +176,10 @@ async def test_rows_of_a_replica_that_keeps_no_times_are_dated_when_seen(harness
     assert [e.change for e in await store.forget_profiles(CLUSTER, (), 0.0)] == [SubtaskForgotten("k")]
     entry = harness.raw.xrevrange(keys.events, count=1)[0][1]
     assert (entry[b"kind"], msgpack.decode(entry[b"body"], type=dict[str, float])) == (b"profile", {}), "merges nothing"
+
+
+async def test_asking_whether_it_takes_changes_changes_nothing(store: StateStore) -> None:
+    before = await records(store)
+    await store.check_writable()
+    assert same(await records(store), before)
+    assert await store.clusters() == [CLUSTER]
