@@ -1,19 +1,24 @@
 """Partition and AdmitOrWait in slices: the same answers as in one go, with a pause between any two steps."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fakes.cluster import make_job
+from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, running_engine
 from tests.fakes.slices import Counting
 
 from placewise_core.clock import ManualClock
+from placewise_core.cluster import Telemetry
 from placewise_core.commands import AdmitCommand, PartitionCommand
 from placewise_core.decision import AdmitDecision, PartitionDecision
+from placewise_core.events import ClusterRecords
 from placewise_core.job import ElasticRange
-from placewise_core.partition.policy import DivisibleTask, ShareProgress
+from placewise_core.partition import heat_island, units
+from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
 from placewise_core.slices import ONE_SLICE, spaced
+from placewise_core.view import ClusterView
 from placewise_service.engine import admitting
 from placewise_service.engine import engine as engine_module
 
@@ -56,11 +61,11 @@ def _progress(decision: PartitionDecision) -> tuple[ShareProgress, ...]:
 
 async def test_a_large_partition_pauses_and_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = await _partitioned(PartitionCommand(CLUSTER, TASK), None)
-    units = tuple(f"{share.node}/{share.unit}" for share in whole.plan.shares)
-    assert len(units) == 800
+    named = tuple(f"{share.node}/{share.unit}" for share in whole.plan.shares)
+    assert len(named) == 800
     commands = [
         PartitionCommand(CLUSTER, TASK),
-        PartitionCommand(CLUSTER, TASK, units=(*units, "n0/gpu99"), is_explaining=True),
+        PartitionCommand(CLUSTER, TASK, units=(*named, "n0/gpu99"), is_explaining=True),
         PartitionCommand(CLUSTER, TASK, progress=_progress(whole)),
     ]
     expected = [await _partitioned(command, None) for command in commands]
@@ -69,6 +74,32 @@ async def test_a_large_partition_pauses_and_answers_the_same(monkeypatch: pytest
         counted = AtOnce()
         assert (await _partitioned(command, counted)).plan == wanted.plan
         assert counted.slices.pauses >= 800 // 64
+
+
+async def test_a_partition_pauses_between_its_steps_over_all_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    class Noting(Counting):
+        def pause(self) -> None:
+            steps.append("pause")
+
+    def noted(module: Any, name: str) -> None:
+        work = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args: (steps.append(name), work(*args))[1])
+
+    noted(units, "units_of")
+    noted(heat_island, "node_capabilities")
+    noted(heat_island, "excluded_units")
+    noted(heat_island, "peak_celsius")
+    node = replace(make_node("n0", gpus=4), telemetry=Telemetry(gpu_celsius=60.0, limit_celsius=90.0))
+    view = ClusterView(ClusterRecords("c", 1, "life", (node,), ()))
+    async with running_engine(clock=ManualClock(1000.0)) as engine:
+        policy = engine._partition[engine_module.PARTITION_POLICY]
+        plan = policy.partition(TASK, view, PartitionContext(1000.0, ("n0",), slices=Noting()))
+    assert plan.shares
+    works = [step for step in steps if step != "pause"]
+    assert works == ["units_of", "node_capabilities", "excluded_units", "peak_celsius"]
+    assert all("pause" in steps[steps.index(a) : steps.index(b)] for a, b in itertools.pairwise(works))
 
 
 async def _admitted(policy: str, counted: AtOnce | None) -> AdmitDecision:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
+from tests.fakes.slices import every_round
 
 from placewise.v1.cluster_pb2 import Node as NodeMessage
 from placewise.v1.cluster_pb2 import ReportNodesRequest
@@ -14,7 +15,7 @@ from placewise.v1.job_pb2 import Resources as ResourcesMessage
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, Node, NodeState, RunningJob, RunState, Telemetry
 from placewise_core.commands import JobEvent, JobEventKind
-from placewise_core.events import ClusterRecords, Event, JobsEnded, NodesReported
+from placewise_core.events import ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.job import JobId, NodeId, Resources, Role
 from placewise_core.view import ClusterView
 from placewise_core.view_renewal import Renewal
@@ -105,6 +106,60 @@ async def test_a_large_report_is_shown_whole_and_what_follows_waits_for_it(
     live.apply([first])  # as the tail brings it again
     await live.shown()
     assert live.view.version == before + 2
+
+
+def _gang(i: int, tasks: int = 100) -> RunningJob:
+    demand = Resources(cpu_cores=0.25)
+    placement = tuple(Assignment(f"worker-{k}", Role.WORKER, NodeId(f"n{i}"), (), demand) for k in range(tasks))
+    return RunningJob(make_job(f"g{i}"), placement, RunState.RESERVED, reservation_id=f"r{i}")
+
+
+async def test_many_jobs_come_and_end_in_portions_each_of_them_whole() -> None:
+    live = await _live()
+    before, idle = live.view.version, live.view.free.copy()
+    gangs = tuple(_gang(i) for i in range(40))
+    comings = Event(before + 1, live.view.epoch, JobsChanged(gangs))
+    endings = Event(before + 2, live.view.epoch, JobsEnded(tuple(gang.id for gang in gangs)))
+    held: list[set[float]] = []
+    counts: list[int] = []
+
+    def look(_: int) -> None:
+        held.append(set((idle - live.view.free)[0, :40].tolist()))
+        counts.append(len(live.view.jobs))
+
+    for event, last in ((comings, 40), (endings, 0)):
+        counts.clear()
+        async with every_round(look):
+            live.apply([event])
+            assert live.view.version == event.version - 1
+            await live.shown()
+        assert live.view.version == event.version
+        assert len(live.view.jobs) == last
+        assert len(set(counts)) >= 40 // 3, "at most three hundred tasks between two rounds"
+    assert all(amounts <= {0.0, 25.0} for amounts in held)
+    np.testing.assert_array_equal(live.view.free, idle)
+
+
+async def test_who_is_assumed_while_its_earlier_self_ends_stays() -> None:
+    live = await _live()
+    gangs = tuple(_gang(i) for i in range(40))
+    for gang in gangs:
+        live.view.add_job(gang)
+    live.apply([Event(live.view.version + 1, live.view.epoch, JobsEnded(tuple(gang.id for gang in gangs)))])
+    await asyncio.sleep(0)
+    again = _gang(39)
+    live.assume([again])
+    await live.shown()
+    assert live.view.jobs == {again.id: again}
+
+
+async def test_what_was_assumed_is_shown_at_once() -> None:
+    live = await _live()
+    gangs = tuple(_gang(i) for i in range(40))
+    live.assume(gangs)
+    version = live.view.version + 1
+    live.apply([Event(version, live.view.epoch, JobsChanged(gangs))])
+    assert live.view.version == version
 
 
 async def test_a_view_that_was_loaded_anew_meanwhile_stays() -> None:

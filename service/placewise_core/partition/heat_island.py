@@ -70,7 +70,7 @@ class HeatIsland:
         q = overhead_s(task, view.overheads, self._default_overhead_s)
         if view.size == 0:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
-        figures = self._figures.of(view)
+        figures = self._looked_up(view, context.slices)
         usable = view.usable(context.now_s)
         working = [p for p in progress if p.done < 1.0]
         slices = context.slices
@@ -121,10 +121,17 @@ class HeatIsland:
 
     # -- who may take a share -----------------------------------------------------------------------------------
 
+    def _looked_up(self, view: ClusterView, slices: Slices) -> Figures:
+        """The figures of this view; where they have to be made, the units first."""
+        slices.pause()
+        self._units.of(view)
+        slices.pause()
+        return self._figures.of(view)
+
     def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[Offer, list[str]]:
         """Candidates and excluded, and those of the units asked for that are none."""
         if context.units or task.id in view.jobs or task.demand != NOTHING:
-            figures = self._figures.of(view)
+            figures = self._looked_up(view, context.slices)
             units = figures.units
             names = spaced(context.units, context.slices)
             wanted, unknown = selected(units, view, names) if context.units else (None, [])
@@ -132,10 +139,11 @@ class HeatIsland:
             own = units.held_by(view, task.id)
             context.slices.pause()
             exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
+            context.slices.pause()
             return _offered(figures, exclusion), unknown
         offer = self._standing.of(view, context.now_s)
         if offer is None:
-            figures = self._figures.of(view)
+            figures = self._looked_up(view, context.slices)
             context.slices.pause()
             exclusion = excluded_units(figures.units, view, None, context.now_s, figures.allowed_s, NOTHING)
             offer = _offered(figures, exclusion)
@@ -255,7 +263,9 @@ def _shares(
     slices: Slices,
 ) -> tuple[Share, ...]:
     node_ids, names = figures.units.node_ids, figures.units.names
+    slices.pause()
     peaks = _peaks(task, chosen, seconds, figures) if figures.has_temperatures else [0.0] * len(seconds)
+    slices.pause()
     columns = (chosen.rows.tolist(), scales.tolist(), seconds.tolist(), peaks, chosen.capability.tolist())
     rows = spaced(zip(*columns, strict=True), slices)
     return tuple([Share(node_ids[u], names[u], t, s, peak, c) for u, t, s, peak, c in rows])

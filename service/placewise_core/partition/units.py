@@ -67,7 +67,8 @@ def units_of(view: ClusterView) -> Units:
     node, gpu = node[order], gpu[order]
     flat = node * view.gpu_exists.shape[1] + np.maximum(gpu, 0)
     unit_names = {NO_GPU: "cpu"} | {g: f"gpu{g}" for g in range(view.gpu_exists.shape[1])}
-    node_ids = [view.node_id(m) for m in node.tolist()]
+    ids = [listed.id for listed in view.nodes]
+    node_ids: list[str] = [ids[m] for m in node.tolist()]
     names = [unit_names[g] for g in gpu.tolist()]
     return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names)
 

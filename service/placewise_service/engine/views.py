@@ -15,7 +15,7 @@ import structlog
 from placewise_core.clock import Clock
 from placewise_core.cluster import RunningJob
 from placewise_core.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event, JobsEnded, NodesReported
+from placewise_core.events import Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.job import JobId
 from placewise_core.place.landing import land
 from placewise_core.place.policy import PlaceContext
@@ -36,6 +36,8 @@ _PACE_S = 0.005
 _QUIET_PACE_S = 0.025
 _STEP = 16  # gangs given back at a time
 _LARGE = 200  # nodes, and jobs, from which a view is built, or a report made ready, beside the loop
+_MOST_TASKS = 1024  # that an event takes or gives back in one go
+_TASKS_PER_TURN = 256
 _TURN_S = 0.005
 _RENEWAL_S = 1.0  # what a large report may keep a decision waiting that needs what comes after it
 _RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
@@ -52,7 +54,7 @@ class LiveView:
         self._position = ""
         self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
         self._assumed: dict[JobId, RunningJob] = {}
-        self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready
+        self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready, or a change of many jobs
         self._changed = asyncio.Event()
         self._is_awaited = asyncio.Event()
         self._heard_s = clock.monotonic_s()
@@ -143,14 +145,50 @@ class LiveView:
 
     def _advance(self) -> None:
         while self._renewal is None and (following := self._ahead.pop(self.view.version + 1, None)) is not None:
-            if isinstance(following.change, NodesReported) and len(following.change.nodes) > _LARGE:
-                self._renewal = asyncio.create_task(self._renew(following, following.change), name="large report")
-                break
-            if isinstance(following.change, JobsEnded):
-                self.departed.note(self.view.jobs, following.change)
-            self.view.apply(following)
+            change = following.change
+            if isinstance(change, JobsEnded):
+                self.departed.note(self.view.jobs, change)
+            if isinstance(change, NodesReported) and len(change.nodes) > _LARGE:
+                self._renewal = asyncio.create_task(self._renew(following, change), name="large report")
+            elif isinstance(change, JobsChanged | JobsEnded) and self._moved_tasks(change) > _MOST_TASKS:
+                self._renewal = asyncio.create_task(self._move(following, change), name="many jobs")
+            else:
+                self.view.apply(following)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _moved_tasks(self, change: JobsChanged | JobsEnded) -> int:
+        """Tasks that the change takes or gives back; those that were assumed are on the view already."""
+        jobs = self.view.jobs
+        if isinstance(change, JobsEnded):
+            return sum([len(jobs[job_id].assignments) for job_id in change.job_ids if job_id in jobs])
+        known = [(job.assignments, jobs.get(job.id)) for job in change.jobs]
+        return sum([len(new) for new, before in known if before is None or before.assignments is not new])
+
+    async def _move(self, event: Event, change: JobsChanged | JobsEnded) -> None:
+        """Applies a change of many jobs, each job whole; others have their turn in between. What comes after it waits
+        for it."""
+        view, tasks = self.view, 0
+        is_end = isinstance(change, JobsEnded)
+        jobs = change.jobs if isinstance(change, JobsChanged) else [view.jobs.get(job_id) for job_id in change.job_ids]
+        try:
+            for job in jobs:
+                if job is None:
+                    continue
+                tasks += len(job.assignments)
+                if tasks > _TASKS_PER_TURN:
+                    tasks = len(job.assignments)
+                    await asyncio.sleep(0)
+                if self.view is not view:  # it was loaded anew meanwhile
+                    return
+                if not is_end:
+                    view.add_job(job)
+                elif view.jobs.get(job.id) is job:  # else it asked again meanwhile, and is assumed
+                    view.remove_job(job.id)
+            view.version = event.version
+        finally:
+            self._renewal = None
+            self._advance()
 
     async def _renew(self, event: Event, change: NodesReported) -> None:
         """Makes a large report ready beside the loop and shows it at once. What comes after it waits for it."""
@@ -166,7 +204,7 @@ class LiveView:
             self._advance()
 
     async def shown(self) -> None:
-        """Returns when every event that was applied can be seen: a large report takes a moment."""
+        """Returns when every event that was applied can be seen: a large one takes a moment."""
         while (renewal := self._renewal) is not None:
             await asyncio.shield(renewal)
 
