@@ -10,6 +10,7 @@ from tests.fakes.state import node
 from placewise_core.errors import StateUnavailableError
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.shared_tail import SharedTail
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,9 @@ async def test_one_connection_follows_all_streams_and_ends_with_the_last(server:
         await store.delete_cluster(name)
     await asyncio.wait_for(asyncio.gather(*(task for task, _ in tails.values())), 5.0)
     assert [versions for _, versions in tails.values()] == [[2, 3]] * 40
-    assert store._tails is not None
-    await until(lambda: store._tails._reading is None)  # type: ignore[union-attr]
+    shared = store._streams
+    assert isinstance(shared, SharedTail)
+    await until(lambda: shared._reading is None)
     await store.close()
     await until(lambda: connections(server) <= before)
 

@@ -43,6 +43,7 @@ _MEANINGS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.OutOfMemoryError, "the state store is out of memory"),
     (redis_errors.TimeoutError, "the state store did not answer in time"),
     (redis_errors.ConnectionError, "the state store cannot be reached"),
+    (redis_errors.AskError, "the state store's cluster is moving the data"),  # MovedError too
     (redis_errors.ClusterError, "the state store's cluster is down"),
     (redis_errors.RedisClusterException, "the state store's cluster is down"),
     (TimeoutError, "the state store did not answer in time"),

@@ -69,7 +69,7 @@ class RedisStore:
         self._options = options or StoreOptions()
         self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
         client = self._client.unbounded
-        self._tails = SharedTail(client, self._block_ms) if isinstance(client, Redis) else None
+        self._streams = SharedTail(client, self._block_ms) if isinstance(client, Redis) else client
         self._registered: set[str] = set()
 
     async def ping(self) -> float:
@@ -84,7 +84,7 @@ class RedisStore:
     async def clusters(self) -> Sequence[str]:
         with redis_meant():
             names = sorted(name.decode() for name in await self._client.execute_command("SMEMBERS", REGISTRY))
-            if self._tails is None:
+            if isinstance(self._streams, RedisCluster):
                 return [name for name in names if await self._client.execute_command("EXISTS", keys_of(name).meta)]
             asked = self._client.unbounded.pipeline(transaction=False)
             for name in names:
@@ -104,9 +104,9 @@ class RedisStore:
     def tail(
         self, cluster: str, position: str, known: Known = no_version
     ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
-        if self._tails is None:
-            return tail_alone(self._client.unbounded, cluster, position, self._block_ms, known)
-        return tail_shared(self._tails, self._client, cluster, position, known)
+        if isinstance(self._streams, RedisCluster):
+            return tail_alone(self._streams, cluster, position, self._block_ms, known)
+        return tail_shared(self._streams, self._client, cluster, position, known)
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -322,8 +322,8 @@ class RedisStore:
 
     async def close(self) -> None:
         with redis_meant():
-            if self._tails is not None:
-                await self._tails.close()
+            if isinstance(self._streams, SharedTail):
+                await self._streams.close()
             if self._link is not None:
                 await self._link.close()
             await self._client.close()

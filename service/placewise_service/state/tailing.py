@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
+
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_core.events import ClusterDeleted, Event
 from placewise_service.state import codec
@@ -27,35 +29,50 @@ class Reader(Protocol):
 
 
 class OwnReader:
-    """Reads one stream over a connection of its own, as on Redis Cluster, where streams lie on several servers."""
+    """Reads one stream over a connection of its own, as on Redis Cluster, where no command may name several slots.
 
-    def __init__(self, client: Client, keys: ClusterKeys, last: bytes, block_ms: int) -> None:
-        self._client = client
+    The connection goes to the server that has the slot now; where the slot moves, reading fails. It is none of the
+    client's pool: that closes none, and whichever is free longest is used next.
+    """
+
+    def __init__(self, client: RedisCluster, keys: ClusterKeys, last: bytes, block_ms: int) -> None:
+        node = client.get_node_from_key(keys.events)
+        assert node is not None  # of masters: else it raises
+        self._client = Redis.from_pool(ConnectionPool(node.connection_class, **node.connection_kwargs))
         self._keys = keys
         self._last = last
         self._block_ms = block_ms
 
     async def next(self) -> Entries | Quiet:
-        reply = await self._client.execute_command(
+        reply = await self._client.execute_command(  # type: ignore[no-untyped-call]
             "XREAD", "COUNT", _BATCH, "BLOCK", self._block_ms, "STREAMS", self._keys.events, self._last
         )
         if not reply:
-            life, last = await self._client.execute_command("HMGET", self._keys.meta, "life", "last")
+            asked = ("HMGET", self._keys.meta, "life", "last")
+            life, last = await self._client.execute_command(*asked)  # type: ignore[no-untyped-call]
             return life, last
         entries: Entries = reply[0][1]
         self._last = entries[-1][0]
         return entries
 
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self._client.aclose()
+
 
 async def tail_alone(
-    client: Client, cluster: str, position: str, block_ms: int, known: Known
+    client: RedisCluster, cluster: str, position: str, block_ms: int, known: Known
 ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
     """As StateStore.tail, over a connection of its own."""
     keys, entry = keys_of(cluster), position.partition(":")[2]
     with redis_meant(cluster):
         await _check_place(client, keys, position)
-    async for batch in _followed(OwnReader(client, keys, entry.encode(), block_ms), cluster, position, known):
-        yield batch
+        reader = OwnReader(client, keys, entry.encode(), block_ms)
+    try:
+        async for batch in _followed(reader, cluster, position, known):
+            yield batch
+    finally:
+        await reader.close()
 
 
 async def tail_shared(

@@ -1,8 +1,11 @@
 """Clusters and their nodes: reported, removed, deleted. On every store (conftest.py)."""
 
+import asyncio
 import math
 from dataclasses import replace
 
+import pytest
+from tests.fakes.redis_server import wait_until
 from tests.fakes.state import CLUSTER, Harness, collect, ended, hold, job, node, position, records, same, started, task
 
 from placewise_core.cluster import ClusterSettings, Gpu, NodeState, QueueState, Telemetry
@@ -92,3 +95,30 @@ async def test_a_deleted_cluster_leaves_nothing_and_may_begin_anew(harness: Harn
     assert new.jobs == ()
     assert new.queues == {}
     assert isinstance(await hold(store, job("a"), request_id="q", answer=b"y"), Reserved)
+
+
+async def test_tails_leave_no_connection_behind(harness: Harness) -> None:
+    if harness.raw is None:
+        pytest.skip("there are no connections to a memory")
+    store, names = harness.store, [f"c{i}" for i in range(4)]
+
+    async def follow(name: str, start: str) -> None:
+        async for _ in store.tail(name, start):
+            pass
+
+    raw = harness.raw
+    servers = [server.redis_connection for server in raw.get_nodes()] if harness.kind == "cluster" else [raw]
+
+    def readings() -> int:
+        """Connections whose last command read a stream."""
+        return sum(client["cmd"].startswith("xread") for server in servers for client in server.client_list())
+
+    for name in names:
+        await store.report_nodes(name, [node("n0")], full=True)
+    tails = [asyncio.create_task(follow(name, await position(store, name))) for name in names]
+    await asyncio.to_thread(wait_until, lambda: readings() > 0)
+    tails[0].cancel()
+    for name in names[1:]:
+        assert await store.delete_cluster(name)
+    await asyncio.wait_for(asyncio.gather(*tails, return_exceptions=True), 10.0)
+    await asyncio.to_thread(wait_until, lambda: readings() == 0)
