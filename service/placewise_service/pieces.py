@@ -1,17 +1,29 @@
-"""Bytes of large decisions, a piece at a time: one call of msgspec holds Python for as long as it takes."""
+"""Large decisions to bytes and back, a piece at a time: one call of msgspec holds Python for as long as it takes."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import TypeGuard
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from placewise_core.decision import AdmitDecision, JobDecision, PartitionDecision, PlaceDecision
+from placewise_core.decision import (
+    AdmitDecision,
+    DecisionMeta,
+    Excluded,
+    JobDecision,
+    PartitionDecision,
+    PartitionPlan,
+    PlaceDecision,
+    Share,
+)
 
 Decision = PlaceDecision | PartitionDecision | AdmitDecision
+AnyDecision = TypeVar("AnyDecision", PlaceDecision, PartitionDecision, AdmitDecision)
+_Object = TypeVar("_Object", PlaceDecision, PartitionPlan)
 
 _MOST_ITEMS = 2000  # tasks, candidates, neighbours and shares that are packed in one go, of a few milliseconds
+_TURN_BYTES = 1 << 17  # unpacked in one go, of a millisecond or two
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -39,6 +51,43 @@ async def packed(parts: object) -> msgspec.Raw:
     take milliseconds to copy."""
     await asyncio.sleep(0)
     return msgspec.Raw(_encoder.encode(parts))
+
+
+def is_long(packed: bytes) -> bool:
+    """True for the bytes of a decision that takes long to unpack."""
+    return len(packed) > 2 * _TURN_BYTES
+
+
+async def unpack_in_turns(data: msgspec.Raw, kind: type[AnyDecision]) -> AnyDecision:
+    """The decision in these bytes; others have their turn in between. Raises MsgspecError."""
+    if kind is PlaceDecision:
+        return await _object(data, kind, {"decisions": JobDecision})
+    if kind is PartitionDecision:
+        fields = msgspec.msgpack.decode(data, type=dict[str, msgspec.Raw])
+        plan = await _object(fields["plan"], PartitionPlan, {"shares": Share, "excluded": Excluded})
+        return kind(plan, msgspec.msgpack.decode(fields["meta"], type=DecisionMeta))
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+async def _object(data: msgspec.Raw, kind: type[_Object], lists: Mapping[str, type]) -> _Object:
+    """An object whose fields of these names may be long."""
+    fields = msgspec.msgpack.decode(data, type=dict[str, msgspec.Raw])
+    long: dict[str, Any] = {name: await _elements(fields[name], item) for name, item in lists.items() if name in fields}
+    short = _encoder.encode({**fields, **dict.fromkeys(long, ())})
+    return replace(msgspec.msgpack.decode(short, type=kind), **long)
+
+
+async def _elements(data: msgspec.Raw, kind: type) -> tuple[object, ...]:
+    decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(kind)
+    values: list[object] = []
+    size = 0
+    for item in msgspec.msgpack.decode(data, type=list[msgspec.Raw]):
+        size += memoryview(item).nbytes
+        if size > _TURN_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+        values.append(decoder.decode(item))
+    return tuple(values)
 
 
 async def _array(values: Sequence[object], items: Sequence[int]) -> msgspec.Raw:

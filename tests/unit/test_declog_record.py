@@ -84,7 +84,21 @@ async def test_a_large_partition_is_packed_in_portions_for_the_log_and_for_repea
     async with every_round(lambda _: None) as rounds:
         answer = await encode_answer(decision)
     assert len(rounds) >= 4 + 2
-    assert decode_answer(answer, PartitionDecision) == replace(decision, meta=replace(META, is_repeated=True))
+    async with every_round(lambda _: None) as rounds:
+        back = await decode_answer(answer, PartitionDecision)
+    assert len(rounds) >= 8, "1.2 MB, an eighth of one at a time"
+    assert back == replace(decision, meta=replace(META, is_repeated=True))
+
+
+async def test_a_large_placement_to_be_repeated_comes_back_in_portions() -> None:
+    job = placed().decisions[0]
+    decision = PlaceDecision(tuple(replace(job, assignments=job.assignments * 1024) for _ in range(8)), META)
+    answer = await encode_answer(decision)
+    async with every_round(lambda _: None) as rounds:
+        back = await decode_answer(answer, PlaceDecision)
+    assert len(rounds) >= 5
+    assert back == replace(decision, meta=replace(META, is_repeated=True))
+    assert await decode_answer(answer, PartitionDecision) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 70_000])

@@ -80,7 +80,7 @@ class Admitting:
         if command.request_id and not command.is_dry_run:  # first: neither a repeat nor a mistake moves the queue
             first = await self.common.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
-                return repeated(first, AdmitDecision, command.request_id)
+                return await repeated(first, AdmitDecision, command.request_id)
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
         draft = await self._draft(asked) if command.is_dry_run else await self._settled(asked)
         self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(started_s))

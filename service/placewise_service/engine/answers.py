@@ -29,13 +29,16 @@ async def encode_answer(decision: pieces.Decision, reservations: Sequence[str] =
     return bytes(await pieces.packed([type(decision).__name__, await pieces.pack_in_turns(decision), reservations]))
 
 
-def decode_answer(answer: bytes, kind: type[Decision], expire_time_s: float = 0.0) -> Decision | None:
+async def decode_answer(answer: bytes, kind: type[Decision], expire_time_s: float = 0.0) -> Decision | None:
     """The remembered decision marked as repeated, its own reservations with their expiry; None if the id was used for
-    another RPC."""
+    another RPC. Others have their turn while a large one is decoded."""
     name, body, reservations = msgspec.msgpack.decode(answer, type=tuple[str, msgspec.Raw, list[str]])
     if name != kind.__name__:
         return None
-    decision = msgspec.msgpack.decode(body, type=kind)
+    if pieces.is_long(answer):
+        decision = await pieces.unpack_in_turns(body, kind)
+    else:
+        decision = msgspec.msgpack.decode(body, type=kind)
     decision = replace(decision, meta=replace(decision.meta, is_repeated=True))
     return held_until(decision, reservations, expire_time_s) if isinstance(decision, PlaceDecision) else decision
 

@@ -144,7 +144,7 @@ class Common:
         first = await self.store.remember(cluster, request_id, answer, fingerprint)
         if isinstance(first, Repeated) and first.answer == answer:
             return decision
-        return repeated(first, type(decision), request_id)
+        return await repeated(first, type(decision), request_id)
 
     async def swept(self, live: LiveView) -> None:
         """Has the store release what is past its time, and waits until the view has heard of all that happened before.
@@ -173,7 +173,7 @@ def nearest(name: str, names: Collection[str]) -> str:
     return f"{hint} there are: {', '.join(sorted(names))}"
 
 
-def repeated(first: Repeated | Reused, kind: type[Decision], request_id: str) -> Decision:
+async def repeated(first: Repeated | Reused, kind: type[Decision], request_id: str) -> Decision:
     """The first answer. Raises AlreadyExistsError if the id belongs to another question or caller, InvalidRequestError
     if it was used for another kind of request."""
     if isinstance(first, Reused):
@@ -181,7 +181,7 @@ def repeated(first: Repeated | Reused, kind: type[Decision], request_id: str) ->
             "the request_id was used for another question, or by another caller: send a new one with a new question",
             {"field": "request_id"},
         )
-    decision = decode_answer(first.answer, kind, first.expire_time_s)
+    decision = await decode_answer(first.answer, kind, first.expire_time_s)
     if decision is None:
         raise InvalidRequestError(f"request_id {request_id!r} was used for another kind of request", "request_id")
     return decision

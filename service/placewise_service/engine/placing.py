@@ -129,7 +129,7 @@ class Placing:
 
     async def _standing(self, asked: _Asked, first: Repeated | Reused) -> Standing:
         """What of the first answer stands. Raises AlreadyExistsError."""
-        decision = repeated(first, PlaceDecision, asked.command.request_id)
+        decision = await repeated(first, PlaceDecision, asked.command.request_id)
         assert isinstance(first, Repeated)
         placed = [d.job_id for d in decision.decisions if d.outcome is Outcome.PLACED]
         now = await self.common.store.look_up(asked.command.cluster, placed) if placed else {}
