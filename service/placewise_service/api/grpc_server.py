@@ -24,6 +24,7 @@ from placewise_service.api.listener import connection_limit
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.statuses import shown, status_metadata, stream_error
 from placewise_service.settings import LimitSettings, ServerSettings
+from placewise_service.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +48,7 @@ class GrpcFace:
         shares_port: bool = False,
     ) -> None:
         self._desk = desk
+        self._reader = _MessageReader(desk.limits.body_s, desk.telemetry)
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._streams: set[asyncio.Task[None]] = set()
         self._server = grpc.aio.server(options=_options(desk.limits, shares_port))
@@ -113,7 +115,7 @@ class GrpcFace:
             try:
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
-                    response = await call.answer(await desk.parsed(rpc, await self._message(context)))
+                    response = await call.answer(await desk.parsed(rpc, await self._reader.read(context)))
                     return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
@@ -122,19 +124,6 @@ class GrpcFace:
             return await _abort(context, failure)
 
         return answer
-
-    async def _message(self, context: Context) -> bytes:
-        """The one message of a unary call. Raises InvalidRequestError where there is none in time."""
-        limit_s = self._desk.limits.body_s
-        try:
-            async with asyncio.timeout(limit_s):
-                raw = await context.read()
-        except TimeoutError:
-            self._desk.telemetry.refused("grpc", "body_time")
-            raise InvalidRequestError(f"the message took more than {limit_s:g} s") from None
-        if isinstance(raw, bytes):
-            return raw
-        raise InvalidRequestError("the call ended without a message")
 
     def _deadline_s(self, context: Context) -> float:
         left_s = context.time_remaining()
@@ -221,6 +210,56 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 def _services() -> Sequence[str]:
     return sorted({f"placewise.v1.{rpc.service}" for rpc in RPCS.values()})
+
+
+class _MessageReader:
+    """Reads the one message of each unary call within a time.
+
+    A timer a call would cost as much as a small decision's own part of the loop. Here one timer serves all that read:
+    it looks at the one that began first, and again when that one's time is up.
+    """
+
+    def __init__(self, limit_s: float, telemetry: Telemetry) -> None:
+        self._limit_s = limit_s
+        self._telemetry = telemetry
+        self._began_s: dict[asyncio.Task[Any], float] = {}  # by the loop's clock, the earliest first
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def read(self, context: Context) -> bytes:
+        """Raises InvalidRequestError if there is no message, or none in time."""
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        self._began_s[task] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._limit_s, self._end_late)
+        try:
+            raw = await context.read()
+        except asyncio.CancelledError:
+            if task not in self._late:
+                raise
+            task.uncancel()
+            self._telemetry.refused("grpc", "body_time")
+            raise InvalidRequestError(f"the message took more than {self._limit_s:g} s") from None
+        finally:
+            del self._began_s[task]
+            self._late.discard(task)
+        if isinstance(raw, bytes):
+            return raw
+        raise InvalidRequestError("the call ended without a message")
+
+    def _end_late(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for task, began_s in self._began_s.items():
+            left_s = began_s + self._limit_s - loop.time()
+            if left_s > 0.0:
+                self._timer = loop.call_later(left_s, self._end_late)
+                return
+            if task not in self._late:
+                self._late.add(task)
+                task.cancel()
 
 
 async def _abort(context: Context, error: PlacewiseError) -> NoReturn:
