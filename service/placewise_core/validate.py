@@ -58,7 +58,7 @@ class Limits:
 
     jobs: int = 256
     tasks_per_gang: int = 1024
-    tasks: int = 8192  # of all jobs together
+    tasks: int = 8192  # of all jobs together; as many subtasks
     subtasks: int = 1024
     nodes: int = 10_000
     gpus_per_node: int = 128
@@ -215,6 +215,7 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
     if len(jobs) > 1:
         check_unique([job.id for job in jobs], "jobs")
         _check_count(sum(job.task_count for job in jobs), limits.tasks, "jobs.groups")
+        _check_count(sum(len(job.subtasks) for job in jobs), limits.tasks, "jobs.subtasks")
     for i, job in enumerate(jobs):
         check_job(job, f"jobs[{i}]", limits)
 

@@ -83,7 +83,9 @@ class LimitSettings(Section):
     message_bytes: int = Field(default=4 << 20, ge=1024, description="Largest request, bytes.")
     jobs_per_request: int = Field(default=256, ge=1, description="Most jobs in one request.")
     tasks_per_gang: int = Field(default=1024, ge=1, description="Most tasks of one job.")
-    tasks_per_request: int = Field(default=8192, ge=1, description="Most tasks of all jobs of one request together.")
+    tasks_per_request: int = Field(
+        default=8192, ge=1, description="Most tasks, and most subtasks, of all jobs of one request together."
+    )
     subtasks_per_job: int = Field(default=1024, ge=1, description="Most subtasks of one pipeline job.")
     nodes_per_cluster: int = Field(default=10_000, ge=1, description="Most nodes of one cluster, and in one report.")
     events_per_report: int = Field(default=10_000, ge=1, description="Most job events in one report.")

@@ -72,6 +72,24 @@ async def test_the_tasks_of_all_jobs_together_are_bounded(ask: Any) -> None:
 
 
 @FACES
+async def test_the_subtasks_of_all_jobs_together_are_bounded(ask: Any) -> None:
+    limits = LimitSettings(tasks_per_request=3)
+
+    def pipelines(subtasks: int) -> PlaceRequest:
+        request = PlaceRequest(cluster="prod", scope=PlaceRequest.NODE, node_id="n0")
+        for i in range(2):
+            job = request.jobs.add(id=f"p{i}")
+            for k in range(subtasks if i else 1):
+                job.subtasks.add(id=f"s{k}", kind="k")
+        return request
+
+    async with running_engine(nodes=0) as engine, faces(engine, limits) as running:  # type: ignore[arg-type]
+        assert await ask(running, "ReportNodes", report("n0")) == ""
+        assert await ask(running, "Place", pipelines(2)) == ""
+        assert (await ask(running, "Place", pipelines(3))).startswith("jobs.subtasks: at most 3 are allowed")
+
+
+@FACES
 async def test_a_cluster_grows_to_its_limit_and_no_further(ask: Any) -> None:
     limits = LimitSettings(nodes_per_cluster=4)
     async with running_engine(nodes=0) as engine, faces(engine, limits) as running:  # type: ignore[arg-type]
