@@ -7,8 +7,9 @@ import pytest
 from tests.fakes.redis_server import RedisServer
 from tests.fakes.state import node
 
-from placewise_core.errors import StateUnavailableError
+from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_service.state.connection import RedisOptions
+from placewise_service.state.keys import keys_of
 from placewise_service.state.redis_store import RedisStore
 from placewise_service.state.shared_tail import SharedTail
 
@@ -101,4 +102,20 @@ async def test_every_follower_hears_that_the_store_is_gone(server: RedisServer) 
     await until(lambda: versions == [2])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    await store.close()
+
+
+async def test_a_cluster_whose_key_is_of_another_type_is_lost_alone(server: RedisServer) -> None:
+    store = RedisStore(RedisOptions(server.url))
+    for name in ("torn", "whole"):
+        await store.report_nodes(name, [node("n0")], full=True)
+    torn, _ = await followed(store, "torn")
+    whole, versions = await followed(store, "whole")
+    with server.client() as raw:
+        raw.set(keys_of("torn").meta, "another program's")
+    with pytest.raises(StaleSnapshotError):
+        await asyncio.wait_for(torn, 5.0)
+    await store.report_nodes("whole", [node("n1")], full=False)
+    await until(lambda: versions == [2])
+    whole.cancel()
     await store.close()

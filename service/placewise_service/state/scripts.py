@@ -21,6 +21,7 @@ _INCLUDES = {
     "expire": ("clock", "event", "holdings", "lapsed"),
     "forget_profiles": ("clock", "event"),
     "forget_queue": ("clock", "event"),
+    "last_events": (),
     "learn_overhead": ("clock", "event"),
     "load": (),
     "look_up": ("clock",),

@@ -2,7 +2,7 @@
 
 One XREAD waits for all streams at once. A stream that is followed from now on interrupts it; what has been read before
 is read again then, as places move on only with what was handed out. Of streams in which nothing happened for a while
-the clusters' own words are asked for, in one round trip for all.
+the clusters' own words are asked for, in one command for many.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from placewise_service.background import ended
 from placewise_service.state.keys import ClusterKeys
+from placewise_service.state.scripts import script
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 Quiet = tuple[bytes | None, bytes | None]  # life and last event id, as the cluster has them now
@@ -20,6 +21,7 @@ Quiet = tuple[bytes | None, bytes | None]  # life and last event id, as the clus
 _BATCH = 256
 _MOST_AHEAD = 8  # readings that a follower is handed before it takes them
 _QUIET_S = 0.5  # every follower hears at least so often
+_ASKED_AT_ONCE = 200  # clusters: a third of a millisecond of the server's time
 _PACE_S = 0.005  # between two readings that brought something: under load many events are read at once
 
 
@@ -129,10 +131,10 @@ class SharedTail:
 
     async def _ask_the_quiet(self, now_s: float) -> None:
         quiet = [f for f in self._followers.values() if now_s - f.heard_s >= _QUIET_S and not f.is_behind]
-        if not quiet:
-            return
-        asked = self._client.pipeline(transaction=False)
-        for follower in quiet:
-            asked.execute_command("HMGET", follower.keys.meta, "life", "last")
-        for follower, (life, last) in zip(quiet, await asked.execute(), strict=True):
-            follower.tell((life, last), now_s)
+        for start in range(0, len(quiet), _ASKED_AT_ONCE):
+            asked = quiet[start : start + _ASKED_AT_ONCE]
+            metas = tuple(follower.keys.meta for follower in asked)
+            for follower, (life, last) in zip(
+                asked, await script("last_events").run(self._client, metas, []), strict=True
+            ):
+                follower.tell((life, last), now_s)
