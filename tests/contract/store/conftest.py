@@ -12,7 +12,7 @@ from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import StateStore
 
 OPTIONS = StoreOptions(
-    answer_ttl_s=0.2,
+    answer_ttl_s=1.0,
     ended_ttl_s=0.3,
     lapsed_ttl_s=1.0,
     lapsed_bytes=1600,

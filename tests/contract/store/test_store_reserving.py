@@ -84,7 +84,7 @@ async def test_a_repeated_request_gets_the_first_answer(harness: Harness, store:
     assert again == Repeated(b"\x00first", pytest.approx(first.expire_time_s, abs=2e-6))
     assert await harness.other().remember(CLUSTER, "q1", b"third") == again
     assert len((await records(store)).jobs) == 1
-    await harness.advance(0.25)
+    await harness.advance(1.05)
     assert isinstance(await hold(store, job("b", task(gpus=(1,))), request_id="q1", answer=b"second"), Reserved)
 
 
@@ -124,5 +124,5 @@ async def test_the_first_answer_stands(harness: Harness, store: StateStore) -> N
     assert await store.remember(CLUSTER, "q", b"one") == Repeated(b"one")
     assert await harness.other().remember(CLUSTER, "q", b"two") == Repeated(b"one")
     assert await hold(store, job("a"), request_id="q", answer=b"three") == Repeated(b"one")
-    await harness.advance(0.25)
+    await harness.advance(1.05)
     assert await store.remember(CLUSTER, "q", b"four") == Repeated(b"four")
