@@ -11,7 +11,7 @@ from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.keys import keys_of
 from placewise_service.state.redis_store import RedisStore
-from placewise_service.state.shared_tail import SharedTail
+from placewise_service.state.shared_tail import Entries, Follower, SharedTail
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +119,13 @@ async def test_a_cluster_whose_key_is_of_another_type_is_lost_alone(server: Redi
     await until(lambda: versions == [2])
     whole.cancel()
     await store.close()
+
+
+async def test_who_took_nothing_for_a_while_gets_all_entries_at_once() -> None:
+    follower = Follower(keys_of("c"), b"0-0", 0.0)
+    entries: Entries = [(f"{version}-0".encode(), {b"life": b"a"}) for version in (1, 2, 3)]
+    for entry in entries:
+        follower.tell([entry], 0.0)
+    follower.tell((b"a", b"3-0"), 0.0)
+    assert await follower.next() == entries
+    assert await follower.next() == (b"a", b"3-0")

@@ -47,13 +47,17 @@ class Follower:
         return len(self._news) >= _MOST_AHEAD
 
     async def next(self) -> Entries | Quiet:
-        """What comes next. Raises what reading raised."""
+        """What comes next: all entries that are there, as who is behind has to catch up at once. Raises what reading
+        raised."""
         while not self._news:
             self._has_news.clear()
             await self._has_news.wait()
         news = self._news.popleft()
         if isinstance(news, BaseException):
             raise news
+        while isinstance(news, list) and self._news and isinstance(more := self._news[0], list):
+            self._news.popleft()
+            news = [*news, *more]
         return news
 
 
