@@ -165,6 +165,7 @@ def test_every_error_has_a_word_of_the_protocol() -> None:
         "unauthenticated": 401,
         "permission_denied": 403,
         "not_found": 404,
+        "already_exists": 409,
         "aborted": 409,
         "resource_exhausted": 429,
         "internal": 500,

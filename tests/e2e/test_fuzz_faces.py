@@ -34,6 +34,7 @@ CALLERS_FAULTS = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.ABORTED,
 }
 

@@ -123,6 +123,8 @@ class Maker:
             return self._rng.choice(["", "", "consolidate", "tetris", "tiresias", "proteus", "qos", "fifo", "capacity"])
         if name in ("node", "node_id"):
             return self._rng.choice(["n0", "n1", "n2", "n3"])
+        if name == "request_id" and self._rng.random() < 0.8:  # a known one is refused with another question
+            return f"{self._rng.getrandbits(48):x}"
         if name in ("after", "gpu_model", "key", "request_id", "name"):
             return self._rng.choice(["a", "b", "c"])
         return f"{self._rng.choice('abc')}{self._rng.randrange(50)}"
