@@ -1,6 +1,7 @@
 """The audit of calls, over gRPC, REST and Connect: which are on record, who is named, and what floods cost."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from placewise_service.api.routes import ROUTES
 from placewise_service.api.rpcs import RPCS
 from placewise_service.api.token_changes import create_token
 from placewise_service.audit import AuditRecord
+from placewise_service.settings import LimitSettings
 
 NOW_S = 1_800_000_000.0
 
@@ -49,12 +51,14 @@ class Recorded:
 
 
 @asynccontextmanager
-async def recorded(authenticator: Authenticator | None = None) -> AsyncIterator[Recorded]:
+async def recorded(
+    authenticator: Authenticator | None = None, limits: LimitSettings | None = None
+) -> AsyncIterator[Recorded]:
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
     records: list[AuditRecord] = []
     audit = CallAudit(records.append, lambda: NOW_S)
-    async with faces(engine, authenticator=authenticator, audit=audit) as running:
+    async with faces(engine, limits, authenticator, audit=audit) as running:
         yield Recorded(running, audit, records)
 
 
@@ -154,6 +158,13 @@ async def test_every_refusal_is_on_record_with_who_was_refused(tmp_path: Path) -
         assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
         [refused] = at.take()
         assert (refused.call, refused.result) == ("StreamPlace", "UNAUTHENTICATED")
+
+
+async def test_a_reader_who_is_refused_for_overload_is_on_record() -> None:
+    async with recorded(limits=LimitSettings(in_flight=1)) as at:
+        with at.running.desk.enter(RPCS["GetCluster"], Credentials(), math.inf):
+            assert await at.rest("GET", "/v1/clusters/prod") == 429
+        assert [(each.call, each.result) for each in at.take()] == [("GetCluster", "OVERLOADED")]
 
 
 async def test_no_token_and_no_body_is_on_record(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tests.fakes.faces import FakeEngine
 
 from placewise_core.clock import SystemClock
 from placewise_service.api.auth import Authenticator, Open
+from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rest_server import RestFace
@@ -29,12 +30,13 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    authenticator: Authenticator | None = None, limits: LimitSettings | None = None
+    authenticator: Authenticator | None = None, limits: LimitSettings | None = None, audit: CallAudit | None = None
 ) -> AsyncIterator[Listening]:
     """Both faces on sockets of their own."""
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
-    desk = Desk(engine, SystemClock(), limits or LimitSettings(), authenticator or Open(), Telemetry())
+    identity, telemetry = authenticator or Open(), Telemetry()
+    desk = Desk(engine, SystemClock(), limits or LimitSettings(), identity, telemetry, audit=audit)
     settings = ServerSettings(grpc_port=0, rest_port=0)
     grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
     await grpc_face.start()

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from tests.fakes.engine import CLUSTER
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
 from placewise_core.errors import InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.model.bundle import load
 from placewise_service.model.registry import BundleState
+from placewise_service.model.signing import PublicKey, read_public
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.store import BundleChoice
 from placewise_service.telemetry import Telemetry
@@ -44,8 +47,8 @@ def store() -> Away:
     return Away(ManualClock(1_000_000.0))
 
 
-def replica(store: MemoryStore, bundles: Path) -> Engine:
-    return build_engine(store, ManualClock(1_000_000.0), Telemetry(), EngineOptions(), bundles)
+def replica(store: MemoryStore, bundles: Path, keys: Sequence[PublicKey] = ()) -> Engine:
+    return build_engine(store, ManualClock(1_000_000.0), Telemetry(), EngineOptions(), bundles, keys=keys)
 
 
 def states(statuses: object) -> dict[str, BundleState]:
@@ -196,6 +199,25 @@ async def test_an_altered_bundle_is_neither_activated_nor_rolled_back_to(tmp_pat
     [default, _] = await engine.bundles.list()
     assert (default.state, default.refusal) == (BundleState.ACTIVE, "its files were altered since it was loaded")
     assert default.bundle is engine.bundles._registry.bundle
+
+
+async def test_an_unsigned_bundle_is_not_rolled_back_to_where_a_key_is_configured(tmp_path: Path, store: Away) -> None:
+    root = write_bundles(tmp_path / "root", "default", "next")
+    assert invoke(["bundle", "keygen", str(tmp_path / "site"), "--json"]) == 0
+    assert invoke(["bundle", "sign", str(root / "default"), "--key", str(tmp_path / "site.key"), "--json"]) == 0
+    careless = replica(store, root)
+    await careless.bundles.activate("next")
+    await careless.bundles.activate("default")
+    chosen = await store.bundles()
+    assert (chosen.active, chosen.previous) == ("default", "next")
+    careful = replica(store, root, [read_public(tmp_path / "site.pub")])
+    with pytest.raises(InvalidRequestError, match=r"manifest\.sig is missing"):
+        await careful.bundles.rollback()
+    assert await store.bundles() == chosen, "the choice of all replicas stands"
+    assert states(await careful.bundles.list()) == {"default": BundleState.ACTIVE, "next": BundleState.REFUSED}
+    await careless.bundles.rollback()
+    await careful.bundles.refresh()
+    assert serves(careful) == ("default", False), "what a careless replica chose is not taken up either"
 
 
 async def test_an_alias_follows_the_release_of_each_replica(tmp_path: Path, store: Away) -> None:

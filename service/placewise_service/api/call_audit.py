@@ -1,7 +1,8 @@
 """Which calls are put on record, and what is said of each. Never reads a body beyond the names in it.
 
 On record are: every call that may change the state or the choice of bundles, whether it was answered or refused; and
-every call, a reading one too, that was refused for who asked. A Place that reserved nothing has changed nothing.
+every call, a reading one too, that was refused for who asked or for overload; and who was turned away before a call
+began. A Place that reserved nothing has changed nothing.
 """
 
 import asyncio
@@ -13,12 +14,13 @@ from placewise_service.api.auth import Credentials, Principal, Scope
 from placewise_service.api.rpcs import Rpc
 from placewise_service.audit import AuditRecord
 
-_REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
+_REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "OVERLOADED"})
 _PLACES: Final = frozenset({"Place", "StreamPlace"})
 _LISTS: Final = {"jobs": "id", "events": "job_id", "nodes": "id"}  # lists of a message, and what names their rows
-# Of callers whom nobody knows, so many refusals a second have a record each; those above are counted in one record by
-# call and reason. Otherwise everybody who reaches a port could fill the disk.
+# Of callers whom nobody knows, so many refusals a second have a record each, before and in calls; those above are
+# counted in one record by call and reason. Otherwise everybody who reaches a port could fill the disk.
 _STRANGERS_PER_S: Final = 20
+_IDLE: Final = "idle_time"  # who was answered and asks nothing more was refused nothing
 
 
 class FinishedCall(Protocol):
@@ -43,8 +45,9 @@ class CallAudit:
         """`now_s` is the time of day."""
         self._add = add
         self._now_s = now_s
-        self._second = 0
-        self._strangers = 0
+        # Two, so that a flood at the door leaves room for those whose credentials are refused.
+        self._at_the_door = _Budget()
+        self._in_calls = _Budget()
         self._counted: dict[tuple[str, str], int] = {}
 
     def finished(self, call: FinishedCall) -> None:
@@ -66,6 +69,17 @@ class CallAudit:
         """Puts on record that somebody was refused who did not come as far as a call of the contract."""
         self._record(name, reason, credentials, principal)
 
+    def turned_away(self, face: str, limit: str, peer: str = "") -> None:
+        """Puts on record that a face refused or closed a connection, or a request before a call of it began. `limit` is
+        as in placewise_refused_total; `peer` is its address and port, "" where that is not known."""
+        if limit == _IDLE:
+            return
+        now_s = self._now_s()
+        if self._at_the_door.is_spent(now_s):
+            self._count(face, limit)
+        else:
+            self._add(AuditRecord(now_s, face, limit, peer=peer))
+
     def flush(self) -> None:
         """Puts on record what was only counted."""
         for (name, reason), count in self._counted.items():
@@ -84,7 +98,7 @@ class CallAudit:
     ) -> None:
         now_s = self._now_s()
         if principal is None:
-            if self._is_one_too_many(now_s):
+            if self._in_calls.is_spent(now_s):
                 self._count(name, reason)
                 return
             if credentials.subjects:
@@ -93,16 +107,25 @@ class CallAudit:
         record = AuditRecord(now_s, name, reason, caller, method, credentials.peer, cluster, subject, request_id)
         self._add(record)
 
-    def _is_one_too_many(self, now_s: float) -> bool:
-        if int(now_s) != self._second:
-            self._second, self._strangers = int(now_s), 0
-        self._strangers += 1
-        return self._strangers > _STRANGERS_PER_S
-
     def _count(self, name: str, reason: str) -> None:
         if not self._counted:
             asyncio.get_running_loop().call_later(1.0, self.flush)
         self._counted[name, reason] = self._counted.get((name, reason), 0) + 1
+
+
+class _Budget:
+    """Records of strangers that a second has room for."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._taken = 0
+
+    def is_spent(self, now_s: float) -> bool:
+        """Takes one of the records of this second; True if none is left."""
+        if int(now_s) != self._second:
+            self._second, self._taken = int(now_s), 0
+        self._taken += 1
+        return self._taken > _STRANGERS_PER_S
 
 
 def _is_recorded(call: FinishedCall) -> bool:

@@ -22,7 +22,7 @@ from placewise_service.api.callers import of_request, trace_of
 from placewise_service.api.desk import Desk, unforeseen
 from placewise_service.api.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.rpcs import RPCS, Rpc
-from placewise_service.api.statuses import connect_error, problem_headers
+from placewise_service.api.statuses import UNSUPPORTED_MEDIA_TYPE, connect_error, problem_headers
 
 PROTO, JSON = "application/proto", "application/json"
 _VERSION = "1"
@@ -52,6 +52,7 @@ class ConnectFace:
         if request.method != "POST":
             return Response(status_code=405, headers={"Allow": "POST"})
         if content_type not in (PROTO, JSON):
+            self._desk.record_refusal(rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(self._desk, request))
             return Response(status_code=415, headers={"Accept-Post": f"{PROTO}, {JSON}"})
         try:
             return Response(await self._answer(rpc, request, content_type), media_type=content_type)

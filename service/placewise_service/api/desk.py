@@ -93,6 +93,17 @@ class Desk:
                 self.telemetry.afterwards.add(self.audit.refused, name, error.reason, credentials, principal)
             raise
 
+    def record_refusal(self, name: str, reason: str, credentials: Credentials) -> None:
+        """Puts on record that a request was refused before it became a call."""
+        if self.audit is not None:
+            self.audit.refused(name, reason, credentials)
+
+    def turned_away(self, face: str, limit: str, peer: str = "") -> None:
+        """Counts a connection, or a request before its call began, that was refused; puts it on record."""
+        self.telemetry.refused(face, limit)
+        if self.audit is not None:
+            self.audit.turned_away(face, limit, peer)
+
     def enter(
         self, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None = None
     ) -> "Call":

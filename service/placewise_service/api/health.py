@@ -24,7 +24,7 @@ class HealthFace:
     def __init__(self, desk: Desk, settings: ServerSettings, shares_port: bool = False) -> None:
         bound = bound_socket(settings.health_host, settings.health_port or 0, shares_port)
         self.port: int = bound.getsockname()[1]
-        refused = partial(desk.telemetry.refused, "health")
+        refused = partial(desk.turned_away, "health")
         self._listener = Listener(bound, health_app(desk), desk.limits, _MOST_CONNECTIONS, refused)
 
     async def start(self) -> None:

@@ -30,6 +30,8 @@ _BYTES_PER_HEADER = 32  # what a header costs beside its text, as RFC 9113 §6.5
 _QUIET = logging.getLogger("uvicorn.error.connection")
 _QUIET.setLevel(logging.ERROR)
 
+Refused = Callable[[str, str], None]  # is told the limit, and the peer's address
+
 
 class _Phase(enum.Enum):
     IDLE = "idle"
@@ -155,7 +157,7 @@ class HttpConnection(HttpToolsProtocol):
             text = f"the message took more than {self._limits.body_s:g} s"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "body_time", text)
         else:
-            self._crowd.refused("idle_time" if self.cycle is not None else "header_time")
+            self._crowd.refused("idle_time" if self.cycle is not None else "header_time", self.peer)
             self.transport.close()
 
     def evict(self) -> None:
@@ -183,6 +185,11 @@ class HttpConnection(HttpToolsProtocol):
         return self._phase is _Phase.OVER
 
     @property
+    def peer(self) -> str:
+        """Address and port of the other end; "" where it has none."""
+        return address(self.client)
+
+    @property
     def _too_long(self) -> str:
         return f"the headers are longer than {self._limits.header_bytes} bytes"
 
@@ -199,7 +206,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, limit: str, text: str) -> None:
         """Answers and closes; without a word where an earlier request still waits for its own answer."""
-        self._crowd.refused(limit)
+        self._crowd.refused(limit, self.peer)
         is_own = self._phase is _Phase.BODY and not self.pipeline and not self.cycle.response_started
         if is_own or self.cycle is None or self.cycle.response_complete:
             body = json.dumps(problem_body(status, status.name, text)).encode()
@@ -214,11 +221,19 @@ class HttpConnection(HttpToolsProtocol):
 class Crowd:
     """What the connections of a listener share. `idle` has those that wait for a request, the longest first."""
 
-    def __init__(self, limits: LimitSettings, refused: Callable[[str], None], now_s: Callable[[], float]) -> None:
+    def __init__(self, limits: LimitSettings, refused: Refused, now_s: Callable[[], float]) -> None:
         self.limits = limits
         self.refused = refused
         self.now_s = now_s
         self.idle: dict[HttpConnection, None] = {}
+
+
+def address(peer: object) -> str:
+    """Of a socket's peer, as audit records have it; "" for what is no address and port."""
+    match peer:
+        case (str(host), int(port), *_):
+            return f"{host}:{port}"
+    return ""
 
 
 class _Exit:

@@ -9,7 +9,6 @@ import contextlib
 import resource
 import socket
 import ssl
-from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
 
@@ -18,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from placewise_service.api.http_connection import Crowd, HttpConnection
+from placewise_service.api.http_connection import Crowd, HttpConnection, Refused, address
 from placewise_service.settings import LimitSettings
 
 log = structlog.get_logger(__name__)
@@ -54,7 +53,7 @@ def bound_socket(host: str, port: int, shares_port: bool) -> socket.socket:
 
 
 class Listener:
-    """Serves `app` on a bound socket. `refused` is told the limit of each refusal, in a word."""
+    """Serves `app` on a bound socket. `refused` is told each refusal's limit, in a word, and the peer's address."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Listener:
         app: ASGIApp,
         limits: LimitSettings,
         connections: int,
-        refused: Callable[[str], None],
+        refused: Refused,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self._socket = bound
@@ -77,7 +76,7 @@ class Listener:
         )  # fmt: skip
         self._config.load()
         self._state = ServerState()
-        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[asyncio.Task[None], str] = {}  # and whose they are
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -113,21 +112,21 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(_MOST_AT_ONCE):
             try:
-                accepted, _ = self._socket.accept()
+                accepted, whence = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:  # no more descriptors: asking again at once would keep the loop busy
-                self._refused("descriptors")
+                self._refused("descriptors", "")
                 asyncio.get_running_loop().remove_reader(self._socket.fileno())
                 asyncio.get_running_loop().call_later(_PAUSE_S, self._accept_again)
                 return
-            if len(self._state.connections) + len(self._handshakes) >= self._most:
-                self._refused("connections")
-                if not self._make_room():
-                    accepted.close()
-                    continue
+            peer = address(whence)
+            if len(self._state.connections) + len(self._handshakes) >= self._most and not self._make_room():
+                self._refused("connections", peer)
+                accepted.close()
+                continue
             task = asyncio.get_running_loop().create_task(self._welcome(accepted))
-            self._handshakes[task] = None
+            self._handshakes[task] = peer
             task.add_done_callback(partial(self._welcomed, accepted))
 
     def _accept_again(self) -> None:
@@ -137,9 +136,11 @@ class Listener:
     def _make_room(self) -> bool:
         """Ends what has kept us waiting longest; False where all are being answered."""
         for connection in self._crowd.idle:
+            self._refused("connections", connection.peer)
             connection.evict()
             return True
-        for task in self._handshakes:
+        for task, peer in self._handshakes.items():
+            self._refused("connections", peer)
             return task.cancel()
         return False
 
@@ -151,11 +152,11 @@ class Listener:
         )
 
     def _welcomed(self, accepted: socket.socket, task: "asyncio.Task[None]") -> None:
-        del self._handshakes[task]
+        peer = self._handshakes.pop(task)
         if task.cancelled():
             accepted.close()
         elif task.exception() is not None:  # mostly of ssl, or of a peer that has left
-            self._refused("handshake")
+            self._refused("handshake", peer)
             accepted.close()
 
     def _connection(self) -> HttpConnection:

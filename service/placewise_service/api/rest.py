@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
@@ -21,7 +22,13 @@ from placewise_service.api.json_codec import set_from_text
 from placewise_service.api.openapi import document
 from placewise_service.api.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.routes import ROUTES, Route
-from placewise_service.api.statuses import PROBLEM_TYPE, problem, problem_body, problem_headers
+from placewise_service.api.statuses import (
+    PROBLEM_TYPE,
+    UNSUPPORTED_MEDIA_TYPE,
+    problem,
+    problem_body,
+    problem_headers,
+)
 from placewise_service.telemetry import METRICS_CONTENT_TYPE
 
 TIMEOUT_HEADER = "placewise-timeout-ms"
@@ -43,7 +50,7 @@ def rest_app(desk: Desk, hosts: Hosts = None) -> FastAPI:
     for route in ROUTES:
         app.add_api_route(route.path, _endpoint(desk, route, hosts), methods=[route.method], name=route.rpc.name)
     _add_operations(app, desk, hosts)
-    _add_page(app, hosts)
+    _add_page(app, desk, hosts)
     app.add_exception_handler(PlacewiseError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -54,7 +61,7 @@ def rest_app(desk: Desk, hosts: Hosts = None) -> FastAPI:
 def _endpoint(desk: Desk, route: Route, hosts: Hosts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         if route.method != "GET":
-            _check_content_type(request, bool(route.body))
+            _check_content_type(desk, route, request)
         timeout_s = _timeout_s(request)
         deadline_s = desk.clock.monotonic_s() + timeout_s
         caller, trace = of_request(desk, request), trace_of(desk, request.headers)
@@ -107,14 +114,15 @@ def _query_field(route: Route, name: str) -> str:
     raise InvalidRequestError("unknown query parameter", name[:64])
 
 
-def _check_content_type(request: Request, takes_body: bool) -> None:
+def _check_content_type(desk: Desk, route: Route, request: Request) -> None:
     """Raises HTTPException for a body that is not said to be JSON: a browser sends others for any page, unasked."""
     headers = request.headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if kind or takes_body or has_body:
+    if kind or route.body or has_body:
+        desk.record_refusal(route.rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(desk, request))
         raise HTTPException(415, "the body must be application/json, and the Content-Type must say so")
 
 
@@ -135,14 +143,16 @@ def _add_operations(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
     """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
 
     async def metrics(request: Request) -> Response:
-        refuse_foreign_pages(request)
+        with _refusals_on_record(desk, request, "metrics"):
+            refuse_foreign_pages(request)
         desk.require(Scope.READ, of_request(desk, request), "metrics")
         return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()
 
     async def openapi(request: Request) -> Response:
-        refuse_foreign_hosts(request, hosts)
+        with _refusals_on_record(desk, request, "page"):
+            refuse_foreign_hosts(request, hosts)
         return JSONResponse(schema)
 
     app.add_api_route("/metrics", metrics, methods=["GET"])
@@ -150,7 +160,7 @@ def _add_operations(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
     app.router.routes.extend(health_app(desk).routes)
 
 
-def _add_page(app: FastAPI, hosts: Hosts) -> None:
+def _add_page(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
     """A page for people: what the clusters look like. It holds no data; its script asks the API as anyone would."""
     folder = resources.files("placewise_service.api").joinpath("page")
 
@@ -158,7 +168,8 @@ def _add_page(app: FastAPI, hosts: Hosts) -> None:
         content = folder.joinpath(name).read_bytes()
 
         async def endpoint(request: Request) -> Response:
-            refuse_foreign_hosts(request, hosts)
+            with _refusals_on_record(desk, request, "page"):
+                refuse_foreign_hosts(request, hosts)
             return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
         return endpoint
@@ -168,6 +179,16 @@ def _add_page(app: FastAPI, hosts: Hosts) -> None:
     app.add_api_route("/page/page.css", file("page.css", "text/css"), methods=["GET"])
 
 
+@contextmanager
+def _refusals_on_record(desk: Desk, request: Request, name: str) -> Iterator[None]:
+    """Puts a refusal of what is no call of the contract on record; it is raised all the same."""
+    try:
+        yield
+    except PlacewiseError as error:
+        desk.record_refusal(name, error.reason, of_request(desk, request))
+        raise
+
+
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PlacewiseError)
     return JSONResponse(problem(error), error.http_status, headers=problem_headers(error), media_type=PROBLEM_TYPE)
@@ -175,7 +196,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    reason = {404: "NO_SUCH_PATH", 405: "METHOD_NOT_ALLOWED", 415: "UNSUPPORTED_MEDIA_TYPE"}.get(
+    reason = {404: "NO_SUCH_PATH", 405: "METHOD_NOT_ALLOWED", 415: UNSUPPORTED_MEDIA_TYPE}.get(
         error.status_code, "HTTP_ERROR"
     )
     body = problem_body(error.status_code, reason, str(error.detail))

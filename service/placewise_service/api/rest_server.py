@@ -30,7 +30,7 @@ class RestFace:
             ConnectFace(desk, rest_app(desk, hosts), hosts),
             desk.limits,
             connection_limit(desk.limits.connections),
-            partial(desk.telemetry.refused, "http"),
+            partial(desk.turned_away, "http"),
             certificates.context() if certificates is not None else None,
         )
 

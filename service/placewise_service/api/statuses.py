@@ -18,6 +18,7 @@ from placewise_core.errors import PlacewiseError
 DOMAIN = "placewise"
 STATUS_KEY = "grpc-status-details-bin"
 PROBLEM_TYPE = "application/problem+json"
+UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
 _CODE_WORDS = {number: name.lower() for name, number in code_pb2.Code.items()}
 
 
