@@ -108,7 +108,7 @@ settings-doc: install ## Write docs/settings.md
 	$(BIN)/python -m placewise_service.settings > docs/settings.md
 
 e2e-compose: install ## Build and run docker-compose.yml, kill a replica and Redis; skips where there is no engine
-	$(BIN)/python tests/e2e/compose.py
+	$(BIN)/python -m tests.e2e.compose
 
 bench: install ## Latency, throughput and memory against their budgets, as ratios to a bare gRPC echo
 	$(BIN)/python tests/bench/budgets.py

@@ -1,18 +1,21 @@
 """The compose files, really built and run: both replicas asked, one killed, Redis killed, asked again; then with
-tokens, which are made, rotated and revoked as docs/deploy.md says.
+tokens, which are made, rotated and revoked as docs/deploy.md says; then with TLS and mTLS, and healthy all the same.
+Also builds the Kubernetes adapter's image and starts its command.
 
-    python tests/e2e/compose.py
+    python -m tests.e2e.compose
 
 Needs a container engine with Compose; without one it says so and ends with 0, unless PLACEWISE_TEST_REQUIRE_ENGINE is
 set. Where images cannot be pulled, PYTHON_IMAGE and REDIS_IMAGE name stand-ins that are there. Everything it starts
 carries its own project name and is removed at the end.
 """
 
+import http.client
 import json
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,6 +26,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+from tests.fakes.tls import Authority
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
 from placewise.v1.decision_pb2 import Outcome, PlaceRequest, PlaceResponse
@@ -48,16 +53,17 @@ def main() -> int:
     if reason:
         print(f"SKIPPED: {reason}")
         return 1 if os.environ.get("PLACEWISE_TEST_REQUIRE_ENGINE") else 0
-    with running() as ports:
+    with tempfile.TemporaryDirectory(prefix="placewise-e2e-") as folder, running() as ports:
         grpc_ports = ports["GRPC_PORT_1"], ports["GRPC_PORT_2"]
         check_images()
         check_asking(grpc_ports)
         check_faces(ports)
         check_replica_killed(grpc_ports)
         check_redis_killed(grpc_ports)
-        with tempfile.TemporaryDirectory(prefix="placewise-e2e-") as folder:
-            check_tokens(grpc_ports, Path(folder))
-    print("OK: built, asked on both replicas, survived the loss of a replica and of Redis; tokens made and revoked")
+        check_tokens(grpc_ports, Path(folder))
+        check_tls(ports, Path(folder))
+    check_adapter_image()
+    print("OK: built, asked on both replicas, survived the loss of a replica and of Redis; tokens, TLS, mTLS")
     return 0
 
 
@@ -205,6 +211,58 @@ def check_tokens(ports: tuple[int, int], folder: Path) -> None:
     time.sleep(TAKEN_S)
     for port in ports:
         expect(code_of(port, second), "UnauthenticatedError")
+
+
+def check_tls(ports: dict[str, int], folder: Path) -> None:
+    """One replica with TLS, the other with mTLS: both are healthy, as their health is asked in clear."""
+    step("TLS and mTLS")
+    authority = Authority("compose")
+    for path in authority.write(folder, "placewise"):
+        path.chmod(0o644)
+    (folder / "clients.pem").write_bytes(authority.pem)
+    tls = {
+        "PLACEWISE_TLS__CERT_FILE": "/etc/placewise/server.pem",
+        "PLACEWISE_TLS__KEY_FILE": "/etc/placewise/server.key",
+    }
+    mtls = {**tls, "PLACEWISE_TLS__CLIENT_CA_FILE": "/etc/placewise/clients.pem"}
+    services = {name: {"environment": more} for name, more in zip(REPLICAS, (tls, mtls), strict=True)}
+    (folder / "tls.yml").write_text(json.dumps({"services": services}))  # JSON is YAML
+    FILES.append(str(folder / "tls.yml"))
+    compose("up", "--detach", "--wait", "--wait-timeout", "120")  # waits for their health
+    asked = ssl.create_default_context(cadata=authority.pem.decode())
+    expect(shakes_hands(ports["REST_PORT_1"], asked), True)
+    expect(shakes_hands(ports["REST_PORT_2"], asked), False)
+    cert, key = authority.write(folder, "caller")
+    asked.load_cert_chain(cert, key)
+    expect(shakes_hands(ports["REST_PORT_2"], asked), True)
+
+
+def shakes_hands(port: int, context: ssl.SSLContext) -> bool:
+    """Whether /healthz answers over TLS to this caller."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(f"https://127.0.0.1:{port}/healthz", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException):  # refused within the handshake, or just after it
+        return False
+
+
+def check_adapter_image() -> None:
+    """The Kubernetes adapter's image is built from its lock, and starts."""
+    step("adapter's image")
+    image = f"{PROJECT}-kubernetes"
+    base = ["--build-arg", f"PYTHON_IMAGE={os.environ['PYTHON_IMAGE']}"] if "PYTHON_IMAGE" in os.environ else []
+    docker("build", "--file", "deploy/kubernetes/Dockerfile", *base, "--tag", image, ".")
+    try:
+        docker("run", "--rm", "--read-only", "--network", "none", image, "--help")
+    finally:
+        docker("rmi", image)
+
+
+def docker(*words: str) -> None:
+    done = subprocess.run(["docker", *words], cwd=ROOT, capture_output=True, text=True, timeout=900.0, check=False)
+    if done.returncode:
+        raise AssertionError(f"docker {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
 def token_command(folder: Path, *words: str) -> str:
