@@ -8,6 +8,7 @@ from tests.fakes.redis_server import RedisServer
 from tests.fakes.state import node
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
+from placewise_service.state import shared_tail
 from placewise_service.state.connection import RedisOptions
 from placewise_service.state.keys import keys_of
 from placewise_service.state.redis_store import RedisStore
@@ -121,8 +122,38 @@ async def test_a_cluster_whose_key_is_of_another_type_is_lost_alone(server: Redi
     await store.close()
 
 
+class EndlessStream:
+    """A server that has one more entry at every reading."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.connection_pool = self
+
+    async def execute_command(self, *args: object) -> list[tuple[bytes, Entries]]:
+        self.readings += 1
+        return [(keys_of("c").events.encode(), [(f"{self.readings}-0".encode(), {b"life": b"a"})])]
+
+    async def disconnect(self, inuse_connections: bool) -> None:
+        pass
+
+
+async def test_a_lone_reader_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_tail, "_LONE_REST_S", 3600.0)
+    stream = EndlessStream()
+    shared = SharedTail(stream, 1000)  # type: ignore[arg-type]  # only what a tail asks of a client
+    follower = shared.follow(keys_of("c"), b"0-0")
+    for taken in range(1, 4):
+        async with asyncio.timeout(5.0):
+            entries = await follower.next()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert stream.readings == len(entries) * taken, "nothing is read ahead of a reader that rests"
+    shared.leave(follower)
+    await shared.close()
+
+
 async def test_who_took_nothing_for_a_while_gets_all_entries_at_once() -> None:
-    follower = Follower(keys_of("c"), b"0-0", 0.0)
+    follower = Follower(keys_of("c"), b"0-0", 0.0, asyncio.Event())
     entries: Entries = [(f"{version}-0".encode(), {b"life": b"a"}) for version in (1, 2, 3)]
     for entry in entries:
         follower.tell([entry], 0.0)

@@ -6,6 +6,7 @@ the clusters' own words are asked for, in one command for many.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -22,16 +23,21 @@ _BATCH = 256
 _MOST_AHEAD = 8  # readings that a follower is handed before it takes them
 _QUIET_S = 0.5  # every follower hears at least so often
 _ASKED_AT_ONCE = 200  # clusters: a third of a millisecond of the server's time
-_PACE_S = 0.005  # between two readings that brought something: under load many events are read at once
+# Longest rest after a reading that brought something. A reader that has taken all of it ends the rest, so that one
+# cluster is read as fast as its reader wants; a second cluster must not wait for the first one's reader.
+_REST_S = 0.005
+_LONE_REST_S = 0.025
 
 
 class Follower:
     """One stream: where it is read from, and what its reader has yet to take."""
 
-    def __init__(self, keys: ClusterKeys, last: bytes, heard_s: float) -> None:
+    def __init__(self, keys: ClusterKeys, last: bytes, heard_s: float, is_taken: asyncio.Event) -> None:
+        """`is_taken` is set whenever the reader asks for more than there is."""
         self.keys = keys
         self.last = last
         self.heard_s = heard_s
+        self._is_taken = is_taken
         self._news: deque[Entries | Quiet | BaseException] = deque()
         self._has_news = asyncio.Event()
 
@@ -50,6 +56,7 @@ class Follower:
         """What comes next: all entries that are there, as who is behind has to catch up at once. Raises what reading
         raised."""
         while not self._news:
+            self._is_taken.set()
             self._has_news.clear()
             await self._has_news.wait()
         news = self._news.popleft()
@@ -69,11 +76,12 @@ class SharedTail:
         self._block_ms = block_ms
         self._followers: dict[bytes, Follower] = {}
         self._is_changed = asyncio.Event()
+        self._is_taken = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
     def follow(self, keys: ClusterKeys, last: bytes) -> Follower:
         """Reads the stream from now on, after the entry `last`. A stream has one follower: the latest."""
-        follower = Follower(keys, last, asyncio.get_running_loop().time())
+        follower = Follower(keys, last, asyncio.get_running_loop().time(), self._is_taken)
         self._followers[keys.events.encode()] = follower
         self._is_changed.set()
         if self._reading is None or self._reading.done():
@@ -97,12 +105,14 @@ class SharedTail:
                 self._is_changed.clear()
                 reply = await self._interruptible([f for f in self._followers.values() if not f.is_behind])
                 now_s = asyncio.get_running_loop().time()
+                self._is_taken.clear()
                 for key, entries in reply or ():
                     if (follower := self._followers.get(key)) is not None:
                         follower.last = entries[-1][0]
                         follower.tell(entries, now_s)
                 await self._ask_the_quiet(now_s)
-                await asyncio.sleep(_PACE_S if reply else 0)
+                if reply:
+                    await self._rest()
         except Exception as error:
             for follower in self._followers.values():
                 follower.tell(error, 0.0)
@@ -110,6 +120,11 @@ class SharedTail:
         finally:
             self._reading = None
             await self._client.connection_pool.disconnect(inuse_connections=False)
+
+    async def _rest(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONE_REST_S if len(self._followers) == 1 else _REST_S):
+                await self._is_taken.wait()
 
     async def _interruptible(self, followers: list[Follower]) -> Any:
         """What the streams have, waited for; None where nothing came, or somebody is to be read for as well."""
