@@ -19,7 +19,7 @@ _PLACE = {"jobs": [{"id": "j", "groups": [{"role": "WORKER", "count": 1, "demand
 
 
 def _ask(service: Service, path: str, body: object, method: str = "POST") -> int:
-    """The HTTP status."""
+    """The HTTP status; 0 for no answer within a minute."""
     request = urllib.request.Request(
         f"{service.url}/v1/clusters/{path}",
         json.dumps(body).encode(),
@@ -31,6 +31,8 @@ def _ask(service: Service, path: str, body: object, method: str = "POST") -> int
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+    except OSError:
+        return 0
 
 
 def _outage(source: Source, outage_s: float) -> Figures:

@@ -1,6 +1,7 @@
 """The lock covers all that the projects ask for, within their ranges, by hash; serving installs nothing else."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,6 +110,31 @@ def test_every_install_of_make_and_the_images_comes_from_the_lock(file: str) -> 
     installs = [command for command in commands if re.search(r"(pip|PIP\)) .*\binstall ", command)]
     assert len(installs) > 2
     assert [command for command in installs if not any(word in command for word in LOCKED)] == []
+
+
+@pytest.mark.parametrize(
+    ("index", "command"),
+    [
+        ("", "--require-hashes --only-binary :all: --requirement requirements/torch.txt"),
+        ("http://index.example/cpu", "--no-deps --index-url http://index.example/cpu torch=="),
+    ],
+    ids=["as locked", "CPU index"],
+)
+def test_torch_comes_from_its_lock_or_from_the_index_that_is_named(index: str, command: str) -> None:
+    plan = subprocess.run(
+        ["make", "--dry-run", "--always-make", "install", f"TORCH_INDEX={index}"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    (install,) = (line for line in plan.splitlines() if "torch" in line and " install " in line)
+    assert command in install
+
+
+def test_all_that_torch_needs_but_cuda_is_installed_beside_one_from_an_index() -> None:
+    beside = pins("dev.txt")
+    cuda = re.compile("(nvidia|cuda)-.*|triton|torch")
+    needed = {name: versions for name, versions in pins("torch.txt").items() if not cuda.fullmatch(name)}
+    assert needed
+    assert {name: versions for name, versions in needed.items() if versions != beside.get(name)} == {}
 
 
 def test_base_images_are_arguments_that_take_a_digest() -> None:

@@ -102,8 +102,11 @@ class LiveView:
         while True:
             try:
                 async for position, events in self._store.tail(self.cluster, self._position, self._applied):
-                    self._position = position
+                    is_quiet, self._position = position == self._position, position
                     self._heard()
+                    if is_quiet:  # nothing was read that a rest could gather more of
+                        self.apply(())
+                        continue
                     await self._apply_in_turn(events)
                     await self._rest(_PACE_S if events else _QUIET_PACE_S)
             except (StateUnavailableError, StaleSnapshotError) as error:
