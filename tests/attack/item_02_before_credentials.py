@@ -29,6 +29,7 @@ _PROCESSES, _PHASES, _PHASE_S, _PLACES_PER_S = 8, 3, 3.0, 60.0
 # By each of the eight processes; the heavier an attack, the fewer of it.
 _RATES = {"calls": 20.0, "bodies": 2.0, "headers": 5.0, "sockets": 20.0}
 _CALL_S = 60.0
+_PATIENCE_S = 10.0  # with a phase of three seconds; calls not made by then have failed
 _HANDSHAKES_S = 20.0  # sockets that say nothing on the gRPC port are ended after ten seconds
 
 
@@ -187,7 +188,11 @@ class _Owner:
         """Seconds that each call took. Calls are due at fixed times; one that comes late is followed at once."""
         found = []
         due_s = time.monotonic()
-        for _ in range(times):
+        end_s = due_s + _PATIENCE_S
+        for done in range(times):
+            if time.monotonic() > end_s:
+                self.failed += times - done
+                break
             due_s += 1.0 / _PLACES_PER_S
             time.sleep(max(0.0, due_s - time.monotonic()))
             self._asked += 1

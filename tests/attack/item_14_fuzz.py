@@ -20,6 +20,7 @@ from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 
 TITLE = "Random requests"
 _QUICK_CASES, _ALL_CASES = 3_000, 200_000
+_SHARE_OF_EARLIER = 0.1  # of the cases, for a release that is only there to compare with
 _CALLERS = 12
 _CROWDED, _LATE, _MANGLED = 0.02, 0.02, 0.1  # shares of the cases
 _SETTLED_AFTER = 0.2  # of the cases: what the service keeps of a cluster is there by then
@@ -173,7 +174,8 @@ async def _attacked(service: Service, cases: int) -> tuple[_Run, float]:
     return run, settled_mib
 
 
-def _fuzz(cases: int, source: Source) -> Figures:
+def _fuzz(most_cases: int, source: Source) -> Figures:
+    cases = most_cases if source.name == "now" else int(_SHARE_OF_EARLIER * most_cases)
     with source.service() as service:
         run, settled_mib = asyncio.run(_attacked(service, cases))
         log = service.text()
