@@ -10,34 +10,27 @@ A certificate whose names are all unknown may do nothing. Whether a certificate 
 before, in the handshake.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import structlog
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from pydantic import BaseModel, ConfigDict, Field
 
 from placewise_core.clock import Clock
-from placewise_service.api.auth import Method, Principal, Scope
-from placewise_service.api.watched import WatchedFile, document_of
-
-log = structlog.get_logger(__name__)
+from placewise_service.api.auth import Method, Principal
+from placewise_service.api.caller_files import CallerEntry, watched_entries
+from placewise_service.api.watched import OnStale, document_of, ignore_stale
 
 _KEPT = 1024  # certificates whose names are remembered: connections come again, and calls on them
 
 
-class CertificateEntry(BaseModel):
+class CertificateEntry(CallerEntry):
     """One line of the certificates file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1, max_length=253)
     subject: str = Field(pattern=r"^(cn|dns|uri|email|ip):.+$")
-    scopes: frozenset[Scope] = Field(min_length=1)
-    clusters: frozenset[str] | None = None
 
 
 class _CertificateDocument(BaseModel):
@@ -54,14 +47,8 @@ def parse_certificates(content: bytes) -> tuple[CertificateEntry, ...]:
 class CertificateFile:
     """Recognises certificates by their names. Raises CredentialsFileError at construction."""
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        keep_s: float,
-        on_stale: Callable[[str, float], None] = lambda name, seconds: None,
-    ) -> None:
-        self.file = WatchedFile("certificates file", path, parse_certificates, clock, keep_s, _log_change, on_stale)
+    def __init__(self, path: Path, clock: Clock, keep_s: float, on_stale: OnStale = ignore_stale) -> None:
+        self.file = watched_entries("certificates file", path, parse_certificates, clock, keep_s, on_stale)
 
     def find(self, subjects: Iterable[str]) -> Principal | None:
         """Who holds a certificate with these names: the first entry of the file that names one of them; None if none
@@ -69,7 +56,7 @@ class CertificateFile:
         shown = frozenset(subjects)
         for entry in self.file.value():
             if entry.subject in shown:
-                return Principal(entry.name, entry.scopes, entry.clusters, Method.CERTIFICATE)
+                return entry.principal(Method.CERTIFICATE)
         return None
 
 
@@ -107,13 +94,3 @@ def _subjects(certificate: x509.Certificate) -> tuple[str, ...]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def _log_change(old: tuple[CertificateEntry, ...], new: tuple[CertificateEntry, ...]) -> None:
-    before, after = set(old), set(new)
-    log.info(
-        "certificates file reloaded",
-        certificates=len(new),
-        added=sorted(entry.name for entry in after - before),
-        removed=sorted(entry.name for entry in before - after),
-    )

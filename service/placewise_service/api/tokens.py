@@ -12,28 +12,20 @@ A token has exactly the scopes listed; `tokens: []` revokes all.
 
 import hashlib
 import hmac
-from collections.abc import Callable
 from pathlib import Path
 
-import structlog
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from placewise_core.clock import Clock
-from placewise_service.api.auth import Method, Principal, Scope
-from placewise_service.api.watched import WatchedFile, document_of
+from placewise_service.api.auth import Method, Principal
+from placewise_service.api.caller_files import CallerEntry, watched_entries
+from placewise_service.api.watched import OnStale, document_of, ignore_stale
 
-log = structlog.get_logger(__name__)
 
-
-class TokenEntry(BaseModel):
+class TokenEntry(CallerEntry):
     """One line of the tokens file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1, max_length=253)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    scopes: frozenset[Scope] = Field(min_length=1)
-    clusters: frozenset[str] | None = None
     expire_time: AwareDatetime | None = None
 
     def is_expired(self, now_s: float) -> bool:
@@ -55,15 +47,9 @@ def parse_tokens(content: bytes) -> tuple[TokenEntry, ...]:
 class TokenFile:
     """Recognises the tokens of a file. Raises CredentialsFileError at construction."""
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        keep_s: float,
-        on_stale: Callable[[str, float], None] = lambda name, seconds: None,
-    ) -> None:
+    def __init__(self, path: Path, clock: Clock, keep_s: float, on_stale: OnStale = ignore_stale) -> None:
         self._clock = clock
-        self.file = WatchedFile("tokens file", path, parse_tokens, clock, keep_s, _log_change, on_stale)
+        self.file = watched_entries("tokens file", path, parse_tokens, clock, keep_s, on_stale)
 
     def find(self, token: str) -> Principal | None:
         """Who has this token; None for one that is unknown or expired. Raises StateUnavailableError."""
@@ -74,14 +60,4 @@ class TokenFile:
                 found = entry
         if found is None or found.is_expired(self._clock.now_s()):
             return None
-        return Principal(found.name, found.scopes, found.clusters, Method.TOKEN)
-
-
-def _log_change(old: tuple[TokenEntry, ...], new: tuple[TokenEntry, ...]) -> None:
-    before, after = set(old), set(new)
-    log.info(
-        "tokens reloaded",
-        tokens=len(new),
-        added=sorted(entry.name for entry in after - before),
-        removed=sorted(entry.name for entry in before - after),
-    )
+        return found.principal(Method.TOKEN)

@@ -24,13 +24,14 @@ Document = TypeVar("Document", bound=BaseModel)
 _CHECK_PERIOD_S = 1.0  # how often the file's date is looked at
 
 Stamp = tuple[int, int, int, int, int]
+OnStale = Callable[[str, float], None]
 
 
 class CredentialsFileError(ValueError):
     """A file of tokens, certificates or keys cannot be used; the text says which, and why."""
 
 
-def _ignore(name: str, seconds: float) -> None:
+def ignore_stale(name: str, seconds: float) -> None:
     pass
 
 
@@ -50,7 +51,7 @@ class WatchedFile(Generic[T]):
         clock: Clock,
         keep_s: float,
         on_change: Callable[[T, T], None] = lambda old, new: None,
-        on_stale: Callable[[str, float], None] = _ignore,
+        on_stale: OnStale = ignore_stale,
     ) -> None:
         self.name = name
         self._path = path
