@@ -1,5 +1,7 @@
 """A real engine on the in-memory store and a manual clock."""
 
+import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,6 +9,8 @@ from tests.fakes.cluster import make_node
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import QueueSettings
+from placewise_core.commands import PlaceCommand
+from placewise_core.job import Job
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.memory import MemoryStore
@@ -41,3 +45,12 @@ async def logged(engine: Engine) -> bool:
     """Everything decided so far is in the store's log. Records are made after the answers."""
     engine._common.telemetry.afterwards.run()
     return await engine._common.sink.flush()
+
+
+def place(*jobs: Job, **changes: object) -> PlaceCommand:
+    return dataclasses.replace(PlaceCommand(CLUSTER, jobs), **changes)  # type: ignore[arg-type]
+
+
+async def answer_is_on_its_way() -> None:
+    """Then the view hears that the store has agreed. A host's next word comes later still; a test's would not."""
+    await asyncio.sleep(0)

@@ -1,39 +1,25 @@
-"""The engine on the in-memory store: what is held, repeated, refused and logged."""
+"""The engine on the in-memory store: what is held, repeated and refused."""
 
 import asyncio
-import contextlib
 import dataclasses
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, logged, running_engine
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, logged, place, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, ClusterSettings
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
+from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand
 from placewise_core.decision import Outcome, Reason, Verdict
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, NotFoundError, StateUnavailableError
-from placewise_core.features import Encoder
 from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.view import ClusterView
-from placewise_service.declog.record import decode
-from placewise_service.engine import Engine, common
+from placewise_service.engine import Engine
 from placewise_service.state.codec import encode
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
-
-
-def place(*jobs: Job, **changes: object) -> PlaceCommand:
-    return dataclasses.replace(PlaceCommand(CLUSTER, jobs), **changes)  # type: ignore[arg-type]
-
-
-async def answer_is_on_its_way() -> None:
-    """Then the view hears that the store has agreed. A host's next word comes later still; a test's would not."""
-    await asyncio.sleep(0)
 
 
 async def free_gpus(engine: Engine) -> int:
@@ -298,89 +284,6 @@ async def test_a_deadline_that_passes_between_two_jobs_ends_the_decision_and_lea
         assert await free_gpus(engine) == 16
 
 
-async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
-    async with running_engine(nodes=3) as engine:
-        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
-        seen = set()
-        for i in range(40):
-            decision = await engine.place(place(make_job(f"j{i}"), seed=i, is_dry_run=False))
-            seen.add(decision.meta.is_explored)
-            assert 0.0 < decision.meta.propensity <= 1.0
-            await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i}"), JobEventKind.FINISHED)])
-        assert seen == {True, False}
-
-
-async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "log", structlog.get_logger())  # not one that another test's configuration is cached in
-    async with running_engine() as engine:
-        with capture_logs() as lines:
-            placed = await engine.place(place(make_job("a")))
-            admitted = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("b"),)))
-            assert await logged(engine)  # lines are written once the answer is on its way
-        decided = {line["decision_id"]: line for line in lines if line["event"] == "decided"}
-        assert decided.keys() == {placed.meta.decision_id, admitted.meta.decision_id}
-        assert decided[placed.meta.decision_id]["rpc"] == "Place"
-        assert decided[placed.meta.decision_id]["log_level"] == "debug"
-
-
-async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
-    async with running_engine(nodes=3, gpus=2) as engine:
-        await engine.place(place(make_job("before", gpus=2.0)))
-        plain = await engine.place(place(make_job("unexplored")))
-        await answer_is_on_its_way()
-        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
-        view = (await engine.get_cluster(CLUSTER)).view
-        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
-        answer = await engine.place(place(make_job("a", workers=2), seed=4))
-        assert await logged(engine)
-        assert (await engine.get_decision(CLUSTER, plain.meta.decision_id)).choices == ()
-        (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
-        seen = {name: tensor.unpack() for name, tensor in choice.observation.items()}
-        assert (seen["nodes"] == expected.nodes).all()
-        assert (seen["jobs"] == expected.jobs).all()
-        assert (seen["placement"] == expected.placement).all()
-        assert choice.mask is not None
-        mask = choice.mask.unpack()
-        assert mask.shape == (2, 6)
-        assert not mask[:, 3:].any(), "an all-reduce job has no parameter servers"
-        assert all(mask[step, action] for step, action in enumerate(choice.actions))
-        nodes = [view.nodes[action].id for action in choice.actions]
-        assert nodes == [a.node for a in answer.decisions[0].assignments]
-        full = view.index[next(iter(view.jobs[JobId("before")].assignments)).node]
-        assert not mask[:, full].any(), "what is taken is masked"
-
-
-async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_too() -> None:
-    async with running_engine(nodes=8, gpus=8, observe_share=0.5) as engine:
-        await engine.place(place(make_job("dry"), is_dry_run=True))
-        for n in range(40):
-            await engine.place(place(make_job(f"j{n}")))
-        assert await logged(engine)
-        entries = await engine._common.store.read_decisions(CLUSTER, "0", 100)
-        dry, *records = [decode(data) for _, data in entries]
-        assert dry.choices == ()
-        assert {record.meta.propensity for record in records} == {1.0}
-        seen = [record for record in records if record.choices]
-        assert 5 <= len(seen) <= 35  # of 40 fair draws; outside once in a million runs
-        assert all(record.choices[0].job_id == record.jobs[0].id for record in seen)
-
-
-async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -> None:
-    async with running_engine(nodes=200) as engine:
-        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))
-        answer = await engine.place(place(make_job("a", workers=20), seed=1))
-        assert await logged(engine)
-        (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
-        rows = choice.observation["rows"].unpack()
-        view = (await engine.get_cluster(CLUSTER)).view
-        assert len(rows) == 64
-        assert choice.observation["nodes"].shape[0] == 64
-        nodes = [view.nodes[rows[action]].id for action in choice.actions]
-        assert nodes == [a.node for a in answer.decisions[0].assignments]
-        assert choice.mask is not None
-        assert choice.mask.shape == (16, 128)
-
-
 async def test_admission_moves_the_queue_once_per_slot() -> None:
     clock = ManualClock(1_000_000.0)
     async with running_engine(store=MemoryStore(clock), clock=clock) as engine:
@@ -434,37 +337,6 @@ async def test_admission_shape_and_placement_compose() -> None:
         assignments = decision.decisions[0].assignments
         assert sum(len(a.gpu_indices) for a in assignments) == admitted.gpus
         assert len({a.node for a in assignments}) == admitted.nodes
-
-
-class SilentStore(MemoryStore):
-    """Holds what it is asked to hold, and once answers nothing."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.is_held = asyncio.Event()
-
-    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
-        result = await super().reserve(cluster, request)
-        if not self.is_held.is_set():
-            self.is_held.set()
-            await asyncio.sleep(3600)
-        return result
-
-
-async def test_a_decision_whose_caller_has_gone_is_in_the_log_all_the_same() -> None:
-    clock = ManualClock(1_000_000.0)
-    store = SilentStore(clock)
-    async with running_engine(nodes=2, store=store, clock=clock) as engine:
-        asked = dataclasses.replace(place(make_job("a")), request_id="r-1")
-        gone = asyncio.ensure_future(engine.place(asked))
-        await store.is_held.wait()
-        gone.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await gone
-        again = await engine.place(asked)
-        assert again.meta.is_repeated
-        await engine.drain(5.0)
-        assert (await engine.get_decision(CLUSTER, again.meta.decision_id)).jobs[0].id == "a"
 
 
 async def test_admitting_a_rigid_job_writes_nothing() -> None:
