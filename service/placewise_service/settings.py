@@ -113,7 +113,14 @@ class LimitSettings(Section):
         default=0.5,
         gt=0,
         le=1,
-        description="Largest share of IN_FLIGHT that one caller may hold, where callers are told apart by credentials.",
+        description="Largest share of IN_FLIGHT, and of BODIES_BYTES, that one caller may hold, where callers are told "
+        "apart by credentials.",
+    )
+    bodies_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="Most bytes of all messages above 64 KiB that are read or answered at once, per process; more are "
+        "shed before they are read.",
     )
     stream_pipeline: int = Field(default=32, ge=1, description="Questions of one stream worked on at once.")
     json_objects: int = Field(

@@ -29,15 +29,16 @@ def tokens(tmp_path: Path) -> dict[str, str]:
         "elsewhere": create_token(path, "elsewhere", [Scope.DECIDE], ["other"]),
         "decider": create_token(path, "decider", [Scope.DECIDE]),
         "other": create_token(path, "other", [Scope.DECIDE]),
+        "third": create_token(path, "third", [Scope.DECIDE]),
     }
     return {**made, "path": str(path)}
 
 
-async def status_of_headers(port: int, path: str, token: str | None) -> int:
+async def status_of_headers(port: int, path: str, token: str | None, length: int = 1000) -> int:
     """The HTTP status that a request gets of which only the headers are sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     kind = "application/json" if path == REST else "application/proto"
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", "Content-Length: 1000"]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", f"Content-Length: {length}"]
     if token is not None:
         lines.append(f"Authorization: Bearer {token}")
     writer.write("\r\n".join([*lines, "", ""]).encode())
@@ -140,6 +141,68 @@ async def test_a_caller_holds_no_more_than_its_share_of_the_places(tokens: dict[
         metrics = at.metrics()
     assert 'placewise_refused_total{face="all",limit="caller_share"} 2.0' in metrics
     assert 'placewise_shed_total{rpc="Place"} 2.0' in metrics
+
+
+async def announced(port: int, token: str | None, *length: str) -> asyncio.StreamWriter:
+    """A connection with a Place of which only the headers are sent."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    who = [] if token is None else [f"Authorization: Bearer {token}"]
+    lines = [f"POST {REST} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *length, *who]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    return writer
+
+
+@pytest.mark.parametrize("path", [REST, CONNECT])
+async def test_the_bytes_of_large_messages_are_bounded_by_caller_and_together(
+    tokens: dict[str, str], path: str
+) -> None:
+    limits = LimitSettings(bodies_bytes=4 << 20, caller_share=0.5)
+    async with listening(by_tokens(Path(tokens["path"])), limits) as at:
+        ours, other = tokens["decider"], tokens["other"]
+        large = f"Content-Length: {3 << 19}"
+        first = await announced(at.rest_port, ours, large)
+        await until_in_flight(at.desk, 1)
+        assert await status_of_headers(at.rest_port, path, ours, 3 << 19) == 429
+        small = await announced(at.rest_port, ours, "Content-Length: 60000")
+        await until_in_flight(at.desk, 2)
+        second = await announced(at.rest_port, other, large)
+        await until_in_flight(at.desk, 3)
+        third = tokens["third"]
+        assert await status_of_headers(at.rest_port, path, third, 3 << 19) == 429, "all of it is taken"
+        for writer in (first, small, second):
+            writer.close()
+        await until_in_flight(at.desk, 0)
+        again = await announced(at.rest_port, ours, large)
+        await until_in_flight(at.desk, 1)
+        again.close()
+        assert 'placewise_refused_total{face="all",limit="bodies_bytes"} 2.0' in at.metrics()
+
+
+async def test_a_message_that_does_not_say_its_length_counts_as_the_largest() -> None:
+    async with listening(limits=LimitSettings(bodies_bytes=4 << 20)) as at:
+        writer = await announced(at.rest_port, None, "Transfer-Encoding: chunked")
+        writer.write(b"11000\r\n" + b" " * 0x11000 + b"\r\n")
+        async with asyncio.timeout(10):
+            while await status_of_headers(at.rest_port, CONNECT, None, 70_000) != 429:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        writer.close()
+
+
+async def test_a_large_message_by_grpc_is_counted_once_it_is_there(tokens: dict[str, str]) -> None:
+    limits = LimitSettings(bodies_bytes=1 << 20, caller_share=0.5)
+    async with (
+        listening(by_tokens(Path(tokens["path"])), limits) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        ours = [("authorization", f"Bearer {tokens['decider']}")]
+        held = await announced(at.rest_port, tokens["decider"], "Content-Length: 500000")
+        await until_in_flight(at.desk, 1)
+        request = question("a" * 70_000)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await DecisionServiceStub(channel).Place(request, metadata=ours)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await DecisionServiceStub(channel).Place(question(), metadata=ours)).decisions
+        held.close()
 
 
 async def test_where_nobody_is_told_from_anybody_all_places_are_everybodys() -> None:

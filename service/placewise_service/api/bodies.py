@@ -1,21 +1,28 @@
-"""Reads the body of a request, no further than the limit."""
+"""Reads the body of a request, no further than the limit, and only where there is room for it."""
 
 from starlette.requests import ClientDisconnect, Request
 
 from placewise_core.errors import InvalidRequestError
-from placewise_service.api.desk import Desk
+from placewise_service.api.body_room import SMALL_BYTES
+from placewise_service.api.desk import Call
 
 
-async def read_body(desk: Desk, request: Request) -> bytes:
-    """The whole body. Raises InvalidRequestError where it is larger than the service takes, or ends too early."""
-    length = request.headers.get("content-length", "0")
-    desk.check_size(int(length) if length.isdecimal() else 0)
+async def read_body(call: Call, request: Request) -> bytes:
+    """The whole body. Raises InvalidRequestError where it is larger than the service takes, or ends too early, and
+    OverloadedError where there is no room for it now. One that does not say its length counts as the largest."""
+    desk = call.desk
+    header = request.headers.get("content-length", "0")
+    length = int(header) if header.isdecimal() else 0
+    desk.check_size(length)
+    call.make_room(length)
     chunks: list[bytes] = []
     size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
             desk.check_size(size)
+            if size > SMALL_BYTES and not call.room_bytes:
+                call.make_room(desk.limits.message_bytes)
             chunks.append(chunk)
     except ClientDisconnect:
         raise InvalidRequestError("the connection ended within the body") from None

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
 from placewise_service.api.bodies import read_body
 from placewise_service.api.callers import of_request, trace_of
-from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.desk import Call, Desk, unforeseen
 from placewise_service.api.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.rpcs import RPCS, Rpc
 from placewise_service.api.statuses import UNSUPPORTED_MEDIA_TYPE, connect_error, problem_headers
@@ -75,16 +75,16 @@ class ConnectFace:
                 with desk.enter(rpc, caller, deadline_s, trace) as call:
                     refuse_foreign_hosts(request, self._hosts)
                     refuse_foreign_pages(request)
-                    answer = await call.answer(await self._message(rpc, request, content_type))
+                    answer = await call.answer(await self._message(call, request, content_type))
                     return answer.SerializeToString() if content_type == PROTO else await desk.json.rendered(answer)
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
 
-    async def _message(self, rpc: Rpc, request: Request, content_type: str) -> Message:
-        body = await read_body(self._desk, request)
+    async def _message(self, call: Call, request: Request, content_type: str) -> Message:
+        body = await read_body(call, request)
         if content_type == PROTO:
-            return await self._desk.parsed(rpc, body)
-        message = rpc.request()
+            return await self._desk.parsed(call.rpc, body)
+        message = call.rpc.request()
         await self._desk.json.parsed(body, message, request.receive)
         return message
 

@@ -27,6 +27,7 @@ from placewise_core.errors import (
 )
 from placewise_core.validate import Limits
 from placewise_service.api.auth import Authenticator, Credentials, Method, Open, Principal, Scope
+from placewise_service.api.body_room import SMALL_BYTES, BodyRoom
 from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.counts import check_counts, check_raw_counts
 from placewise_service.api.json_codec import JsonCodec
@@ -68,6 +69,7 @@ class Desk:
         self._in_flight = 0
         self._held: dict[str, int] = {}  # in flight, by the caller's name
         self._most_held = max(1, int(limits.caller_share * limits.in_flight))
+        self._room = BodyRoom(limits.bodies_bytes, limits.caller_share)
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_preparing = False
@@ -182,6 +184,14 @@ class Desk:
         self._held[name] = held + 1
         call.has_share = True
 
+    def _take_room(self, call: "Call", size: int) -> None:
+        problem = self._room.problem(call.told_apart, size)
+        if problem:
+            self._shed(call.rpc, "bodies_bytes")
+            raise OverloadedError(problem)
+        self._room.take(call.told_apart, size)
+        call.room_bytes += size
+
     def _give_share_back(self, name: str) -> None:
         left = self._held[name] - 1
         if left:
@@ -200,6 +210,8 @@ class Desk:
         if call.has_share:
             assert call.principal is not None
             self._give_share_back(call.principal.name)
+        if call.room_bytes:
+            self._room.give_back(call.told_apart, call.room_bytes)
         self._finished(call)
 
     def _finished(self, call: "Call") -> None:
@@ -228,7 +240,7 @@ class Call:
 
     __slots__ = (
         "cluster", "credentials", "deadline_s", "desk", "has_share", "message", "principal", "reason", "response",
-        "rpc", "start_s", "trace",
+        "room_bytes", "rpc", "start_s", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -245,12 +257,23 @@ class Call:
         self.message: Any = None
         self.response: Any = None
         self.has_share = False  # it is counted among its caller's
+        self.room_bytes = 0  # of its message, where that is large
         self.reason = "OK"
 
     @property
     def request_id(self) -> str:
         """Of the message; "" where it has none or was not read."""
         return getattr(self.message, "request_id", "")
+
+    @property
+    def told_apart(self) -> str | None:
+        """The caller's name, where callers are told apart."""
+        return self.principal.name if self.has_share and self.principal is not None else None
+
+    def make_room(self, size: int) -> None:
+        """For a message that has, or announces, so many bytes: until the end of the call. Raises OverloadedError."""
+        if size > SMALL_BYTES:
+            self.desk._take_room(self, size)
 
     def __enter__(self) -> "Call":
         try:

@@ -115,7 +115,9 @@ class GrpcFace:
             try:
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
-                    response = await call.answer(await desk.parsed(rpc, await self._reader.read(context)))
+                    raw = await self._reader.read(context)
+                    call.make_room(len(raw))
+                    response = await call.answer(await desk.parsed(rpc, raw))
                     return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error

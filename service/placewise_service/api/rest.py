@@ -16,7 +16,7 @@ from placewise_core.errors import DeadlineExceededError, InvalidRequestError, Pl
 from placewise_service.api.auth import Scope
 from placewise_service.api.bodies import read_body
 from placewise_service.api.callers import of_request, trace_of
-from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.desk import Call, Desk, unforeseen
 from placewise_service.api.health import health_app
 from placewise_service.api.json_codec import set_from_text
 from placewise_service.api.openapi import document
@@ -72,7 +72,7 @@ def _endpoint(desk: Desk, route: Route, hosts: Hosts) -> Endpoint:
                     refuse_foreign_pages(request)
                     if "cluster" in request.path_params:
                         call.authorise(request.path_params["cluster"])
-                    content = await desk.json.rendered(await call.answer(await _message(desk, route, request)))
+                    content = await desk.json.rendered(await call.answer(await _message(call, route, request)))
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
         return Response(content, media_type="application/json")
@@ -80,10 +80,11 @@ def _endpoint(desk: Desk, route: Route, hosts: Hosts) -> Endpoint:
     return endpoint
 
 
-async def _message(desk: Desk, route: Route, request: Request) -> Any:
+async def _message(call: Call, route: Route, request: Request) -> Any:
+    desk = call.desk
     message: Any = route.rpc.request()
     if route.body:
-        body = await read_body(desk, request)
+        body = await read_body(call, request)
         if route.body == "*":
             await desk.json.parsed(body, message, request.receive)
         else:
