@@ -93,6 +93,28 @@ async def test_an_admission_that_places_is_repeated_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("ask", FACES.values(), ids=FACES)
+async def test_who_is_admitted_only_by_a_repeat_is_placed_too(ask: Any) -> None:
+    """With an id of the placing alone admission is decided again, and may admit more jobs."""
+    place = {"requestId": "q"}
+    question = {"cluster": "prod", "queue": "x", "jobs": [JOB, JOB | {"id": "b"}], "policy": "fifo", "place": place}
+    async with prod() as (running, _, _):
+        first = await ask(running, {"rpc": "AdmitOrWait", "request": question})
+        assert [each["jobId"] for each in first["placed"]["decisions"]] == ["a"]
+        await running.engine.report_nodes("prod", [make_node("n1", 1)], full=False)
+        async with asyncio.timeout(10):
+            while len((await running.engine.get_cluster("prod")).view.nodes) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        again = await ask(running, {"rpc": "AdmitOrWait", "request": question})
+        assert [each["verdict"] for each in again["admissions"]] == ["ADMIT", "ADMIT"]
+        a, b = again["placed"]["decisions"]
+        assert a == first["placed"]["decisions"][0]
+        assert (b["jobId"], b["outcome"], b["assignments"][0]["node"]) == ("b", "PLACED", "n1")
+        third = await ask(running, {"rpc": "AdmitOrWait", "request": question})
+        assert third["placed"]["meta"]["repeated"]
+        assert third["placed"]["decisions"] == [a, b]
+
+
+@pytest.mark.parametrize("ask", FACES.values(), ids=FACES)
 async def test_a_late_start_that_overcommits_is_named_in_the_answer(ask: Any) -> None:
     async with prod() as (running, store, clock):
         await ask(running, {"rpc": "Place", "request": QUESTIONS["Place"]})

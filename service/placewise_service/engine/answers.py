@@ -53,12 +53,15 @@ class Standing:
     settled: Mapping[JobId, JobDecision]
 
 
-def standing_of(answer: bytes, first: PlaceDecision, now: Mapping[JobId, RunningJob | None]) -> Standing:
-    """Compares the first answer with what its placed jobs hold now (StateStore.look_up).
+def standing_of(
+    answer: bytes, first: PlaceDecision, now: Mapping[JobId, RunningJob | None], asked: Collection[JobId]
+) -> Standing:
+    """Compares the first answer with what its placed jobs hold now (StateStore.look_up), and with the jobs `asked` for.
 
     A job that holds something gets that: it may have been moved by its host, or decided anew. One that has ended keeps
     the first answer, as a record. Where one holds nothing and has not ended, its reservation was given back before it
-    started: the question is decided again, for it and for those that were not placed.
+    started: the question is decided again, for it and for those that were not placed. So it is where there are more
+    jobs than before: AdmitOrWait asks for those that are admitted by now.
     """
     settled: dict[JobId, JobDecision] = {}
     for decision in first.decisions:
@@ -68,7 +71,7 @@ def standing_of(answer: bytes, first: PlaceDecision, now: Mapping[JobId, Running
             known = now[decision.job_id]
             settled[decision.job_id] = decision if known is None else _as_held(decision, known)
     is_over = any(d.outcome is Outcome.PLACED and d.job_id not in settled for d in first.decisions)
-    if is_over:
+    if is_over or {d.job_id for d in first.decisions} < set(asked):
         return Standing(answer, None, settled)
     decisions = tuple([settled.get(d.job_id, d) for d in first.decisions])
     return Standing(answer, PlaceDecision(decisions, first.meta), settled)

@@ -133,7 +133,7 @@ class Placing:
         assert isinstance(first, Repeated)
         placed = [d.job_id for d in decision.decisions if d.outcome is Outcome.PLACED]
         now = await self.common.store.look_up(asked.command.cluster, placed) if placed else {}
-        return standing_of(first.answer, decision, now)
+        return standing_of(first.answer, decision, now, [job.id for job in asked.command.jobs])
 
     async def _reserve(
         self, asked: _Asked, draft: Draft, over: bytes
