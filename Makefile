@@ -60,6 +60,7 @@ SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-cl
 
 e2e-slurm: install ## A real Slurm of 16 nodes × 8 GPUs on this machine, with faults; installs Debian's packages as root
 	$(BIN)/python -m tests.e2e.packages slurmctld,slurmd,slurmrestd,sbatch,$(JWT_PLUGIN) $(SLURM_PACKAGES)
+	$(BIN)/python -m tests.e2e.packages slurmdbd,mariadbd,mariadb-install-db slurmdbd mariadb-server
 	GRPC_ENABLE_FORK_SUPPORT=0 $(BIN)/pytest -m e2e_heavy -s tests/e2e/test_slurm_e2e.py
 
 # KUBEBUILDER_ASSETS, or a build from Debian's source package, kept in ~/.cache. Where neither can be had (75), that is

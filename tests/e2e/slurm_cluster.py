@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,8 @@ class SlurmCluster:
     partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",)
     user: str = field(default_factory=system_user)
     release: Release = field(default_factory=Release.chosen)
+    before: Callable[[SlurmCluster], None] = lambda _: None
+    """What has to run before slurmctld."""
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -148,27 +150,28 @@ class SlurmCluster:
     # --- daemons ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.before(self)
         self.start_controller(clean=True)
         for name in self.names:
-            self._spawn(f"slurmd-{name}", ["slurmd", "-D", "-f", str(self.conf), "-N", name])
+            self.spawn(f"slurmd-{name}", ["slurmd", "-D", "-f", str(self.conf), "-N", name])
         self.start_rest()
         self.wait_for(lambda: self.idle_nodes() == self.nodes, "nodes to become idle", 60)
 
     def start_controller(self, clean: bool = False) -> None:
-        self._spawn("slurmctld", ["slurmctld", "-D", *(["-c"] if clean else []), "-f", str(self.conf)])
+        self.spawn("slurmctld", ["slurmctld", "-D", *(["-c"] if clean else []), "-f", str(self.conf)])
         self.wait_for(lambda: self.run("scontrol", "ping", check=False).find("is UP") >= 0, "slurmctld", 30)
 
     def start_rest(self) -> None:
         self.rest_socket.unlink(missing_ok=True)
         address = f"unix:{self.rest_socket}"
-        self._spawn("slurmrestd", self.release.rest_command(self.conf, "rest_auth/local", address))
+        self.spawn("slurmrestd", self.release.rest_command(self.conf, "rest_auth/local", address))
         self.wait_for(self.rest_socket.exists, "slurmrestd", 20)
 
     def start_rest_with_tokens(self, port: int) -> str:
         """A second slurmrestd, on TCP, that wants a JWT; returns a token. Needs AuthAltTypes=auth/jwt in the hooks."""
         command = self.release.rest_command(self.conf, "rest_auth/jwt", f"127.0.0.1:{port}")
         # slurmrestd itself starts only with some token in its environment; requests bring their own.
-        self._spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command])
+        self.spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command])
 
         def is_open() -> bool:
             with socket.socket() as probe:
@@ -177,10 +180,11 @@ class SlurmCluster:
         self.wait_for(is_open, "slurmrestd on TCP", 20)
         return self.run("scontrol", "token", "lifespan=600").strip()
 
-    def _spawn(self, name: str, command: Sequence[str]) -> None:
+    def spawn(self, name: str, command: Sequence[str], release: Release | None = None) -> None:
+        """Starts a daemon as the cluster's user; `release` where it is another system tree's."""
         with (self.root / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                self.release.command(self.user, self.root, self.conf, command),
+                (release or self.release).command(self.user, self.root, self.conf, command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -196,7 +200,8 @@ class SlurmCluster:
     def stop(self) -> None:
         with contextlib.suppress(subprocess.SubprocessError):
             self.run("scancel", "--user", self.user, check=False)
-        for name in [n for n in self._daemons if n != "slurmctld"] + ["slurmctld"]:
+        last = ("slurmctld", "slurmdbd", "mariadbd")
+        for name in [name for name in self._daemons if name not in last] + list(last):
             if name in self._daemons:
                 self.kill(name)
 

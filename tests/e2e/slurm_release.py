@@ -71,7 +71,8 @@ class Release:
 
     def rest_command(self, conf: Path, auth: str, address: str) -> list[str]:
         """slurmrestd with only the version that is wanted."""
-        parser = ["-s", f"openapi/{self.rest}"] if self.is_old else ["-s", "slurmctld", "-d", self.rest]
+        plugins = f"openapi/{self.rest},openapi/db{self.rest}" if self.is_old else "slurmctld,slurmdbd"
+        parser = ["-s", plugins] if self.is_old else ["-s", plugins, "-d", self.rest]
         # From 23.11 it refuses to run as SlurmUser, which these tests have no other user than.
         check = ["env", "SLURMRESTD_SECURITY=disable_user_check"]
         return [*check, "slurmrestd", "-f", str(conf), *parser, "-a", auth, address]

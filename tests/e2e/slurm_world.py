@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet
+from tests.e2e.slurm_accounting import Accounting
 from tests.e2e.slurm_cluster import SlurmCluster, free_ports
 from tests.e2e.slurm_release import Release
 
@@ -193,19 +194,28 @@ class SlurmWorld:
 
 @contextlib.contextmanager
 def slurm_world(
-    *, is_typed: bool = False, is_dry_run: bool = False, nodes: int = 16, settings: str = ""
+    *,
+    is_typed: bool = False,
+    is_dry_run: bool = False,
+    has_accounting: bool = False,
+    nodes: int = 16,
+    settings: str = "",
+    hooks: str = "",
 ) -> Iterator[SlurmWorld]:
-    """`settings` are further lines of the bridge's `[adapter]`."""
+    """`settings` and `hooks` are further lines of the bridge's sections. Raises NoAccountingError where that is asked
+    for and does not start."""
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
     root.chmod(0o755)
     grpc_port, rest_port = free_ports(2)
     poke_port = free_ports(1, socket.SOCK_DGRAM)[0]
     text = _bridge_toml(root, rest_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
+    text = text.replace("[hooks]\n", f"[hooks]\n{hooks}\n")
     (root / "bridge.toml").write_text(text)
     (root / "shares").mkdir()
     loaded = config.load(root / "bridge.toml")
     write_hooks(loaded, root)
+    accounting = Accounting(root) if has_accounting else None
     slurm = SlurmCluster(
         root,
         nodes=nodes,
@@ -217,6 +227,7 @@ def slurm_world(
             "JobCompLoc": f"{root}/jobcomp.sh",
             "TaskProlog": f"{root}/task_prolog.sh",
             "TaskEpilog": f"{root}/task_epilog.sh",
+            **(accounting.keys if accounting else {}),
         },
         partitions=(
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",
@@ -224,6 +235,8 @@ def slurm_world(
             f"PartitionName=last Nodes=n{nodes} MaxTime=INFINITE State=UP OverSubscribe=NO",
         ),
     )
+    if accounting is not None:
+        slurm.before = accounting.start
     world = SlurmWorld(slurm, loaded, grpc_port, rest_port)
     slurm.write()
     try:

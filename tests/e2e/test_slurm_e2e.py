@@ -10,17 +10,20 @@ import os
 import random
 import shutil
 import signal
+import socket
 import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from tests.e2e.machine import processor_times, stolen_pct
+from tests.e2e.slurm_accounting import Accounting, NoAccountingError, missing
 from tests.e2e.slurm_cluster import SlurmCluster, free_ports, running
 from tests.e2e.slurm_release import Release
 from tests.e2e.slurm_world import CLUSTER, SlurmWorld, slurm_world
@@ -32,7 +35,7 @@ from placewise_client.results import gpus_by_node
 from placewise_slurm.config import SlurmConfig
 from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.main import main as placewise_slurm
-from placewise_slurm.rest import SlurmRest
+from placewise_slurm.rest import SlurmAccounting, SlurmRest
 from placewise_slurm.versions import VERSIONS, Update
 
 pytestmark = [
@@ -253,7 +256,8 @@ def test_faults(world: SlurmWorld, client: Client) -> None:
 def test_typed_gpus_shares_and_foreign_jobs() -> None:
     """Where every GPU has a type of its own, jobs get exactly the GPUs decided; divisible jobs get their shares."""
     rng = random.Random(17)
-    with slurm_world(is_typed=True, nodes=4) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+    word = 'share_steps = "job"'
+    with slurm_world(is_typed=True, nodes=4, hooks=word) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
         slurm = world.slurm
         foreign = slurm.submit("sleep 20", "-N1", "--gres=gpu:3", "-p", "plain")
         SlurmCluster.wait_for(
@@ -291,6 +295,83 @@ def test_typed_gpus_shares_and_foreign_jobs() -> None:
         # The tasks slept for one and for two seconds.
         assert sorted(round(seconds) for _, seconds in fates.values()) == [1, 2]
         print(f"\ntyped GPUs: 20 jobs on exactly the GPUs decided; shares {shares}, took {fates}")
+
+
+@contextmanager
+def skipped_without_accounting() -> Iterator[None]:
+    """Says why where MariaDB or slurmdbd are not there or do not start."""
+    must = "PLACEWISE_TEST_REQUIRE_SCHEDULERS" in os.environ
+    if missing() and not must:
+        pytest.skip(f"no accounting: {missing()}")
+    try:
+        yield
+    except NoAccountingError as error:
+        if must:
+            raise
+        pytest.skip(f"no accounting: {error}")
+
+
+@skipped_without_accounting()
+def test_a_shares_time_counts_for_a_step_that_slurm_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said of a step that there is not, or of one on a node that it does not run on, counts for nothing."""
+    with (
+        slurm_world(nodes=2, has_accounting=True) as world,
+        Client(f"127.0.0.1:{world.grpc_port}") as client,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger,
+    ):
+        assert placewise_slurm(["--config", str(world.root / "bridge.toml"), "check"]) == 0
+        assert "shares: their times count for steps that slurmrestd shows" in capsys.readouterr().out
+        forger.connect(("127.0.0.1", world.config.hooks.listen_port))
+        script = "srun -N1 -n1 -w n1 sleep 2; sleep 3"
+        job_id = world.slurm.submit(script, "-N2", "--gres=gpu:1", "--comment=divisible=100 kind=render")
+        SlurmCluster.wait_for(lambda: world.slurm.jobs()[job_id]["JobState"] == "RUNNING", "the job", 30)
+        for what in ("begin", "end"):
+            for step, node in ((1, "n1"), (0, "n2"), (4294967291, "n2")):
+                forger.send(f"share {what} {job_id} {step} {node} 0".encode())
+            time.sleep(3)
+        world.wait_until_done([job_id], 60)
+        ended_s = time.monotonic()
+        wait_until_quiet(world, client)
+
+        def of_first() -> tuple[str, float | None]:
+            return next(fate for unit, fate in world.exported_shares(job_id).items() if unit.startswith("n1/"))
+
+        SlurmCluster.wait_for(lambda: of_first()[0] == "OBSERVED", "the share's outcome", 40)
+        late_s = time.monotonic() - ended_s
+        fates = world.exported_shares(job_id)
+        assert {unit.partition("/")[0] for unit, (status, _) in fates.items() if status == "OBSERVED"} == {"n1"}
+        assert len(fates) == 2
+        assert of_first()[1] == pytest.approx(2, abs=0.7)
+        print(f"\nshares by accounting: {fates}, told {late_s:.1f} s after the job's end")
+
+
+@skipped_without_accounting()
+def test_steps_are_asked_for_with_the_same_token() -> None:
+    root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
+    key = root / "jwt.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    accounting = Accounting(root, key)
+    hooks = {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={key}", **accounting.keys}
+    with running(SlurmCluster(root, nodes=1, hooks=hooks, before=accounting.start)) as slurm:
+        (port,) = free_ports(1)
+        token = root / "token"
+        token.write_text(slurm.start_rest_with_tokens(port))
+        job_id = slurm.submit("sleep 60", "-N1")
+        section = SlurmConfig(rest=f"127.0.0.1:{port}", user=slurm.user, token_file=str(token))
+        slurm.wait_for(lambda: asyncio.run(steps_with_token(section, job_id)) == ["batch"], "the step to be shown", 20)
+        token.write_text("forged")
+        with pytest.raises(TransportError):
+            asyncio.run(steps_with_token(section, job_id))
+    shutil.rmtree(root, ignore_errors=True)
+
+
+async def steps_with_token(section: SlurmConfig, job_id: int) -> list[str]:
+    accounting = SlurmAccounting(JsonHttp(section.rest, section.headers), VERSIONS[Release.chosen().rest])
+    try:
+        return [step.id for step in await accounting.steps(job_id) if step.is_running]
+    finally:
+        await accounting.http.close()
 
 
 def test_jobs_go_where_slurm_lets_them() -> None:
@@ -348,9 +429,10 @@ def test_admission_by_proteus_takes_one_job_per_slot() -> None:
         print(f"\nproteus: one job per {slot_s} s slot on an empty cluster, waits {waits} s")
 
 
-def test_dry_run_only_says_what_it_would_do() -> None:
+def test_dry_run_only_says_what_it_would_do(capsys: pytest.CaptureFixture[str]) -> None:
     with slurm_world(nodes=2, is_dry_run=True) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
         assert placewise_slurm(["--config", str(world.root / "bridge.toml"), "check"]) == 0
+        assert "shares: their times are not reported" in capsys.readouterr().out  # there is no slurmdbd
         ids = [world.slurm.submit("sleep 1", "-N2", "--gres=gpu:3") for _ in range(4)]
         jobs = world.wait_until_done(ids, 60)
         assert Counter(job["JobState"] for job in jobs.values()) == {"COMPLETED": 4}

@@ -65,9 +65,16 @@ def ended(lasted_s: float = 100) -> SlurmJob:
 
 
 def took(shares: JobShares, lasted_s: float = 100) -> dict[str, float]:
-    done = shares.done(ended(lasted_s))
-    if done is None:
+    shares.done(ended(lasted_s))
+    return taken(shares)
+
+
+def taken(shares: JobShares) -> dict[str, float]:
+    settled = shares.take()
+    if not settled:
         return {}
+    ((job, done),) = settled
+    assert job.id == 7
     assert done.decision_id == "cut-1"
     assert {outcome.task_kind for outcome in done.outcomes} == {"render"}
     return {f"{outcome.node}/{outcome.unit}": outcome.seconds for outcome in done.outcomes}
@@ -173,12 +180,14 @@ async def test_begin_and_end_count_once(shares: JobShares, clock: Clock) -> None
     assert took(shares) == {"n1/gpu0": 10.0}
 
 
-async def test_a_time_beyond_the_jobs_own_does_not_count(shares: JobShares, clock: Clock) -> None:
+@pytest.mark.parametrize(("lasted_s", "wanted"), [(29, {"n1/gpu0": 30.0}), (20, {})])  # Slurm's seconds are whole
+async def test_a_time_beyond_the_jobs_own_does_not_count(
+    shares: JobShares, clock: Clock, lasted_s: float, wanted: dict[str, float]
+) -> None:
     begin(shares, "n1")
     clock.now_s += 30
     shares.hear("end", 7, "0", "n1", 0)
-    assert took(shares, lasted_s=29) == {"n1/gpu0": 30.0}  # Slurm's seconds are whole
-    assert took(shares, lasted_s=20) == {}
+    assert took(shares, lasted_s=lasted_s) == wanted
 
 
 async def test_invented_steps_take_a_bounded_room(shares: JobShares) -> None:
@@ -194,7 +203,7 @@ async def test_a_job_that_is_over_is_forgotten_with_its_file(shares: JobShares, 
     assert (tmp_path / "7").exists()
     shares.clean(set())
     assert not (tmp_path / "7").exists()
-    assert shares.done(ended()) is None
+    assert took(shares) == {}
 
 
 @pytest.mark.parametrize(

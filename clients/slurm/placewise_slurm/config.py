@@ -14,6 +14,8 @@ from placewise_client.target import Target, TargetError, Tls
 from placewise_slurm.translate import SiteNames
 from placewise_slurm.versions import VERSIONS
 
+SHARE_STEPS = ("accounting", "job")
+
 
 class ConfigError(ValueError):
     """The file cannot be used; the message names the key."""
@@ -89,6 +91,8 @@ class HooksConfig:
     """Every GPU of a node has a Gres type of its own, so that jobs can be given exact GPUs."""
     shares_dir: str = "/var/spool/placewise/shares"
     """Shared with the compute nodes; TaskProlog reads the shares of divisible jobs there. Empty writes none."""
+    share_steps: str = "accounting"
+    """Who bears out what is said of a share's task: accounting (slurmdbd), or the job as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,8 @@ class BridgeConfig:
                 raise ConfigError(f"{key}: {value} is not 1 or more")
         if self.slurm.version not in VERSIONS:
             raise ConfigError(f"slurm.version: {self.slurm.version!r} is none of {', '.join(VERSIONS)}")
+        if self.hooks.share_steps not in SHARE_STEPS:
+            raise ConfigError(f"hooks.share_steps: {self.hooks.share_steps!r} is none of {', '.join(SHARE_STEPS)}")
         self._check_slurm()
         wrong = {name for name in self.site.priorities.values() if name not in ("urgent", "prior", "normal")}
         if wrong:

@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -28,9 +29,10 @@ from placewise_slurm.hooks import script_values, write_hooks
 from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.lease import FileLease
 from placewise_slurm.pokes import PokeListener
-from placewise_slurm.rest import SlurmRest
+from placewise_slurm.rest import SlurmAccounting, SlurmRest
 from placewise_slurm.scheduler import SlurmScheduler
 from placewise_slurm.shares import JobShares
+from placewise_slurm.steps import HELP, StepLookups
 from placewise_slurm.versions import VERSIONS
 
 log = logging.getLogger("placewise_slurm")
@@ -39,6 +41,8 @@ DEFAULT_CONFIG = Path("/etc/placewise/slurm.toml")
 EXIT_CONFIG = 2
 EXIT_UNREACHABLE = 3
 EXIT_LEASE_LOST = 4
+# The highest number that Slurm gives a job: asked for only to see whether accounting answers.
+_NO_JOB = 67_043_328
 
 
 def _rest(config: BridgeConfig) -> SlurmRest:
@@ -46,6 +50,12 @@ def _rest(config: BridgeConfig) -> SlurmRest:
     slurm, version, target = config.slurm, VERSIONS[config.slurm.version], config.slurm.target()
     http = JsonHttp(target.hosts()[0], slurm.headers, target.tls_context(), slurm.timeout_s, version.at_once)
     return SlurmRest(http, version)
+
+
+def _accounting(config: BridgeConfig) -> SlurmAccounting:
+    """With connections of its own: its slow answers must not hold up a decision. Raises TargetError."""
+    rest = _rest(config)
+    return SlurmAccounting(replace(rest.http, at_once=1), rest.version)
 
 
 async def run_bridge(config: BridgeConfig) -> None:
@@ -74,12 +84,28 @@ async def _bridge(config: BridgeConfig) -> None:
         stack.callback(pokes.close)
         native = SlurmScheduler(rest, pokes, config.site)
         if config.hooks.shares_dir:
-            shares = JobShares(client, config.adapter, Path(config.hooks.shares_dir))
+            shares = JobShares(client, config.adapter, Path(config.hooks.shares_dir), metrics=metrics, wake=pokes.wake)
             native.preparation, pokes.on_task = shares, shares.hear
+            if config.hooks.share_steps == "accounting":
+                await stack.enter_async_context(_looking_up(shares, _accounting(config)))
         if config.metrics.port:
             await stack.enter_async_context(await serve_metrics(metrics, config.metrics.host, config.metrics.port))
         log.info("bridging cluster %s, dry run: %s", config.adapter.cluster, config.adapter.is_dry_run)
         await AdapterLoop(native, client, config.adapter, metrics).run()
+
+
+@asynccontextmanager
+async def _looking_up(shares: JobShares, accounting: SlurmAccounting) -> AsyncIterator[None]:
+    """Steps are asked for beside the loop, as long as this lasts."""
+    shares.lookups = StepLookups(accounting.steps)
+    task = asyncio.create_task(shares.lookups.run(shares.learn))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await accounting.http.close()
 
 
 async def _run_until_signal(config: BridgeConfig) -> None:
@@ -127,11 +153,27 @@ async def _check_slurmrestd(config: BridgeConfig) -> list[str]:
         return [f"slurmrestd: {error}"]
     try:
         print(f"slurmrestd: {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
+        if config.hooks.shares_dir:
+            print(f"shares: {await _about_shares(config)}")
     except TransportError as error:
         return [f"slurmrestd: {error}"]
     finally:
         await rest.http.close()
     return []
+
+
+async def _about_shares(config: BridgeConfig) -> str:
+    """Whether the times of shares count. Without them the shares work all the same: that is no problem."""
+    if config.hooks.share_steps == "job":
+        return 'their times count while the job runs, whoever sends them (hooks.share_steps = "job")'
+    accounting = _accounting(config)
+    try:
+        await accounting.steps(_NO_JOB)
+    except TransportError as error:
+        return f"their times are not reported: {error}. {HELP}"
+    finally:
+        await accounting.http.close()
+    return "their times count for steps that slurmrestd shows"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -84,6 +84,10 @@ class PokeListener(asyncio.DatagramProtocol):
                 return
         self._is_poked.set()
 
+    def wake(self) -> None:
+        """There is news that no datagram has said."""
+        self._is_poked.set()
+
     def take(self) -> Hints:
         """The hints so far; the next ones are collected anew, and go on counting the others."""
         hints, self._hints = self._hints, Hints(others=self._hints.others)

@@ -40,6 +40,7 @@ class SlurmJob:
     end_time_s: float = 0.0
     exit_code: int = 0
     restarts: int = 0
+    cluster: str = ""
 
     @property
     def is_pending(self) -> bool:
@@ -68,6 +69,25 @@ class SlurmJob:
     @property
     def is_watched(self) -> bool:
         return self.admin_comment.startswith(WATCHED_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmStep:
+    """One step as accounting has it. `id` is its number, or "batch", "extern" or "interactive".
+
+    Times are seconds since the epoch; the end is 0 while it runs.
+    """
+
+    id: str
+    state: str
+    nodes: frozenset[str]
+    start_time_s: float
+    end_time_s: float = 0.0
+    cluster: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "RUNNING"
 
 
 @dataclass(frozen=True, slots=True)

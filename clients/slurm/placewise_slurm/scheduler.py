@@ -51,7 +51,8 @@ class Preparation(Protocol):
 
     async def __call__(self, job: SlurmJob, placement: Placement) -> None: ...
     def see(self, job: SlurmJob) -> None: ...
-    def done(self, job: SlurmJob) -> SharesDone | None: ...
+    def done(self, job: SlurmJob) -> None: ...
+    def take(self) -> list[tuple[SlurmJob, SharesDone]]: ...
     def clean(self, live: Set[int]) -> None: ...
 
 
@@ -123,7 +124,7 @@ class SlurmScheduler:
         state = self._state(jobs)
         if self.preparation is not None:
             self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
-        return HostState(state.jobs, [to_node(node, self.names) for node in nodes], is_complete=True)
+        return replace(state, nodes=[to_node(node, self.names) for node in nodes], is_complete=True)
 
     def _expect_late(self, found: int, are_announced: bool) -> None:
         """Where jobs that were announced are not there yet, everything is looked at again in a moment, and again.
@@ -193,14 +194,20 @@ class SlurmScheduler:
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
         ordered = sorted((job for job in jobs if job.id not in self._let_go), key=lambda job: job.id)
         native = (self._native(job) for job in ordered)
-        return HostState([job for job in native if job is not None])
+        return HostState([job for job in native if job is not None], late=self._late())
+
+    def _late(self) -> list[NativeJob]:
+        """Divisible jobs whose shares' times have become known."""
+        settled = self.preparation.take() if self.preparation is not None else []
+        native = [(to_native(job, self.names, self._types), shares) for job, shares in settled]
+        return [replace(job, shares=shares) for job, shares in native if job is not None]
 
     def _native(self, job: SlurmJob) -> NativeJob | None:
         """One job that cannot be understood must not hide all the others."""
         try:
             native = to_native(job, self.names, self._types)
             if native is not None and native.end is End.FINISHED and self.preparation is not None:
-                return replace(native, shares=self.preparation.done(job))
+                self.preparation.done(job)
             return native
         except ValueError:
             log.exception("job %d is passed over", job.id)

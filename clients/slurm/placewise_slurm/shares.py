@@ -4,8 +4,10 @@ A job is divisible where its comment says `divisible=<scale>` (and perhaps `seri
 answer there is no file and the tasks divide the work as they would without Placewise. How long each share took is heard
 from the tasks themselves and reported when the job has ended well; what a restart forgets of that is not reported.
 
-Anybody can send such a datagram. A time counts only where slurmrestd shows the job running on the share's node after
-the task began, and where it lies within the job's own. slurmrestd lists no steps, so a step's number is believed.
+Anybody can send such a datagram. A time counts only where Slurm's accounting shows its step on the share's node,
+running when the task began and not yet over when it ended, and where it lies within the job's own. A site without
+accounting may let the job vouch for its tasks: a time then counts where the job was shown running on the node after the
+task began.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from placewise.v1.cluster_pb2 import ShareOutcome
 from placewise.v1.decision_pb2 import DivisibleTask, PartitionRequest, PartitionResponse
+from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import AdapterSettings, Placement, SharesDone
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
 from placewise_slurm import hostlist
-from placewise_slurm.records import SlurmJob
+from placewise_slurm.records import SlurmJob, SlurmStep
+from placewise_slurm.steps import StepLookups
 from placewise_slurm.translate import comment_pairs, key
 
 log = logging.getLogger(__name__)
@@ -32,8 +36,11 @@ log = logging.getLogger(__name__)
 
 # Slurm numbers the batch script and other steps of its own from here on; srun's steps count from 0.
 _OWN_STEPS = 4_294_967_000
+_NAMES = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}
 # Steps of one share that are listened to; a divisible job runs one, or a few.
 _MOST_STEPS = 16
+# One that Slurm has not borne out in this time makes room.
+_UNSHOWN_S = 30.0
 # Slurm's times are whole seconds, and its clock may differ a little from this machine's.
 _CLOCKS_S = 1.0
 
@@ -45,7 +52,9 @@ class _Step:
     began_s: float
     took_s: float | None = None
     is_shown: bool = False
-    """slurmrestd has shown the job running on this node since the task began."""
+    """Slurm has borne out that the task began. Only then is a later begin one too many."""
+    is_borne_out: bool = False
+    """As far as accounting was last asked, all that was heard is true."""
 
 
 @dataclass(slots=True)
@@ -54,7 +63,9 @@ class _Shared:
 
     kind: str
     response: PartitionResponse
+    cluster: str
     steps: dict[tuple[str, int], dict[str, _Step]] = field(init=False)
+    ended: SlurmJob | None = None
 
     def __post_init__(self) -> None:
         ranks = Counter[str]()
@@ -63,17 +74,28 @@ class _Shared:
             self.steps[share.node, ranks[share.node]] = {}
             ranks[share.node] += 1
 
+    def heard(self) -> Iterable[tuple[str, str, _Step]]:
+        """Node, name of the step, and each task that was heard of."""
+        return [(node, name, step) for (node, _), steps in self.steps.items() for name, step in steps.items()]
+
 
 @dataclass(slots=True)
 class JobShares:
-    """Writes `folder/<job id>`, one line "node unit scale predicted_seconds" per share; hears what became of them."""
+    """Writes `folder/<job id>`, one line "node unit scale predicted_seconds" per share; hears what became of them.
+
+    `lookups` asks Slurm's accounting; None lets the job vouch for its tasks. `wake` is called when `take` has news.
+    """
 
     client: AsyncClient
     settings: AdapterSettings
     folder: Path
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
+    lookups: StepLookups | None = None
+    metrics: AdapterMetrics = field(default_factory=AdapterMetrics)
+    wake: Callable[[], None] = lambda: None
     _shared: dict[int, _Shared] = field(default_factory=dict)
+    _settled: list[tuple[SlurmJob, SharesDone]] = field(default_factory=list)
 
     async def __call__(self, job: SlurmJob, placement: Placement) -> None:
         task = divisible_task(job)
@@ -86,7 +108,7 @@ class JobShares:
         except (PlacewiseError, OSError) as error:
             log.warning("job %d gets no shares: %s", job.id, error)
         else:
-            self._shared[job.id] = _Shared(task.kind, response)
+            self._shared[job.id] = _Shared(task.kind, response, job.cluster)
 
     def _write(self, job_id: int, response: PartitionResponse) -> None:
         """Complete or not at all: a task may read it at any moment."""
@@ -101,39 +123,82 @@ class JobShares:
     def hear(self, what: str, job_id: int, step: str, node: str, rank: int) -> bool:
         """A task says that it begins or ends, now; True where the job should be looked at, to see whether it runs.
 
-        Each counts once. A begin that slurmrestd has not borne out yet gives way to a later one.
+        Each counts once. A begin that Slurm has not borne out yet gives way to a later one.
         """
         shared = self._shared.get(job_id)
-        steps = shared.steps.get((node, rank)) if shared is not None else None
+        steps = shared.steps.get((node, rank)) if shared is not None and shared.ended is None else None
         if steps is None:
             return False
-        known = steps.get(step)
         if what == "begin":
-            if known is None and len(steps) >= _MOST_STEPS:
-                return False
-            if known is None or not (known.is_shown or known.took_s is not None):
-                steps[step] = _Step(self.clock())
-                return True
-        elif known is not None and known.took_s is None:
+            is_news = self._hear_begin(steps, _NAMES.get(step, step))
+            if is_news and self.lookups is not None:
+                self.lookups.want(job_id)
+            return is_news and self.lookups is None
+        known = steps.get(_NAMES.get(step, step))
+        if known is not None and known.took_s is None:
             known.took_s = self.clock() - known.began_s
         return False
+
+    def _hear_begin(self, steps: dict[str, _Step], name: str) -> bool:
+        now_s, known = self.clock(), steps.get(name)
+        if known is not None and (known.is_shown or known.took_s is not None or now_s - known.began_s <= _CLOCKS_S):
+            return False
+        if known is None and len(steps) >= _MOST_STEPS:
+            stale = [each for each, step in steps.items() if not step.is_shown and now_s - step.began_s > _UNSHOWN_S]
+            for each in stale:
+                del steps[each]
+            if not stale:
+                return False
+        steps[name] = _Step(now_s)
+        return True
 
     def see(self, job: SlurmJob) -> None:
         """The job as slurmrestd shows it."""
         shared = self._shared.get(job.id)
-        if shared is None or job.state not in ("RUNNING", "COMPLETING"):
+        if shared is None or self.lookups is not None or job.state not in ("RUNNING", "COMPLETING"):
             return
         started_s = self.clock() - (self.wall_clock() - job.start_time_s)
         nodes = frozenset(hostlist.expand(job.nodes))
-        for (node, _), steps in shared.steps.items():
-            for step in steps.values():
-                step.is_shown |= node in nodes and step.began_s >= started_s - _CLOCKS_S
+        for node, _, step in shared.heard():
+            step.is_shown |= node in nodes and step.began_s >= started_s - _CLOCKS_S
+            step.is_borne_out = step.is_shown
 
-    def done(self, job: SlurmJob) -> SharesDone | None:
-        """The times of a job's shares, as far as they were heard and can be believed; None where there is none."""
+    def done(self, job: SlurmJob) -> None:
+        """The job has finished: `take` gives its times, at once or when accounting has answered."""
         shared = self._shared.get(job.id)
+        if shared is None or shared.ended is not None:
+            return
+        shared.ended = job
+        has_ended = any(step.took_s is not None for _, _, step in shared.heard())
+        if self.lookups is None or not has_ended or not self.lookups.want(job.id):
+            self._settle(shared, job)
+
+    def learn(self, job_id: int, steps: Sequence[SlurmStep] | None, *, is_last: bool) -> bool:
+        """The steps of a job as accounting has them, None where it does not answer; True where they say all."""
+        shared = self._shared.get(job_id)
         if shared is None:
-            return None
+            return True
+        ahead_s = self.wall_clock() - self.clock()
+        known = {step.id: step for step in steps or () if not shared.cluster or step.cluster == shared.cluster}
+        is_all_known = steps is not None
+        for node, name, step in shared.heard():
+            found = known.get(name)
+            step.is_borne_out = found is not None and _bears_out(found, node, step, ahead_s)
+            step.is_shown |= step.is_borne_out
+            is_over = found is not None and found.end_time_s > 0
+            is_all_known &= step.is_borne_out and (is_over or shared.ended is None)
+        if shared.ended is not None and (is_all_known or is_last):
+            self._settle(shared, shared.ended, was_asked=steps is not None)
+            self.wake()
+        return is_all_known
+
+    def take(self) -> list[tuple[SlurmJob, SharesDone]]:
+        """Jobs whose times have become known since the last call, as far as they can be believed."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def _settle(self, shared: _Shared, job: SlurmJob, *, was_asked: bool = True) -> None:
+        del self._shared[job.id]
         longest_s = job.end_time_s - job.start_time_s + _CLOCKS_S
         outcomes = []
         for share, steps in zip(shared.response.shares, shared.steps.values(), strict=True):
@@ -144,12 +209,17 @@ class JobShares:
                         task_kind=shared.kind, node=share.node, unit=share.unit, scale=share.scale, seconds=took_s
                     )
                 )
-        return SharesDone(shared.response.meta.decision_id, tuple(outcomes)) if outcomes else None
+            is_heard = any(step.took_s is not None for step in steps.values())
+            doubted = "refused" if was_asked else "no_accounting"
+            self.metrics.shares.inc("reported" if took_s is not None else doubted if is_heard else "unheard")
+        if outcomes:
+            self._settled.append((job, SharesDone(shared.response.meta.decision_id, tuple(outcomes))))
 
     def clean(self, live: Set[int]) -> None:
         """Forgets jobs that are neither pending nor running any more, and removes their files."""
         for job_id in self._shared.keys() - live:
-            del self._shared[job_id]
+            if self._shared[job_id].ended is None:  # else accounting is being asked
+                del self._shared[job_id]
         for path in self.folder.glob("[0-9]*"):
             if path.name.isdigit() and int(path.name) not in live:
                 path.unlink(missing_ok=True)
@@ -160,9 +230,17 @@ def _took_s(steps: Mapping[str, _Step], longest_s: float) -> float | None:
     ended = [
         (not _is_own_step(name), step.began_s + step.took_s, step.took_s)
         for name, step in steps.items()
-        if step.is_shown and step.took_s is not None and step.took_s <= longest_s
+        if step.is_borne_out and step.took_s is not None and step.took_s <= longest_s
     ]
     return max(ended)[2] if ended else None
+
+
+def _bears_out(shown: SlurmStep, node: str, heard: _Step, ahead_s: float) -> bool:
+    """Whether the step was on this node from when the task began until it ended. `ahead_s` makes wall time of ours."""
+    began_s = heard.began_s + ahead_s
+    last_s = began_s + (heard.took_s or 0.0)
+    is_not_over = shown.is_running or (shown.end_time_s > 0 and last_s <= shown.end_time_s + _CLOCKS_S)
+    return node in shown.nodes and 0 < shown.start_time_s <= began_s + _CLOCKS_S and is_not_over
 
 
 def _is_own_step(step: str) -> bool:

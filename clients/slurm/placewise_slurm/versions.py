@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from placewise_slurm.records import SlurmJob, SlurmNode
+from placewise_slurm import hostlist
+from placewise_slurm.records import SlurmJob, SlurmNode, SlurmStep
 
 Json = Mapping[str, Any]
 
@@ -100,6 +101,25 @@ def _read_job(raw: Json) -> SlurmJob:
         end_time_s=_number(raw.get("end_time")),
         exit_code=_exit_code(raw.get("exit_code")),
         restarts=_number(raw.get("restart_cnt")),
+        cluster=str(raw.get("cluster") or ""),
+    )
+
+
+def read_steps(raw: Json) -> list[SlurmStep]:
+    """The steps of a job of slurmdbd, whatever the version. A step is named 0, "0" or "JOB.0"."""
+    cluster = str(raw.get("cluster") or "")
+    return [_read_step(step, cluster) for step in raw.get("steps") or ()]
+
+
+def _read_step(raw: Json, cluster: str) -> SlurmStep:
+    spent, nodes, states = raw.get("time") or {}, raw.get("nodes") or {}, _words(raw.get("state"))
+    return SlurmStep(
+        id=str((raw.get("step") or {}).get("id", "")).rpartition(".")[2],
+        state=states[0].upper() if states else "",
+        nodes=frozenset(_words(nodes.get("list")) or hostlist.expand(str(nodes.get("range") or ""))),
+        start_time_s=_number(spent.get("start")),
+        end_time_s=_number(spent.get("end")),
+        cluster=cluster,
     )
 
 

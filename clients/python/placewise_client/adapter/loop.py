@@ -119,6 +119,8 @@ class AdapterLoop:
         if not self._has_recovered and not self._breaker.is_open():
             await self._recover()
         has_changed = self._note(news)
+        for job in state.late:
+            self.reporter.shares_done(job)
         is_told = await self._tell(state.nodes)
         if has_changed or not is_told:
             self.decider.wake()

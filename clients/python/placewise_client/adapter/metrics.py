@@ -77,6 +77,7 @@ class AdapterMetrics:
     events: Counter = _counter("events", "Job events acknowledged by the service", "kind")
     events_dropped: Counter = _counter("events_dropped", "Job events lost: too many waited, or the service refused it")
     overrides: Counter = _counter("overrides", "Jobs that did not start where the service said")
+    shares: Counter = _counter("shares", "Shares of finished divisible jobs, by what came of their time", "result")
     host_errors: Counter = _counter("host_errors", "Looks at the host that failed")
     passes: Counter = _counter("passes", "Passes of the loop")
     decide_s: Histogram = field(

@@ -59,7 +59,7 @@ class NativeJob:
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
     `are_gpus_exact` is True where the host was told which GPU indices to use; where it is False, the host picks
     interchangeable GPUs by itself and only the nodes are compared with the decision.
-    `shares` is known for a divisible job that has finished, as far as the host measures its shares.
+    `shares` is known for a divisible job that has finished, as far as the host measures its shares and knows them then.
     Times are seconds since the epoch, 0 where unknown.
     """
 
@@ -84,11 +84,13 @@ class HostState:
 
     `is_complete`: `jobs` are all jobs the host knows, so one that was known and is not here is gone. Otherwise only the
     jobs given have news. `nodes` is None when they were not read, and a new sequence when they were.
+    `late` are jobs whose `shares` became known only after their end; each is given once.
     """
 
     jobs: Sequence[NativeJob] = ()
     nodes: Sequence[Node] | None = None
     is_complete: bool = False
+    late: Sequence[NativeJob] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,9 @@ class OutcomeReporter:
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         if self._add(event):
-            self._shares_done(job)
+            self.shares_done(job)
 
-    def _shares_done(self, job: NativeJob) -> None:
+    def shares_done(self, job: NativeJob) -> None:
         """After the end, which says when: each share's outcome joins the decision that cut it."""
         for share in job.shares.outcomes if job.shares else ():
             event = JobEvent(job_id=job.key, kind=JobEvent.SHARE_FINISHED, event_time=self._time(job.end_time_s))
