@@ -62,10 +62,50 @@ async def main():
     say("share end 7 3 n1 0")
     ended = SlurmJob(7, "COMPLETED", nodes="n1", start_time_s=5000, end_time_s=5010)
     done = shares.done(ended if hasattr(shares, "see") else 7)
+    if hasattr(shares, "take"):
+        done = next((told for _, told in shares.take()), None)
     print("FIGURES", kept, sum(outcome.seconds for outcome in done.outcomes) if done else 0)
 
 asyncio.run(main())
 """
+
+# The job runs, its step 0 has run from 1000 to 1002, slurmrestd shows that, and somebody tells of a step 5.
+_STEP_FORGER = (
+    _FORGER.partition("async def main")[0]
+    + """
+async def main():
+    now, asked = [1000.0], []
+    clock = lambda: now[0]
+    shares = JobShares(Cut(), AdapterSettings("c"), Path(tempfile.mkdtemp()), clock)
+    if hasattr(shares, "wall_clock"):
+        shares.wall_clock = clock
+    async def ask(job_id):
+        from placewise_slurm.records import SlurmStep
+        asked.append(job_id)
+        return [SlurmStep("0", "COMPLETED", frozenset({"n1"}), 1000, 1002)]
+    async def sleep(seconds):
+        now[0] += seconds
+    if hasattr(shares, "lookups"):
+        from placewise_slurm.steps import StepLookups
+        shares.lookups = StepLookups(ask, clock, sleep)
+    await shares(SlurmJob(7, "PENDING", comment="divisible=1"), Placement((Assignment(node="n1", gpu_indices=[0]),)))
+    running = SlurmJob(7, "RUNNING", nodes="n1", start_time_s=1000)
+    for begin_s, end_s, step in ((1000, 1002, 0), (1010, 1090, 5)):
+        for what, now[0] in (("begin", begin_s), ("end", end_s)):
+            shares.hear(what, 7, str(step), "n1", 0)
+            if hasattr(shares, "see"):
+                shares.see(running)
+    ended = SlurmJob(7, "COMPLETED", nodes="n1", start_time_s=1000, end_time_s=1100)
+    done = shares.done(ended if hasattr(shares, "see") else 7)
+    if hasattr(shares, "take"):
+        while shares.lookups._due:
+            await shares.lookups.look(shares.learn)
+        done = next((told for _, told in shares.take()), None)
+    print("FIGURES", len(asked), sum(outcome.seconds for outcome in done.outcomes) if done else 0)
+
+asyncio.run(main())
+"""
+)
 
 
 def _forged_shares(source: Source) -> Figures:
@@ -73,6 +113,13 @@ def _forged_shares(source: Source) -> Figures:
     done = source.run(["-c", _FORGER])
     kept, seconds = done.stdout.split("FIGURES")[1].split()
     return {"invented_steps_kept": int(kept), "forged_seconds_reported": float(seconds)}
+
+
+def _forged_step(source: Source) -> Figures:
+    """One step of 2 s that there is; one of 80 s that there is not, told while the job runs and before it ends."""
+    done = source.run(["-c", _STEP_FORGER])
+    asked, seconds = done.stdout.split("FIGURES")[1].split()
+    return {"lookups": int(asked), "seconds_reported_of_2": float(seconds)}
 
 
 ATTACKS = (
@@ -89,5 +136,12 @@ ATTACKS = (
         "tests/unit/test_slurm_shares.py::test_a_time_counts_only_where_slurm_shows_the_job_running_on_the_node",
         _forged_shares,
         lambda figures: int(figures["invented_steps_kept"]) <= 16 and figures["forged_seconds_reported"] == 0,
+    ),
+    Attack(
+        "a step that there is not",
+        "A share's time counts only for a step that slurmrestd shows on its node, for one begin and one end of it.",
+        "tests/unit/test_slurm_steps.py::test_what_accounting_does_not_bear_out_does_not_count",
+        _forged_step,
+        lambda figures: figures["seconds_reported_of_2"] == 2,
     ),
 )

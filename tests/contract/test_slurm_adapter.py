@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, World
 from tests.fakes.slurmrestd import FakeSlurm
+from tests.unit.test_slurm_shares import FakeClient
 
 from placewise.v1.cluster_pb2 import Node
 from placewise_client.adapter.native import Applied, End, HostUnreachableError, Stage
 from placewise_slurm import scheduler
+from placewise_slurm.http import JsonHttp
+from placewise_slurm.rest import SlurmAccounting
+from placewise_slurm.shares import JobShares
+from placewise_slurm.steps import StepLookups
 from placewise_slurm.translate import to_native
+from placewise_slurm.versions import VERSIONS
 
 
 class SlurmConformance(AdapterConformance):
@@ -221,6 +228,37 @@ class SlurmConformance(AdapterConformance):
         assert await host.where(again) == world.decided_nodes(again) != [node]
         assert world.kinds(again) == ["STARTED"]
         assert key not in world.oracle.held
+
+    async def test_shares_are_told_once_accounting_has_shown_their_steps(
+        self, world: World, host: FakeSlurm, tmp_path: Path
+    ) -> None:
+        wall_s = 1_800_000_001.0
+        client: Any = FakeClient()
+        shares = JobShares(client, SETTINGS, tmp_path, lambda: wall_s, lambda: wall_s, wake=host.pokes.wake)
+        slurmdbd = SlurmAccounting(JsonHttp(f"unix:{host.socket}"), VERSIONS[self.version])
+        shares.lookups = StepLookups(slurmdbd.steps, lambda: wall_s, lambda _: asyncio.sleep(0))
+        host.native.preparation, host.pokes.on_task = shares, shares.hear
+        key = await host.submit(2, 1)
+        host.jobs[1].comment = "divisible=100"
+        await world.step()
+        host.jobs[1].nodes = ["n1", "n2"]
+        host.jobs[1].steps = {"0": "RUNNING"}
+        for what in ("begin", "end"):
+            for said in ("0 n1 0", "1 n2 0"):  # there is no step 1
+                host.pokes.datagram_received(f"share {what} 1 {said}".encode(), ("127.0.0.1", 1))
+            wall_s += 4
+        await host.end(key, End.FINISHED)
+        await world.step()
+        assert "SHARE_FINISHED" not in world.kinds(key)
+        host.jobs[1].steps = {"0": "COMPLETED"}
+        while shares.lookups._due:
+            await shares.lookups.look(shares.learn)
+        assert await host.native.wait(timeout_s=10)
+        await world.loop.run_pass(full=False)
+        assert world.kinds(key) == ["STARTED", "FINISHED", "SHARE_FINISHED"]
+        await world.loop.run_pass(full=True)
+        assert world.kinds(key) == ["STARTED", "FINISHED", "SHARE_FINISHED"]
+        await slurmdbd.http.close()
 
     async def test_jobs_that_slurm_has_forgotten_are_reported_as_over(self, world: World, host: FakeSlurm) -> None:
         key = await host.submit(1, 1)

@@ -164,12 +164,16 @@ class SlurmCluster:
     def start_rest(self) -> None:
         self.rest_socket.unlink(missing_ok=True)
         address = f"unix:{self.rest_socket}"
-        self.spawn("slurmrestd", self.release.rest_command(self.conf, "rest_auth/local", address))
+        self.spawn("slurmrestd", self._rest_command("rest_auth/local", address))
         self.wait_for(self.rest_socket.exists, "slurmrestd", 20)
+
+    def _rest_command(self, auth: str, address: str) -> list[str]:
+        has_accounting = "AccountingStorageHost" in self.hooks
+        return self.release.rest_command(self.conf, auth, address, has_accounting=has_accounting)
 
     def start_rest_with_tokens(self, port: int) -> str:
         """A second slurmrestd, on TCP, that wants a JWT; returns a token. Needs AuthAltTypes=auth/jwt in the hooks."""
-        command = self.release.rest_command(self.conf, "rest_auth/jwt", f"127.0.0.1:{port}")
+        command = self._rest_command("rest_auth/jwt", f"127.0.0.1:{port}")
         # slurmrestd itself starts only with some token in its environment; requests bring their own.
         self.spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command])
 

@@ -69,9 +69,11 @@ class Release:
             with (self.root / "etc" / "group").open("a") as lines:
                 lines.write(f"{user}:x:{entry.pw_gid}:\n")
 
-    def rest_command(self, conf: Path, auth: str, address: str) -> list[str]:
-        """slurmrestd with only the version that is wanted."""
-        plugins = f"openapi/{self.rest},openapi/db{self.rest}" if self.is_old else "slurmctld,slurmdbd"
+    def rest_command(self, conf: Path, auth: str, address: str, *, has_accounting: bool) -> list[str]:
+        """slurmrestd with only the version that is wanted. An old one needs slurmdbd for its plugin."""
+        plugins = f"openapi/{self.rest}" if self.is_old else "slurmctld"
+        if has_accounting:
+            plugins += f",openapi/db{self.rest}" if self.is_old else ",slurmdbd"
         parser = ["-s", plugins] if self.is_old else ["-s", plugins, "-d", self.rest]
         # From 23.11 it refuses to run as SlurmUser, which these tests have no other user than.
         check = ["env", "SLURMRESTD_SECURITY=disable_user_check"]

@@ -208,7 +208,7 @@ class Oracle:
 
     def _take_event(self, event: JobEvent) -> bool:
         is_repeat = any(e.job_id == event.job_id and e.kind == event.kind for e in self.events)
-        if is_repeat or event.job_id in self.ended:
+        if is_repeat or (event.job_id in self.ended and event.kind != JobEvent.SHARE_FINISHED):
             return False
         self.events.append(event)
         if event.kind == JobEvent.STARTED:

@@ -43,6 +43,9 @@ class FakeJob:
     restarts: int = 0
     was_shrunk: bool = False
     aside: str = ""
+    comment: str = ""
+    steps: dict[str, str] = field(default_factory=dict)
+    """State by step, as slurmdbd has it; all of them on all nodes of the job."""
 
     @property
     def key(self) -> str:
@@ -67,6 +70,7 @@ class FakeSlurm:
     answers_to_lose: int = 0
     """So many of the next updates are carried out, and the connection is then cut off."""
     is_controller_up: bool = True
+    is_accounting_up: bool = True
     _server: asyncio.Server | None = None
     _native: SlurmScheduler | None = None
     _handlers: set[asyncio.Task[None]] = field(default_factory=set)
@@ -203,6 +207,8 @@ class FakeSlurm:
             writer.close()
 
     def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        if path.startswith(accounting := f"/slurmdb/{self.version}/job/"):
+            return self._accounting(int(path.removeprefix(accounting)))
         prefix = f"/slurm/{self.version}/"
         if not path.startswith(prefix):
             return _error(9001, "unknown path")
@@ -219,6 +225,14 @@ class FakeSlurm:
         if method == "GET":
             return {"jobs": [self._job_json(job)]}
         return self._update(job, body or {})
+
+    def _accounting(self, job_id: int) -> dict[str, Any]:
+        if not self.is_accounting_up:
+            return _error(7000, "Failed connecting to slurmdbd")
+        job = self.jobs.get(job_id)
+        if job is None:
+            return {**_error(9003, "Nothing found"), "jobs": []}
+        return {"jobs": [{"cluster": "", "steps": [self._step_json(job, step) for step in job.steps]}]}
 
     def _update(self, job: FakeJob, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.refuse:
@@ -260,7 +274,7 @@ class FakeSlurm:
             "state_reason": job.reason,
             "priority": self._wrap(0 if job.is_held else 4294901750),
             "partition": "main",
-            "comment": "",
+            "comment": job.comment,
             "admin_comment": f"placewise:held{job.aside}" if job.is_marked else "",
             "node_count": self._wrap(job.min_nodes),
             "max_nodes": self._wrap(job.max_nodes),
@@ -276,6 +290,18 @@ class FakeSlurm:
             "end_time": self._wrap(1_800_000_009 if has_ended else 0),
             "restart_cnt": job.restarts,
             "exit_code": 0 if is_plain else {"status": ["SUCCESS"], "return_code": self._wrap(0)},
+        }
+
+    def _step_json(self, job: FakeJob, step: str) -> dict[str, Any]:
+        state, is_plain = job.steps[step], self.version == "v0.0.38"
+        return {
+            "step": {"id": step if is_plain else f"{job.id}.{step}"},
+            "state": state if is_plain else [state],
+            "nodes": {"list": job.nodes},
+            "time": {
+                "start": self._wrap(1_800_000_001),
+                "end": self._wrap(0 if state == "RUNNING" else 1_800_000_009),
+            },
         }
 
     def _node_json(self, name: str) -> dict[str, Any]:
