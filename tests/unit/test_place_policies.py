@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.fakes.place_cases import context, gang, node, running, view_of
+from tests.fakes.slices import Counting
 
 from placewise_core.cluster import Hardware, Node, NodeState, Telemetry
 from placewise_core.job import GpuSharing, Job, Resources
@@ -13,7 +15,7 @@ from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import DEFAULT_POLICY, placement_policies
 from placewise_core.place.tables import LifCoefficients, packaged_tables
 from placewise_core.place.tiresias import Tiresias
-from placewise_core.view import ClusterView
+from placewise_core.view import CPU, NETWORK, ClusterView
 
 POLICIES = placement_policies()
 
@@ -220,3 +222,30 @@ def test_a_gpu_model_is_kept_to() -> None:
     job = gang(workers=1, group={"gpu_model": "K80"})
     assert placed("load-balance", job, view).assignments[0].gpu_indices == (1,)
     assert POLICIES["load-balance"].propose(gang(workers=2, group={"gpu_model": "K80"}), view, context()) is None
+
+
+@pytest.mark.parametrize("name", ["lif-linear", "lif-quadratic"])
+def test_many_nodes_counted_together_are_counted_as_one_by_one(name: str) -> None:
+    nodes = [node(f"n{i}", cpu=float(7 + i % 13)) for i in range(200)]
+    demands = [Resources(0.1 + 0.3 * (i % 7), 1, 1, 0, 0.7 * (i % 3)) for i in range(500)]
+    jobs = [
+        running(f"r{i}", f"n{i * i % 150}", [i % 4], demand, model=("resnet50", "lm", "x")[i % 3])
+        for i, demand in enumerate(demands)
+    ]
+    view, policy = view_of(nodes, jobs), LeastInterference(name, getattr(packaged_tables(), name.replace("-", "_")))
+    together = policy._columns(view, np.arange(200))
+    inverse = view.inverse_capacity
+    one_by_one = [
+        policy._column(view, m, (*view.capacity[[CPU, NETWORK], m].tolist(), *inverse[[CPU, NETWORK], m].tolist()))
+        for m in range(200)
+    ]
+    assert np.array_equal(together, np.array(one_by_one).T)
+
+
+def test_a_first_count_of_many_nodes_takes_few_steps() -> None:
+    """A small request is not decided in slices: whatever it counts first, it counts in one go."""
+    view = view_of([node(f"n{i}") for i in range(4000)])
+    policy = LeastInterference("lif-linear", packaged_tables().lif_linear)
+    pauses = Counting()
+    assert policy.propose(gang(workers=2), view, context(slices=pauses)) is not None
+    assert pauses.pauses < 50

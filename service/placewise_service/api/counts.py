@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from placewise_core.errors import InvalidRequestError
 from placewise_core.frozen import frozen
 from placewise_core.validate import MAX_CO_RUNS, MAX_ENTRIES, MAX_QUEUES, Limits
+from placewise_service.api.wire import BYTES, after, varint
 
 # Message, field, and the limit: a number, or the name of one in Limits. Every list and map of every request is here.
 TABLE: tuple[tuple[str, str, int | str], ...] = (
@@ -39,7 +40,6 @@ TABLE: tuple[tuple[str, str, int | str], ...] = (
 _LIMITS = {(message, field): limit for message, field, limit in TABLE}
 # What is smaller holds too little to keep anybody waiting: the rules of validate.py, which come after, are enough.
 _SMALL_BYTES = 2048
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 @frozen
@@ -116,9 +116,9 @@ class _Count:
     def of_bytes(self, raw: bytes, at: int, end: int, kind: _Kind, path: str) -> None:
         counts: dict[int, int] = {}
         while at < end:
-            tag, at = _varint(raw, at, end)
+            tag, at = varint(raw, at, end)
             field, begin = kind.by_number.get(tag >> 3), at
-            at = _after(raw, at, end, tag & 7)
+            at = after(raw, at, end, tag & 7)
             if field is None:
                 continue
             name = f"{path}{field.name}"
@@ -126,8 +126,8 @@ class _Count:
                 count = counts[field.number] = counts.get(field.number, 0) + 1
                 self._add(1, count, field, name)
                 name = f"{name}[{count - 1}]"
-            if field.holds is not None and tag & 7 == _BYTES:
-                size, begin = _varint(raw, begin, end)
+            if field.holds is not None and tag & 7 == BYTES:
+                size, begin = varint(raw, begin, end)
                 self.of_bytes(raw, begin, min(begin + size, end), field.holds, f"{name}.")
 
     def _add(self, more: int, count: int, field: _Field, at: str, told: str = "") -> None:
@@ -139,26 +139,3 @@ class _Count:
             raise InvalidRequestError(
                 f"the lists of one request may hold {self._limits.items} entries together: send several requests", at
             )
-
-
-def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number and where it ends; (0, end) where it does not end."""
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return 0, end
-
-
-def _after(raw: bytes, at: int, end: int, wire_type: int) -> int:
-    """Where the value ends that begins there; the end of everything for what no parser takes."""
-    if wire_type == _VARINT:
-        return _varint(raw, at, end)[1]
-    if wire_type == _BYTES:
-        size, at = _varint(raw, at, end)
-        return at + size
-    return at + {_FIXED64: 8, _FIXED32: 4}.get(wire_type, end)

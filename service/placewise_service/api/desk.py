@@ -33,6 +33,7 @@ from placewise_service.api.counts import check_counts, check_raw_counts
 from placewise_service.api.json_codec import JsonCodec
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.api.rpcs import Office, Reach, Rpc
+from placewise_service.api.wire import parsed_in_pieces
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import Telemetry
@@ -135,10 +136,11 @@ class Desk:
     async def parsed(self, rpc: Rpc, raw: bytes) -> Message:
         """The request in its binary form. Raises InvalidRequestError; of a large one, before anything is built."""
         self.check_size(len(raw))
-        if len(raw) > ASIDE_BYTES:
-            await aside(check_raw_counts, raw, rpc.request, self.office.limits)
         try:
-            return rpc.request.FromString(raw)
+            if len(raw) <= ASIDE_BYTES:
+                return rpc.request.FromString(raw)
+            await aside(check_raw_counts, raw, rpc.request, self.office.limits)
+            return await aside(parsed_in_pieces, raw, rpc.request)
         except DecodeError:
             raise InvalidRequestError(f"not a {rpc.request.DESCRIPTOR.name}") from None
 
