@@ -42,6 +42,7 @@ from placewise_service.engine.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.sliced_drafting import SlicedPlacer
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView, Views
+from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
 
@@ -289,10 +290,11 @@ class Engine:
         """Takes up clusters that were reported to other replicas, as if this one had been asked about them."""
         while True:
             await asyncio.sleep(_CLUSTERS_PERIOD_S)
-            # The store may be away; a cluster may be deleted in this moment. The next round tries again.
-            with contextlib.suppress(StateUnavailableError, NotFoundError):
+            # The store may be away; a cluster may be damaged, or deleted in this moment. The next round tries again.
+            with contextlib.suppress(StateUnavailableError):
                 for cluster in await self._common.store.clusters():
-                    await self._common.views.get(cluster)
+                    with contextlib.suppress(CorruptStateError, NotFoundError):
+                        await self._common.views.get(cluster)
 
     # -- reservations that nobody confirmed -------------------------------------------------------------------
 

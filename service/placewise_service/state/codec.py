@@ -29,6 +29,7 @@ from placewise_core.events import (
 )
 from placewise_core.job import JobId, NodeId
 from placewise_service.state.holdings import Capacity, Hold
+from placewise_service.state.sums import DamagedError, check_event, summed
 
 # Nodes per chunk of a report's body: what is packed, and decoded, in one go of a millisecond or so.
 NODES_PER_CHUNK = 200
@@ -37,6 +38,8 @@ _COMPRESSED: Final = b"z"
 _PLAIN: Final = b"p"
 # An empty map in three bytes, as nobody writes one: a replica that knows of no forgetting merges nothing.
 _FORGOTTEN: Final = b"\xde\x00\x00"
+
+Recorded = Node | RunningJob | QueueState | ClusterSettings
 
 _encoder = msgspec.msgpack.Encoder()
 _node = msgspec.msgpack.Decoder(Node)
@@ -54,9 +57,15 @@ _lives = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
 
 encode = _encoder.encode
 decode_node = _node.decode
+decode_bare_job = _job.decode
 decode_queue = _queue.decode
 decode_settings = _settings.decode
 decode_metrics = _metrics.decode
+
+
+def encode_record(record: Recorded) -> bytes:
+    """What is kept under a name of its own: with a sum."""
+    return summed(_encoder.encode(record))
 
 
 def encode_holds(holds: Sequence[Hold]) -> bytes:
@@ -116,10 +125,15 @@ def with_life(job: RunningJob, expire_s: float, start_s: float, speed: float, ep
     )
 
 
-def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> RunningJob:
-    """A job from its record, its expiry (0 = confirmed) and its progress."""
+def with_progress(job: RunningJob, expire_s: float, progress: bytes | None) -> RunningJob:
+    """A job from its record as it lives: with its expiry (0 = confirmed) and its progress."""
     start_s, speed, epochs = _progress.decode(progress) if progress else (0.0, 0.0, 0.0)
-    return with_life(_job.decode(record), expire_s, start_s, speed, epochs)
+    return with_life(job, expire_s, start_s, speed, epochs)
+
+
+def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> RunningJob:
+    """A job from its record, its expiry and its progress."""
+    return with_progress(_job.decode(record), expire_s, progress)
 
 
 def _decode_jobs(body: bytes, args: bytes) -> Change:
@@ -159,9 +173,10 @@ def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
 async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
     """An entry of the event stream; lets others run between the chunks of a large report.
 
-    Raises msgspec.DecodeError.
+    Raises msgspec.DecodeError; DamagedError, which is one, where its sum is another.
     """
     try:
+        check_event(entry_id, fields)
         kind, body, args = fields[b"kind"], fields[b"body"], fields[b"args"]
         if kind == b"nodes":
             nodes: list[Node] = []
@@ -172,6 +187,8 @@ async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
         else:
             change = decode_change(kind, body, args)
         return Event(int(entry_id.split(b"-")[0]), fields[b"life"].decode(), change)
+    except DamagedError:
+        raise  # a ValueError as well
     except (KeyError, ValueError) as error:
         raise msgspec.DecodeError("an entry of the event stream has another form") from error
 

@@ -12,6 +12,7 @@ import msgspec
 from redis import exceptions as redis_errors
 
 from placewise_core.errors import NotFoundError, StateUnavailableError
+from placewise_service.state.sums import DamagedError
 
 
 class CorruptStateError(StateUnavailableError):
@@ -71,6 +72,12 @@ _REFUSALS = {
 
 def meaning(error: Exception, cluster: str = "") -> StateUnavailableError:
     """The error to raise for what redis-py, the operating system or the decoder raised."""
+    if isinstance(error, DamagedError):
+        where = f"{error.name!r} in pw:{{{cluster}}}:{error.key}"
+        return _corrupt(
+            cluster,
+            f"{where} is damaged: its bytes are not those that were written. docs/state.md says how to repair it",
+        )
     if isinstance(error, msgspec.MsgspecError):
         return _corrupt(cluster, _SCRIPT_FAILED)
     for kind, message in _MEANINGS:

@@ -1,13 +1,18 @@
 """Reads what load.lua gives into a ClusterRecords, and finds where in the decision log an id must be. No I/O."""
 
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from placewise_core.cluster import ClusterSettings
+import msgspec
+
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import ClusterRecords
 from placewise_service.state import codec
+from placewise_service.state.sums import DamagedError, check_record
 
+T = TypeVar("T")
+Named = TypeVar("Named", Node, RunningJob, QueueState)
 # How far around a decision's own time its log entry is looked for: near first, as clocks mostly agree.
 _NEAR_S = (2.0, 10.0)
 _FAR_S = (120.0, 600.0)
@@ -23,8 +28,29 @@ def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
     return sorted(zip(flat[::2], flat[1::2], strict=True))
 
 
+def _read(key: str, name: bytes, record: bytes, decode: Callable[[bytes], T]) -> T:
+    """Raises DamagedError for a record whose sum is another, or whose bytes mean nothing."""
+    try:
+        check_record(record, key, name)
+        return decode(record)
+    except msgspec.MsgspecError:
+        raise DamagedError(key, name) from None
+
+
+def _named(key: str, flat: Sequence[bytes], decode: Callable[[bytes], Named]) -> Iterator[Named]:
+    """The records of a hash. Raises DamagedError, for one that has another's name as well."""
+    for name, record in _pairs(flat):
+        read = _read(key, name, record, decode)
+        if (read.queue if isinstance(read, QueueState) else read.id) != name.decode():
+            raise DamagedError(key, name)
+        yield read
+
+
 def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, str]:
-    """The records and the position to tail from. Raises msgspec.DecodeError for bytes that no script wrote."""
+    """The records and the position to tail from.
+
+    Raises msgspec.DecodeError for bytes that no script wrote; DamagedError, which is one, names the record.
+    """
     life, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles = reply
     expiries = {name: float(score) for name, score in _pairs(expiring)}
     progresses = dict(_pairs(progress))
@@ -32,12 +58,13 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
         cluster=cluster,
         version=int(version),
         epoch=life.decode(),
-        nodes=tuple(codec.decode_node(record) for _, record in _pairs(nodes)),
+        nodes=tuple(_named("nodes", nodes, codec.decode_node)),
         jobs=tuple(
-            codec.decode_job(record, expiries.get(name, 0.0), progresses.get(name)) for name, record in _pairs(jobs)
+            codec.with_progress(job, expiries.get(job.id.encode(), 0.0), progresses.get(job.id.encode()))
+            for job in _named("jobs", jobs, codec.decode_bare_job)
         ),
-        queues={name.decode(): codec.decode_queue(record) for name, record in _pairs(queues)},
-        settings=codec.decode_settings(settings) if settings else ClusterSettings(),
+        queues={q.queue: q for q in _named("queues", queues, codec.decode_queue)},
+        settings=_read("meta", b"settings", settings, codec.decode_settings) if settings else ClusterSettings(),
         overheads={name.decode(): codec.decode_overhead(record) for name, record in _pairs(overheads)},
         subtask_profiles={name.decode(): codec.decode_metrics(record) for name, record in _pairs(profiles)},
     )

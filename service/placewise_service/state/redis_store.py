@@ -50,6 +50,7 @@ from placewise_service.state.store import (
     Reused,
     no_version,
 )
+from placewise_service.state.sums import check_record
 from placewise_service.state.tailing import tail_alone, tail_shared
 
 _EXPIRE_AT_ONCE = 1000
@@ -148,7 +149,7 @@ class RedisStore:
             if tasks >= _STEP_TASKS:
                 tasks = 0
                 await asyncio.sleep(0)
-            args += (job.id, job.reservation_id, codec.encode(job), codec.encode(holds_of(job)))
+            args += (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
             tasks += len(job.assignments)
         reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args, request.on_sent)
         if reply[0] == b"conflict":
@@ -168,6 +169,8 @@ class RedisStore:
         with redis_meant(cluster):
             keys = (k.jobs, k.expiring, k.progress, k.ended)
             for job_id, *held in await script("look_up").run(self._scripts, keys, [*job_ids]):
+                if held:
+                    check_record(held[0], "jobs", job_id)
                 job = codec.decode_job(held[0], float(held[1]), held[2] or None) if held else None
                 found[JobId(job_id.decode())] = job
         return found
@@ -210,7 +213,7 @@ class RedisStore:
     ) -> Event | None:
         k = keys_of(cluster)
         stored = queue if queue.seq == expected_seq + 1 else replace(queue, seq=expected_seq + 1)
-        args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode(stored)]
+        args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode_record(stored)]
         reply = await self._run("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args, on_sent)
         if reply is None:
             raise no_such_cluster(cluster)
@@ -218,7 +221,7 @@ class RedisStore:
 
     async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
         k, empty = keys_of(cluster), QueueState(queue)
-        args: list[Argument] = [queue, expected_seq, codec.encode(empty)]
+        args: list[Argument] = [queue, expected_seq, codec.encode_record(empty)]
         reply = await self._run("forget_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
         if reply is None:
             raise no_such_cluster(cluster)
@@ -227,7 +230,7 @@ class RedisStore:
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
         k = keys_of(cluster)
         keys = (k.meta, k.events, k.nodes, k.jobs, k.holds)
-        args: list[Argument] = [secrets.token_hex(6), codec.encode(settings)]
+        args: list[Argument] = [secrets.token_hex(6), codec.encode_record(settings)]
         life, version, was_created = await self._run("update_settings", cluster, keys, args)
         await self._register(cluster, bool(was_created))
         return Event(int(version), life.decode(), SettingsChanged(settings))
@@ -353,7 +356,7 @@ def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:
     records: list[bytes] = []
     rows: list[Argument] = []
     for node in nodes:
-        record = codec.encode(node)
+        record = codec.encode_record(node)
         records.append(record)
         rows += (node.id, record, codec.encode(capacity_of(node)))
     return codec.pack_nodes(records), rows
@@ -383,7 +386,7 @@ def _giving_keys(k: ClusterKeys) -> tuple[str, ...]:
 def _report_args(report: JobReport) -> tuple[Argument, ...]:
     op = "end" if report.is_end else _OPS.get(report.kind, "none")
     running = report.running if op == "start" else None
-    record = codec.encode(running) if running is not None else b""
+    record = codec.encode_record(running) if running is not None else b""
     holds = codec.encode(holds_of(running)) if running is not None else b""
     start_s = running.start_time_s if running is not None else report.event_time_s
     reservation_id = running.reservation_id if running is not None else report.reservation_id

@@ -40,11 +40,12 @@ local function array_header(n)
 end
 
 -- One event with the next version. Its id is version-microseconds: a position names one event of one history, so a
--- reader notices when a server that lost its last writes counts the same versions again.
+-- reader notices when a server that lost its last writes counts the same versions again. sums.py checks the sum.
 local function append(kind, body, args)
   version = version + 1
   local id = string.format('%.0f-%s%06d', version, time[1], tonumber(time[2]))
-  redis.call('XADD', KEYS[2], id, 'life', life, 'kind', kind, 'body', body, 'args', args)
+  local sum = string.sub(redis.sha1hex(id .. ' ' .. life .. ' ' .. kind .. ' ' .. #body .. ' ' .. body .. args), 1, 16)
+  redis.call('XADD', KEYS[2], id, 'life', life, 'kind', kind, 'body', body, 'args', args, 'sum', sum)
   local retain_s = tonumber(ARGV[1])
   if now_s - mark_s >= retain_s then
     redis.call('XTRIM', KEYS[2], 'MINID', whole(mark))
