@@ -6,6 +6,7 @@ and is accepted.
 """
 
 import hashlib
+import struct
 import zlib
 from collections.abc import Mapping
 
@@ -14,6 +15,10 @@ import msgspec
 # The field `crc` of a msgpack map, as far as its four bytes of value.
 _FIELD = b"\xa3crc\xce"
 _SIZE = len(_FIELD) + 4
+_packed = struct.Struct(">5sI").pack
+_ONE_MORE = {
+    head: bytes((head + 1,)) for head in range(0x80, 0x8F)
+}  # the first byte of a map, of one with a field more
 _UNSUMMED = frozenset((b"life", b"kind", b"body", b"args"))
 _EVENT_DIGITS = 16
 
@@ -33,11 +38,10 @@ class DamagedError(msgspec.DecodeError):
 def summed(record: bytes) -> bytes:
     """The msgpack map with one more field, the last: `crc`, over every byte before it. Older readers pass over it.
 
-    Maps of up to 14 fields only: their number stands in the first byte.
+    Raises KeyError for a map of more than 14 fields: the number of less stands in the first byte.
     """
-    assert 0x80 <= record[0] < 0x8F
-    counted = bytes((record[0] + 1,)) + record[1:]
-    return counted + _FIELD + zlib.crc32(counted).to_bytes(4, "big")
+    counted = _ONE_MORE[record[0]] + record[1:]
+    return counted + _packed(_FIELD, zlib.crc32(counted))
 
 
 def check_record(record: bytes, key: str, name: bytes) -> None:
