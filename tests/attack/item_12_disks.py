@@ -1,4 +1,5 @@
-"""A disk without room: what callers, probes, logs and metrics say of it, and what happens once there is room again."""
+"""A disk without room, and one that changes a byte: what callers, probes, logs and metrics say of it, and what repairs
+it."""
 
 import contextlib
 import json
@@ -11,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import redis
 from tests.attack.attack import Attack, CannotRunError, Figures
 from tests.attack.source import Service, Source
+from tests.fakes.redis_server import RedisServer
 
 TITLE = "Disks"
 
@@ -105,6 +108,48 @@ def _is_told(figures: Figures) -> bool:
     )
 
 
+def _copy_with_a_changed_bit(client: "redis.Redis[bytes]") -> None:
+    """Cluster "twin" is what "prod" is, but for a bit of its node's record, by which 64 cores are 32."""
+    for key in ("meta", "events", "nodes", "capacities"):
+        client.copy(f"pw:{{prod}}:{key}", f"pw:{{twin}}:{key}")
+    record = bytearray(client.hget("pw:{twin}:nodes", "n0") or b"")
+    record[record.index(b"cpu_cores\xcb") + len(b"cpu_cores\xcb") + 1] ^= 0x10
+    client.hset("pw:{twin}:nodes", "n0", bytes(record))
+    client.sadd("pw:clusters", "twin")
+
+
+def _damaged(source: Source) -> Figures:
+    node = {"id": "n0", "capacity": {"cpuCores": 64, "gpus": 4, "memoryGib": 64}, "state": "READY"}
+    group = {"role": "WORKER", "count": 1, "demand": {"cpuCores": 40, "gpus": 1, "memoryGib": 1}}
+
+    def place(cluster: str) -> tuple[int, str]:
+        return _ask(service, "POST", f"/v1/clusters/{cluster}/jobs:place", {"jobs": [{"id": "j", "groups": [group]}]})
+
+    server = RedisServer().start()
+    try:
+        with source.service({"PLACEWISE_REDIS_URL": server.url}) as service:
+            _ask(service, "PUT", "/v1/clusters/prod/nodes", {"nodes": [node], "full": True})
+            with redis.Redis(port=server.port) as client:
+                _copy_with_a_changed_bit(client)
+            code, text = place("twin")
+            other = place("prod")[0]
+            _ask(service, "PUT", "/v1/clusters/twin/nodes", {"nodes": [node], "full": True})
+            return {
+                "place": code,
+                "names_the_node": int("'n0' in pw:{twin}:nodes" in text),
+                "decided_from_the_damage": int(code == 200 and '"PLACED"' not in text),
+                "other_cluster": other,
+                "place_after_a_report": place("twin")[0],
+            }
+    finally:
+        server.stop()
+
+
+def _is_refused_alone(figures: Figures) -> bool:
+    is_refused = (figures["place"], figures["names_the_node"], figures["decided_from_the_damage"]) == (503, 1, 0)
+    return is_refused and (figures["other_cluster"], figures["place_after_a_report"]) == (200, 200)
+
+
 ATTACKS = (
     Attack(
         "a full disk",
@@ -113,5 +158,13 @@ ATTACKS = (
         "tests/contract/test_redis_disk.py::test_a_full_disk_turns_readiness_red_until_there_is_room",
         _full,
         _is_told,
+    ),
+    Attack(
+        "a changed bit in Redis",
+        "A record that is not as it was written is refused by its name, with its cluster alone; a report of the node "
+        "repairs it.",
+        "tests/e2e/test_damaged_state.py::test_a_damaged_record_is_refused_by_its_name",
+        _damaged,
+        _is_refused_alone,
     ),
 )

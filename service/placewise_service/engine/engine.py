@@ -105,6 +105,7 @@ class Engine:
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
+        self._damaged: dict[str, str] = {}  # cluster → why, as logged
 
     def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
         """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
@@ -126,7 +127,7 @@ class Engine:
         if (default := self._common.options.place_policy) not in self.place_policies:
             log.warning("the bundle has no net for the default policy: Place is refused", policy=default)
         for cluster in await self._common.store.clusters():
-            await self._common.views.get(cluster)
+            await self._take_up(cluster)
         self._common.sink.start()
         self._common.telemetry.show_queues(self._queues, self._common.options.queue_series)
         self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
@@ -290,11 +291,22 @@ class Engine:
         """Takes up clusters that were reported to other replicas, as if this one had been asked about them."""
         while True:
             await asyncio.sleep(_CLUSTERS_PERIOD_S)
-            # The store may be away; a cluster may be damaged, or deleted in this moment. The next round tries again.
-            with contextlib.suppress(StateUnavailableError):
+            with contextlib.suppress(StateUnavailableError):  # the next round tries again
                 for cluster in await self._common.store.clusters():
-                    with contextlib.suppress(CorruptStateError, NotFoundError):
-                        await self._common.views.get(cluster)
+                    await self._take_up(cluster)
+
+    async def _take_up(self, cluster: str) -> None:
+        """Loads the view of a cluster. One that is damaged is logged once, and keeps no other back."""
+        try:
+            await self._common.views.get(cluster)
+        except NotFoundError:
+            pass  # deleted in this moment
+        except CorruptStateError as error:
+            if self._damaged.get(cluster) != error.message:
+                self._damaged[cluster] = error.message
+                log.error("view cannot be built", cluster=cluster, reason=error.message)
+        else:
+            self._damaged.pop(cluster, None)
 
     # -- reservations that nobody confirmed -------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from placewise_core.view_renewal import Renewal
 from placewise_service.aside import aside
 from placewise_service.background import ended
 from placewise_service.engine.departed import Departed
+from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
 
 log = structlog.get_logger(__name__)
@@ -124,11 +125,14 @@ class LiveView:
         return self.view.version
 
     async def _reload(self) -> bool:
-        before = self.view.jobs
+        before, told = self.view.jobs, ""
         while True:
             try:
                 is_there = await self.load()
-            except StateUnavailableError:
+            except StateUnavailableError as error:
+                if isinstance(error, CorruptStateError) and error.message != told:
+                    told = error.message
+                    log.error("view cannot be built", cluster=self.cluster, reason=told)
                 await asyncio.sleep(_RETRY_S)
             else:
                 self.departed.note_missing(before, self.view.jobs)
