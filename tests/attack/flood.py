@@ -47,11 +47,15 @@ def json_of(size: int) -> bytes:
 
 
 def _http2(kind: str) -> bytes:
+    message = b"\x1a\x00" * (_BODY_BYTES // 2 if kind == "bodies" else 50)  # empty jobs
+    return grpc_call(_HEADER_BYTES // 100 if kind == "headers" else 0, message)
+
+
+def grpc_call(fields: int, message: bytes = b"") -> bytes:
+    """A connection's first call, with so many fields of metadata of 100 bytes each; the settings go unacknowledged."""
     headers = [(":method", "POST"), (":scheme", "http"), (":path", _PATHS["connect"]), (":authority", "localhost"),
                ("te", "trailers"), ("content-type", "application/grpc")]  # fmt: skip
-    if kind == "headers":
-        headers += [(f"x-{i}", "a" * 100) for i in range(_HEADER_BYTES // 100)]
-    message = b"\x1a\x00" * (_BODY_BYTES // 2 if kind == "bodies" else 50)  # empty jobs
+    headers += [(f"x-{i}", "a" * 100) for i in range(fields)]
     block = b"".join(b"\x00" + _text(name) + _text(value) for name, value in headers)  # literals, never indexed
     content = b"\x00" + struct.pack(">I", len(message)) + message
     frames = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", _frame(4, 0, 0, b"")]

@@ -25,7 +25,7 @@ def client_options(keepalive_s: float) -> dict[str, Any]:
 
 
 def server_options() -> dict[str, Any]:
-    options = dict(grpc_server._options(LimitSettings(), shares_port=False))
+    options = dict(grpc_server._options(LimitSettings(), 100, shares_port=False))
     return options | {PATIENCE: options[PATIENCE] // FACTOR}
 
 

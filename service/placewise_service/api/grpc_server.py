@@ -5,10 +5,12 @@ Messages are parsed here rather than by gRPC, so that a malformed one is answere
 
 import asyncio
 import contextlib
+import gc
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import grpc
 import structlog
@@ -20,6 +22,13 @@ from placewise_core.errors import DrainingError, InvalidRequestError, PlacewiseE
 from placewise_service.api.auth import Credentials
 from placewise_service.api.callers import of_context, trace_of_context
 from placewise_service.api.desk import Desk, unforeseen
+from placewise_service.api.grpc_connections import (
+    ACKNOWLEDGED_S,
+    LENIENCE_S,
+    GrpcConnections,
+    spare_connections,
+    stranger_bytes,
+)
 from placewise_service.api.listener import connection_limit
 from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.statuses import shown, status_metadata, stream_error
@@ -31,7 +40,8 @@ log = structlog.get_logger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
 _HARD_LIMIT_FACTOR = 2
-_ACKNOWLEDGED_MS = 2_000
+# Of metadata refused. More than the second of them live on into the collector's oldest generation.
+_FIELDS_KEPT, _FIELDS_GROWN_OLD = 5_000, 20_000
 _PING_PERIOD_MS, _PING_ANSWER_MS = 60_000, 20_000
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -51,7 +61,9 @@ class GrpcFace:
         self._reader = _MessageReader(desk.limits.body_s, desk.telemetry)
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._streams: set[asyncio.Task[None]] = set()
-        self._server = grpc.aio.server(options=_options(desk.limits, shares_port))
+        most = connection_limit(desk.limits.connections)
+        self._connections = GrpcConnections(desk.limits, most, partial(desk.turned_away, "grpc"))
+        self._server = grpc.aio.server(options=_options(desk.limits, most, shares_port))
         self._add_services(settings.reflection)
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
         try:
@@ -66,6 +78,7 @@ class GrpcFace:
         """Listens; not yet SERVING."""
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.start()
+        self._connections.start(self.port)
 
     async def set_serving(self, is_serving: bool) -> None:
         """What health checks are told, for the server and each service."""
@@ -97,11 +110,12 @@ class GrpcFace:
     async def stop(self, grace_s: float) -> None:
         """Closes; calls still in flight after the grace are cut off."""
         await self._server.stop(grace_s)
+        self._connections.stop()
 
     def _add_services(self, has_reflection: bool) -> None:
         handlers = {rpc.path: grpc.stream_unary_rpc_method_handler(self._unary(rpc)) for rpc in RPCS.values()}
         handlers[STREAM_PLACE.path] = grpc.stream_stream_rpc_method_handler(self._stream_place)
-        self._server.add_generic_rpc_handlers((_Methods(handlers, self._desk),))
+        self._server.add_generic_rpc_handlers((_Methods(handlers, self._desk, self._connections),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if has_reflection:
             names = (*_services(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
@@ -109,12 +123,13 @@ class GrpcFace:
 
     def _unary(self, rpc: Rpc) -> Callable[[Any, Context], Awaitable[bytes]]:
         """Served as a stream of one message: gRPC reads that of a unary call before its handler knows who asks."""
-        desk = self._desk
+        desk, connections = self._desk, self._connections
 
         async def answer(requests: Any, context: Context) -> bytes:
             try:
                 caller, trace = of_context(desk, context), trace_of_context(desk, context)
                 with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
+                    connections.called(context.peer())
                     raw = await self._reader.read(context)
                     call.make_room(len(raw))
                     response = await call.answer(await desk.parsed(rpc, raw))
@@ -123,7 +138,7 @@ class GrpcFace:
                 failure = error
             except Exception as error:
                 failure = unforeseen(error, rpc.name)
-            return await _abort(context, failure)
+            return _refused(context, failure)
 
         return answer
 
@@ -139,7 +154,9 @@ class GrpcFace:
         try:
             self._desk.check_stream(STREAM_PLACE, caller)
         except PlacewiseError as error:
-            await _abort(context, error)
+            _refused(context, error)
+            return
+        self._connections.called(context.peer())
         async with asyncio.TaskGroup() as work:
             reader = work.create_task(self._read(requests, context, caller, slots, answers, work))
             self._streams.add(reader)
@@ -148,7 +165,7 @@ class GrpcFace:
                 await context.write(await task)
                 slots.release()
         if self._desk.is_draining:
-            await _abort(context, DrainingError())
+            _refused(context, DrainingError())
 
     async def _read(
         self,
@@ -189,25 +206,33 @@ class GrpcFace:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Finds the handler of a call; one with too much metadata finds none but a refusal.
+    """Finds the handler of a call; one with too much metadata finds none but a refusal."""
 
-    gRPC's own limit binds only clients that have acknowledged its settings.
-    """
-
-    def __init__(self, handlers: "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]", desk: Desk) -> None:
+    def __init__(
+        self, handlers: "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]", desk: Desk, connections: GrpcConnections
+    ) -> None:
         self._handlers = handlers
         self._desk = desk
+        self._connections = connections
         self._refusal = grpc.stream_unary_rpc_method_handler(self._refuse)
+        self._fields = 0  # refused since the last collection
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        handler = self._handlers.get(handler_call_details.method)
-        size = sum([len(key) + len(value) for key, value in handler_call_details.invocation_metadata])
-        return handler if handler is None or size <= self._desk.limits.metadata_bytes else self._refusal
+        metadata = handler_call_details.invocation_metadata
+        if sum([len(key) + len(value) for key, value in metadata]) <= self._desk.limits.metadata_bytes:
+            return self._handlers.get(handler_call_details.method)
+        self._fields += len(metadata)
+        return self._refusal
 
     async def _refuse(self, requests: Any, context: Context) -> bytes:
-        self._desk.telemetry.refused("grpc", "header_bytes")
+        peer = context.peer()
+        self._desk.turned_away("grpc", "header_bytes", peer.partition(":")[2])
+        self._connections.end_stranger(peer)
+        if self._fields >= _FIELDS_KEPT:  # gRPC has left them in a cycle, which the collector would find late
+            gc.collect(1 if self._fields < _FIELDS_GROWN_OLD else 2)
+            self._fields = 0
         limit = self._desk.limits.metadata_bytes
-        return await _abort(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
+        return _refused(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
 
 
 def _services() -> Sequence[str]:
@@ -264,25 +289,32 @@ class _MessageReader:
                 task.cancel()
 
 
-async def _abort(context: Context, error: PlacewiseError) -> NoReturn:
-    await context.abort(_CODES[error.grpc_code], shown(error), status_metadata(error))
-    raise AssertionError("abort returned")
+def _refused(context: Context, error: PlacewiseError) -> bytes:
+    """Ends a call with an error, once its handler returns; the answer to return.
+
+    Not by `context.abort`: the error that raises and the call refer to each other, which keeps all of the call's
+    metadata until the garbage collector comes by.
+    """
+    context.set_code(_CODES[error.grpc_code])
+    context.set_details(shown(error))
+    context.set_trailing_metadata(status_metadata(error))
+    return b""
 
 
-def _options(limits: LimitSettings, shares_port: bool) -> list[tuple[str, int]]:
+def _options(limits: LimitSettings, most: int, shares_port: bool) -> list[tuple[str, int]]:
     return [
         # Without this a second service on the same port would silently get half of the calls.
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", _HARD_LIMIT_FACTOR * limits.message_bytes),
         ("grpc.max_send_message_length", -1),
-        # Between the two gRPC refuses some calls, by chance. Neither binds a client that does not acknowledge the
-        # settings: it is cut off soon.
-        ("grpc.max_metadata_size", limits.metadata_bytes),
-        ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
-        ("grpc.http2.settings_timeout", _ACKNOWLEDGED_MS),
-        ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
+        # Our own limit is lower, and counted. Between the two gRPC refuses some calls, by chance. Neither binds a
+        # client that does not acknowledge the settings: it is cut off soon.
+        ("grpc.max_metadata_size", stranger_bytes(limits)),
+        ("grpc.absolute_max_metadata_size", stranger_bytes(limits)),
+        ("grpc.http2.settings_timeout", int(1000 * ACKNOWLEDGED_S)),
+        ("grpc.max_allowed_incoming_connections", most + spare_connections(most)),
         ("grpc.max_concurrent_streams", max(limits.in_flight, limits.stream_pipeline)),
-        ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_s)),
+        ("grpc.server_handshake_timeout_ms", int(1000 * (limits.handshake_s + LENIENCE_S))),
         ("grpc.max_connection_idle_ms", int(1000 * limits.idle_s)),
         # Schedulers keep idle connections alive; gRPC would cut off a client that pings without calls.
         ("grpc.keepalive_permit_without_calls", 1),

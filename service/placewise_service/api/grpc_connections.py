@@ -1,0 +1,228 @@
+"""Watches the connections of the gRPC port: gRPC's library accepts, reads and ends them, and tells us of none.
+
+That library holds only clients that have acknowledged its settings to a limit on metadata, and keeps what the others
+sent until their connection ends. So we look at its sockets ourselves, many times a second: a peer without an authorised
+call that has sent more than such a call takes is cut off. Each limit that fires is counted. Linux only; elsewhere
+nothing is watched. Nothing here reads or delays what is sent.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Final
+
+from placewise_service.settings import LimitSettings
+
+Refused = Callable[[str, str], None]
+"""Is told each refusal's limit, in a word, and the peer's address."""
+
+ACKNOWLEDGED_S: Final = 2.0  # how long gRPC waits for its settings to be acknowledged
+LENIENCE_S: Final = 1.0  # how much longer than we gRPC waits for a handshake
+_FILES = "/proc/self/fd"
+_PERIOD_S = 0.02
+_MOST_OF_THE_LOOP = 0.02  # that looking may take
+_LATENESS_S = 0.5
+_FAREWELL_S = 0.02  # for the answer to be sent
+_RECEIVED_AT, _INFO_BYTES = 128, 136  # tcpi_bytes_received in struct tcp_info of linux/tcp.h
+_FEWEST_BYTES = 33  # of an HTTP/2 client: its preface and its settings
+_BYTES, _BYTES_PER_S = 256 << 10, 4 << 10  # health checks without credentials go on for ever, slowly
+_METADATA_FACTOR = 16
+_SPARE_CONNECTIONS = 8
+_UNKNOWN_CALLERS = 64
+
+
+def stranger_bytes(limits: LimitSettings) -> int:
+    """What a peer may send before a call of it is authorised. Also gRPC's own limit on metadata, above ours.
+
+    More than a lawful client sends at once: a TLS handshake, HTTP/2's first window (64 KiB) and many calls' metadata.
+    """
+    return max(_BYTES, _METADATA_FACTOR * limits.metadata_bytes)
+
+
+def spare_connections(most: int) -> int:
+    """Those that gRPC takes beyond `most`, so that it is we who end and count them."""
+    return max(_SPARE_CONNECTIONS, most // 8)
+
+
+@dataclass(slots=True)
+class _Connection:
+    peer: str  # as gRPC says it: ipv4:127.0.0.1:5000
+    since_s: float
+    is_ended: bool = False
+
+
+class GrpcConnections:
+    """Those of one server. All methods belong to the event loop's thread."""
+
+    def __init__(self, limits: LimitSettings, most: int, refused: Refused) -> None:
+        self._limits = limits
+        self._most = most
+        self._refused = refused
+        self._bytes = stranger_bytes(limits)
+        self._port = 0
+        self._open: dict[int, _Connection] = {}  # by inode, which no socket has again soon
+        self._others: set[int] = set()  # inodes of other sockets
+        self._called_s: dict[str, float] = {}  # peer -> when it last began an authorised call
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, port: int) -> None:
+        """Watches those who connect to the port."""
+        self._port = port
+        self._loop = asyncio.get_running_loop()
+        if sys.platform == "linux" and os.path.isdir(_FILES):
+            self._sweep()
+
+    def stop(self) -> None:
+        """Watches no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def called(self, peer: str) -> None:
+        """The peer (as gRPC says it) has begun a call that is authorised."""
+        self._called_s[peer] = self._loop.time()
+
+    def end_stranger(self, peer: str) -> None:
+        """Soon cuts off a peer that broke a limit, unless it has had an authorised call."""
+        if self._timer is not None:
+            self._loop.call_later(_FAREWELL_S, self._end_peer, peer)
+
+    def _end_peer(self, peer: str) -> None:
+        if peer in self._called_s:
+            return
+        for inode, fd in self._look().items():
+            if self._open[inode].peer == peer and not self._open[inode].is_ended:
+                self._end(inode, fd)
+
+    def _sweep(self) -> None:
+        began_s = self._loop.time()
+        strangers = {
+            inode: fd
+            for inode, fd in self._look().items()
+            if self._open[inode].peer not in self._called_s and not self._open[inode].is_ended
+        }
+        for inode, fd in strangers.items():
+            if limit := self._broken(inode, fd, began_s):
+                self._refused(limit, _address(self._open[inode].peer))
+                self._end(inode, fd)
+        now_s = self._loop.time()
+        self._timer = self._loop.call_at(max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP) + now_s, self._sweep)
+
+    def _look(self) -> dict[int, int]:
+        """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
+        now_s, sockets = self._loop.time(), _sockets()
+        for inode, fd in sockets.items():
+            if inode not in self._open and inode not in self._others:
+                self._meet(inode, fd, now_s)
+        for inode in self._open.keys() - sockets.keys():
+            self._on_gone(self._open.pop(inode), now_s)
+        self._others &= sockets.keys()
+        if len(self._called_s) > len(self._open) + _UNKNOWN_CALLERS:  # who came and went between two looks
+            peers = {each.peer for each in self._open.values()}
+            self._called_s = {peer: at_s for peer, at_s in self._called_s.items() if peer in peers}
+        return {inode: sockets[inode] for inode in self._open}
+
+    def _meet(self, inode: int, fd: int, now_s: float) -> None:
+        peer = ""
+        with _held(inode, fd) as held, contextlib.suppress(OSError):  # it listens, or its peer has left already
+            here = held.getsockname()
+            if isinstance(here, tuple) and here[1] == self._port:  # else, of a unix socket, a path
+                peer = _peer(held.getpeername())
+        if not peer:
+            self._others.add(inode)
+            return
+        connection = self._open[inode] = _Connection(peer, now_s)
+        if sum(not each.is_ended for each in self._open.values()) > self._most:
+            self._refused("connections", _address(connection.peer))
+            self._end(inode, fd)
+
+    def _broken(self, inode: int, fd: int, now_s: float) -> str:
+        """The limit that a stranger is over, or nothing."""
+        age_s = now_s - self._open[inode].since_s
+        with _held(inode, fd) as held, contextlib.suppress(OSError, struct.error):
+            information = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+            received = int(struct.unpack_from("=Q", information, _RECEIVED_AT)[0])
+            if received > self._bytes + _BYTES_PER_S * age_s:
+                return "header_bytes"
+            if received < _FEWEST_BYTES and age_s > self._limits.handshake_s:
+                return "handshake"
+        return ""
+
+    def _end(self, inode: int, fd: int) -> None:
+        self._open[inode].is_ended = True
+        with _held(inode, fd) as held, contextlib.suppress(OSError):
+            held.shutdown(socket.SHUT_RDWR)
+
+    def _on_gone(self, connection: _Connection, now_s: float) -> None:
+        """gRPC does not say why it ended a connection. When it did so tells."""
+        called_s = self._called_s.pop(connection.peer, None)
+        if connection.is_ended:
+            return
+        age_s = now_s - connection.since_s
+        silent_s = age_s if called_s is None else now_s - called_s
+        limit = ""
+        if self._limits.idle_s <= silent_s <= 2.0 * self._limits.idle_s + _LATENESS_S:  # gRPC looks once in this time
+            limit = "idle_time"
+        elif called_s is None and _is_at(age_s, self._limits.handshake_s + LENIENCE_S):
+            limit = "handshake"
+        elif called_s is None and _is_at(age_s, ACKNOWLEDGED_S):
+            limit = "settings_time"
+        if limit:
+            self._refused(limit, _address(connection.peer))
+
+
+def _is_at(age_s: float, limit_s: float) -> bool:
+    return -2.0 * _PERIOD_S <= age_s - limit_s <= _LATENESS_S
+
+
+def _sockets() -> dict[int, int]:
+    """The descriptors of this process's sockets, by inode."""
+    found = {}
+    for name in os.listdir(_FILES):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found[status.st_ino] = int(name)
+    return found
+
+
+@contextlib.contextmanager
+def _held(inode: int, fd: int) -> Iterator[socket.socket]:
+    """A descriptor of our own: gRPC may close its own at any time, and the number be given to another file.
+
+    One that fails, where that has happened.
+    """
+    try:
+        own = os.dup(fd)
+    except OSError:
+        own = -1
+    if own >= 0 and os.fstat(own).st_ino != inode:
+        os.close(own)
+        own = -1
+    if own < 0:
+        with socket.socket() as none:
+            yield none
+        return
+    with socket.socket(fileno=own) as held:
+        yield held
+
+
+def _peer(name: tuple[str | int, ...]) -> str:
+    """As gRPC says it. Nothing for a link-local address, whose zone it may say in another way."""
+    host, port = str(name[0]), name[1]
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    if "%" in host:
+        return ""
+    mapped = IPv6Address(host).ipv4_mapped
+    return f"ipv6:%5B{host}%5D:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
+
+
+def _address(peer: str) -> str:
+    return peer.partition(":")[2]
