@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import redis
 from tests.fakes.redis_server import RedisServer
-from tests.fakes.state import CLUSTER, job, node, position, records, same, started
+from tests.fakes.state import CLUSTER, job, node, position, progress, records, same, started
 
 from placewise_core.cluster import ClusterSettings, QueueState
 from placewise_service.state import codec
@@ -90,6 +90,31 @@ async def test_a_damaged_job_is_not_looked_up(store: RedisStore, raw: "redis.Red
     raw.hset(KEYS.jobs, "a", DAMAGES["its middle"](record))
     with pytest.raises(CorruptStateError, match="'a' in"):
         await store.look_up(CLUSTER, [job("a").id])
+
+
+async def test_a_damaged_job_is_not_passed_on_by_a_report(
+    store: RedisStore, server: RedisServer, raw: "redis.Redis[bytes]"
+) -> None:
+    """A script puts the stored record into the event, and sums the event as it is."""
+    record, place = raw.hget(KEYS.jobs, "a"), await position(store)
+    assert record
+    raw.hset(KEYS.jobs, "a", flipped(record, record.index(b"cpu_cores\xcb") + len(b"cpu_cores\xcb") + 2))
+    with pytest.raises(CorruptStateError, match="'a' in"):
+        await store.report_jobs(CLUSTER, [progress("a", 2.0, 1.0)])
+    with pytest.raises(CorruptStateError, match="'a' in"):
+        await anext(store.tail(CLUSTER, place))
+
+
+async def test_settings_and_queues_are_repaired_as_the_page_says(store: RedisStore, raw: "redis.Redis[bytes]") -> None:
+    raw.hset(KEYS.meta, "settings", b"damaged")
+    raw.hset(KEYS.queues, "q", b"damaged")
+    with pytest.raises(CorruptStateError):
+        await store.load(CLUSTER)
+    await store.update_settings(CLUSTER, ClusterSettings())
+    raw.hdel(KEYS.queues, "q")
+    raw.hdel(KEYS.queue_seqs, "q")
+    assert not (await records(store)).queues
+    assert await store.commit_queue(CLUSTER, QueueState("q", seq=1), 0)
 
 
 async def test_other_clusters_go_on(store: RedisStore, raw: "redis.Redis[bytes]") -> None:

@@ -29,7 +29,7 @@ from placewise_core.events import (
 )
 from placewise_core.job import JobId, NodeId
 from placewise_service.state.holdings import Capacity, Hold
-from placewise_service.state.sums import DamagedError, check_event, summed
+from placewise_service.state.sums import DamagedError, check_event, check_record, summed
 
 # Nodes per chunk of a report's body: what is packed, and decoded, in one go of a millisecond or so.
 NODES_PER_CHUNK = 200
@@ -45,7 +45,7 @@ _encoder = msgspec.msgpack.Encoder()
 _node = msgspec.msgpack.Decoder(Node)
 _nodes = msgspec.msgpack.Decoder(tuple[Node, ...])
 _job = msgspec.msgpack.Decoder(RunningJob)
-_jobs = msgspec.msgpack.Decoder(tuple[RunningJob, ...])
+_records = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
 _chunks = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _queue = msgspec.msgpack.Decoder(QueueState)
 _settings = msgspec.msgpack.Decoder(ClusterSettings)
@@ -137,8 +137,13 @@ def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> Runnin
 
 
 def _decode_jobs(body: bytes, args: bytes) -> Change:
-    jobs = _jobs.decode(body)
-    return JobsChanged(tuple(with_life(job, *life) for job, life in zip(jobs, _lives.decode(args), strict=True)))
+    """Scripts put stored records into new events, whose sums say nothing of what happened to the records before."""
+    jobs = []
+    for record, life in zip(_records.decode(body), _lives.decode(args), strict=True):
+        job = _job.decode(record)
+        check_record(bytes(record), "jobs", job.id.encode())
+        jobs.append(with_life(job, *life))
+    return JobsChanged(tuple(jobs))
 
 
 def _decode_ended(body: bytes, is_expiry: bool) -> Change:

@@ -190,7 +190,8 @@ class RedisStore:
         reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended, k.capacities), args)
         if reply is None:
             raise no_such_cluster(cluster)
-        return _result(reply)
+        with redis_meant(cluster):
+            return _result(reply)
 
     async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
         k = keys_of(cluster)
