@@ -19,7 +19,8 @@ BINARIES = ("slurmctld", "slurmd", "slurmrestd", "sbatch", "scontrol", "squeue")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OLD_REST = "v0.0.38"
 PACKAGES = (
-    "slurmctld,slurmd,slurmrestd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-jwt-plugin,lua-socket,lua5.4,procps"
+    "slurmctld,slurmd,slurmrestd,slurmdbd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-jwt-plugin,"
+    "slurm-wlm-mysql-plugin,lua-socket,lua5.4,procps"
 )
 # What the tree shares with the machine: devices, processes, and the folder that the tests write below.
 SHARED = ("dev", "proc", "tmp")
