@@ -87,6 +87,8 @@ def main(suite: str, folder: str) -> None:
     if not (root / "usr").exists():
         include = f"--include={PACKAGES}"
         subprocess.run(["debootstrap", "--variant=minbase", include, suite, folder], check=True)
+        # Without it slurmctld asks the name server who each caller is, and waits for the answer.
+        (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
     for name in SHARED:
         if not os.path.ismount(root / name):
             kind = ["-t", "proc", "proc"] if name == "proc" else ["--bind", f"/{name}"]
