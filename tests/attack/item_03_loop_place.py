@@ -20,6 +20,10 @@ _LONGEST_MS = 50.0
 _TRIES = 2  # the machine has others to serve as well: the quietest of so many counts
 _NODES_PER_REPORT = 1000
 _METHOD = "/placewise.v1.DecisionService/Place"
+_POLICIES = (
+    "bin-packing", "consolidate", "ect", "harmony", "ldwp", "lif-linear", "lif-quadratic", "load-balance", "pats",
+    "random", "search", "tetris", "tiresias",
+)  # fmt: skip
 _TASK = job_pb2.Resources(cpu_cores=4, gpus=1, memory_gib=16, network_gbps=1)
 
 Ask = Callable[[Service, bytes], bytes]
@@ -76,7 +80,7 @@ _CARRIERS: Mapping[str, tuple[Callable[[decision_pb2.PlaceRequest], bytes], Ask,
 }
 
 
-def _report(service: Service) -> None:
+def _report(service: Service, cluster: str = "c") -> None:
     amounts = job_pb2.Resources(cpu_cores=64, gpus=_GPUS, memory_gib=512, gpu_memory_gib=256, network_gbps=100)
     gpus = [cluster_pb2.Gpu(index=g, model="V100", memory_gib=32) for g in range(_GPUS)]
     with grpc.insecure_channel(service.target) as channel:
@@ -84,7 +88,7 @@ def _report(service: Service) -> None:
         for first in range(0, _NODES, _NODES_PER_REPORT):
             names = [f"n{i}" for i in range(first, first + _NODES_PER_REPORT)]
             nodes = [cluster_pb2.Node(id=name, capacity=amounts, gpus=gpus, max_jobs_per_gpu=2) for name in names]
-            report(cluster_pb2.ReportNodesRequest(cluster="c", nodes=nodes).SerializeToString(), timeout=60.0)
+            report(cluster_pb2.ReportNodesRequest(cluster=cluster, nodes=nodes).SerializeToString(), timeout=60.0)
 
 
 def _request(name: str, policy: str, jobs: int, tasks: int) -> decision_pb2.PlaceRequest:
@@ -123,6 +127,25 @@ def _longest(policy: str, jobs: int, tasks: int) -> Callable[[Source], Figures]:
     return measure
 
 
+def _first_counts(source: Source) -> Figures:
+    """Milliseconds for which /healthz had no answer while a policy placed its first gang of two on a new view."""
+    longest: dict[str, list[float]] = {policy: [] for policy in _POLICIES}
+    placed = set()
+    with source.service({"PLACEWISE_REDIS__TIMEOUT_MS": "20000"}) as service:
+        for number in range(_TRIES):
+            cluster = f"c{number}"
+            _report(service, cluster)
+            for policy in _POLICIES:
+                request = _request(policy, policy, 1, 2)
+                request.cluster = cluster
+                with probing(service.rest_port) as prober:
+                    placed.add(_tasks_placed(_parsed(_by_grpc(service, _binary(request)))))
+                longest[policy].append(prober.longest_ms)
+    found = {policy: min(tries) for policy, tries in longest.items()}
+    worst = max(found, key=found.__getitem__)
+    return {"placed_tasks": min(placed), "longest_ms": found[worst], "by_policy": worst}
+
+
 def _tasks_placed(answer: object) -> int:
     assert isinstance(answer, decision_pb2.PlaceResponse)
     return sum(len(decision.assignments) for decision in answer.decisions)
@@ -154,6 +177,14 @@ ATTACKS = [
         "tests/unit/test_sliced_drafting.py::test_the_next_job_sees_what_others_took_in_between",
         _longest("consolidate", 256, 32),
         _holds(8192),
+        is_quick=False,
+    ),
+    Attack(
+        "a policy's first gang on 10,000 nodes",
+        "What a policy counts first on a new view of 10,000 nodes holds the loop no longer than 50 ms: all policies.",
+        "tests/unit/test_place_policies.py::test_a_first_count_of_many_nodes_takes_few_steps",
+        _first_counts,
+        lambda figures: figures["placed_tasks"] == 2 and float(figures["longest_ms"]) <= _LONGEST_MS,
         is_quick=False,
     ),
 ]
