@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import threading
 
 import grpc
 from tests.attack.flood import attack, grpc_call
@@ -77,6 +78,25 @@ async def test_who_has_been_authorised_may_go_on() -> None:
             await stub.ListClusters(ListClustersRequest(), metadata=(("x-b", f"{i:04}" * 1000), *metadata), timeout=10)
         assert 'limit="header_bytes"' not in at.metrics()
         assert channel.get_state() is grpc.ChannelConnectivity.READY
+
+
+async def test_a_large_first_call_that_has_to_wait_for_a_busy_loop_is_answered() -> None:
+    """A look comes due while the call does: what it has sent meanwhile is no reason to cut it off."""
+
+    def ask(port: int) -> grpc.StatusCode:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            answer: grpc.StatusCode = channel.unary_unary(PLACE).future(bytes(1 << 21), timeout=20).code()
+            sent.set()
+            return answer
+
+    sent = threading.Event()
+    async with listening() as at:
+        asked = asyncio.create_task(asyncio.to_thread(ask, at.grpc_port))
+        while not asked.done():
+            await asyncio.sleep(0)
+            sent.wait(0.05)  # holds the loop
+        assert await asked is grpc.StatusCode.INVALID_ARGUMENT, "it is no message"
+        assert 'limit="header_bytes"' not in at.metrics()
 
 
 async def test_a_refused_call_leaves_no_cycle_behind() -> None:

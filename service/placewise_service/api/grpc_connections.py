@@ -27,6 +27,9 @@ ACKNOWLEDGED_S: Final = 2.0  # how long gRPC waits for its settings to be acknow
 LENIENCE_S: Final = 1.0  # how much longer than we gRPC waits for a handshake
 _FILES = "/proc/self/fd"
 _PERIOD_S = 0.02
+# A lawful call that has arrived gets its turn of the loop, and so tells us of itself, before its peer is cut off: over
+# the limit for three looks in a row, or for twelve while the loop is busy.
+_LOOKS, _ON_TIME, _LATE = 12, 4, 1
 _MOST_OF_THE_LOOP = 0.02  # that looking may take
 _LATENESS_S = 0.5
 _FAREWELL_S = 0.02  # for the answer to be sent
@@ -56,6 +59,7 @@ class _Connection:
     peer: str  # as gRPC says it: ipv4:127.0.0.1:5000
     since_s: float
     is_ended: bool = False
+    looks_over: int = 0  # in a row, by weight
 
 
 class GrpcConnections:
@@ -70,6 +74,8 @@ class GrpcConnections:
         self._open: dict[int, _Connection] = {}  # by inode, which no socket has again soon
         self._others: set[int] = set()  # inodes of other sockets
         self._called_s: dict[str, float] = {}  # peer -> when it last began an authorised call
+        self._due_s = 0.0
+        self._weight = _ON_TIME
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, port: int) -> None:
@@ -102,6 +108,7 @@ class GrpcConnections:
 
     def _sweep(self) -> None:
         began_s = self._loop.time()
+        self._weight = _ON_TIME if began_s < self._due_s + _PERIOD_S / 2.0 else _LATE
         strangers = {
             inode: fd
             for inode, fd in self._look().items()
@@ -112,7 +119,8 @@ class GrpcConnections:
                 self._refused(limit, _address(self._open[inode].peer))
                 self._end(inode, fd)
         now_s = self._loop.time()
-        self._timer = self._loop.call_at(max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP) + now_s, self._sweep)
+        self._due_s = now_s + max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
+        self._timer = self._loop.call_at(self._due_s, self._sweep)
 
     def _look(self) -> dict[int, int]:
         """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
@@ -144,11 +152,14 @@ class GrpcConnections:
 
     def _broken(self, inode: int, fd: int, now_s: float) -> str:
         """The limit that a stranger is over, or nothing."""
-        age_s = now_s - self._open[inode].since_s
+        connection = self._open[inode]
+        age_s = now_s - connection.since_s
         with _held(inode, fd) as held, contextlib.suppress(OSError, struct.error):
             information = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
             received = int(struct.unpack_from("=Q", information, _RECEIVED_AT)[0])
-            if received > self._bytes + _BYTES_PER_S * age_s:
+            is_over = received > self._bytes + _BYTES_PER_S * age_s
+            connection.looks_over = connection.looks_over + self._weight if is_over else 0
+            if connection.looks_over >= _LOOKS:
                 return "header_bytes"
             if received < _FEWEST_BYTES and age_s > self._limits.handshake_s:
                 return "handshake"
