@@ -231,6 +231,11 @@ class SlurmCluster:
         printed = self.run("sbatch", "--parsable", "-o", "/dev/null", *options, stdin=text)
         return int(printed.split(";")[0])
 
+    def cancel(self, job_id: int) -> None:
+        """Ends a job, and waits: its processes outlive a node's daemon that is killed."""
+        self.run("scancel", str(job_id))
+        self.wait_for(lambda: self.jobs()[job_id]["JobState"] == "CANCELLED", "a job to be cancelled", 30)
+
     def idle_nodes(self) -> int:
         return sum(int(n) for n in self.run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False).split())
 

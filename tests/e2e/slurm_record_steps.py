@@ -46,6 +46,7 @@ def record(*versions: str) -> None:
                 went_on = _read(cluster, version, first)
                 case = {"began": began[version], "went_on": went_on, "unknown": _read(cluster, version, 99_999)}
                 (CASES / f"steps.{version}.json").write_text(json.dumps(case, indent=1) + "\n")
+            cluster.cancel(first)
             cluster.kill("slurmdbd")
             for version in versions:
                 path = CASES / f"steps.{version}.json"

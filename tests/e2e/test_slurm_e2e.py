@@ -363,6 +363,7 @@ def test_steps_are_asked_for_with_the_same_token() -> None:
         token.write_text("forged")
         with pytest.raises(TransportError):
             asyncio.run(steps_with_token(section, job_id))
+        slurm.cancel(job_id)
     shutil.rmtree(root, ignore_errors=True)
 
 
