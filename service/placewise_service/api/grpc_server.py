@@ -40,8 +40,10 @@ log = structlog.get_logger(__name__)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the desk explains.
 _HARD_LIMIT_FACTOR = 2
-# Of metadata refused. More than the second of them live on into the collector's oldest generation.
+# Refused metadata that is collected at once; and that which has lived on into the collector's oldest generation.
 _FIELDS_KEPT, _FIELDS_GROWN_OLD = 5_000, 20_000
+_FULL_COLLECTIONS_S = 1.0  # apart: each holds the loop for a while
+_FIELD_BYTES = 32
 _PING_PERIOD_MS, _PING_ANSWER_MS = 60_000, 20_000
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -216,10 +218,13 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._connections = connections
         self._refusal = grpc.stream_unary_rpc_method_handler(self._refuse)
         self._fields = 0  # refused since the last collection
+        self._collected_s = -math.inf
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         metadata = handler_call_details.invocation_metadata
-        if sum([len(key) + len(value) for key, value in metadata]) <= self._desk.limits.metadata_bytes:
+        limit = self._desk.limits.metadata_bytes
+        # HTTP/2 counts at least 32 bytes for a field: of very many there is no need to look at each.
+        if _FIELD_BYTES * len(metadata) <= limit and sum([len(key) + len(value) for key, value in metadata]) <= limit:
             return self._handlers.get(handler_call_details.method)
         self._fields += len(metadata)
         return self._refusal
@@ -228,11 +233,21 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         peer = context.peer()
         self._desk.turned_away("grpc", "header_bytes", peer.partition(":")[2])
         self._connections.end_stranger(peer)
-        if self._fields >= _FIELDS_KEPT:  # gRPC has left them in a cycle, which the collector would find late
-            gc.collect(1 if self._fields < _FIELDS_GROWN_OLD else 2)
-            self._fields = 0
+        self._free_refused()
         limit = self._desk.limits.metadata_bytes
         return _refused(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
+
+    def _free_refused(self) -> None:
+        """Frees refused metadata: gRPC leaves it in a cycle, which the collector would find late."""
+        if self._fields < _FIELDS_KEPT:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._fields >= _FIELDS_GROWN_OLD and now_s >= self._collected_s + _FULL_COLLECTIONS_S:
+            gc.collect()
+            self._collected_s = now_s
+        else:
+            gc.collect(0)
+        self._fields = 0
 
 
 def _services() -> Sequence[str]:
