@@ -270,8 +270,8 @@ def _settle_garbage_collector() -> None:
     """What is loaded now stays: without this every full collection would walk it, in the middle of a decision."""
     gc.collect()
     gc.freeze()
-    # One of the second kind walks 60,000 objects at most: a few milliseconds; of the third kind there are few.
-    gc.set_threshold(20_000, 2, 2_000)
+    # One of the second kind walks 30,000 objects at most: a few milliseconds; of the third kind there are few.
+    gc.set_threshold(10_000, 1, 2_000)
 
 
 async def _drain(settings: Settings, desk: Desk, grpc_face: GrpcFace, rest_face: RestFace, engine: Engine) -> None:
