@@ -1,0 +1,168 @@
+"""Rows of the golden files: how they are written, read and compared. Knows nothing of what they say."""
+
+import gzip
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+FOLDER = Path(__file__).parent / "data"
+Row = dict[str, Any]
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+TOLERANCE = 1e-5  # of what a net computes, relative above 1
+UNDECIDED = 1e-4  # between the two best scores of a net
+_SHOWN = 12
+
+
+class Names:
+    """Ids that a run makes up, by order of appearance: D0001, D0002, …"""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def plain(self, value: Any) -> Any:
+        """The value with such ids replaced, whatever it is nested in."""
+        return json.loads(_ID.sub(self._name, json.dumps(value)))
+
+    def _name(self, found: re.Match[str]) -> str:
+        return self._known.setdefault(found.group(), f"D{len(self._known) + 1:04d}")
+
+
+def plain(message: Message) -> Any:
+    """A message as JSON data, under the contract's field names; long lists of small messages as lists of values."""
+    return _short(MessageToDict(message, preserving_proto_field_name=True))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    short = {key: _short(item) for key, item in value.items()}
+    if "candidates" in short:
+        short["candidates"] = [
+            [c.get("task"), c.get("node"), c.get("score", 0.0), c.get("chosen", False), *c.get("terms", [])]
+            for c in short["candidates"]
+        ]
+    if short.keys() <= {"name", "value"} and "name" in short:
+        return [short["name"], short.get("value", 0.0)]
+    if "assignments" in short:
+        short["assignments"] = _shared(short["assignments"])
+    return short
+
+
+def _shared(assignments: list[Row]) -> list[Row]:
+    """Of equal demands that follow each other only the first is told."""
+    last: Any = {}
+    found = []
+    for assignment in assignments:
+        demand = assignment.get("demand", {})
+        found.append({k: v for k, v in assignment.items() if k != "demand" or v != last})
+        if demand == {} and last != {}:
+            found[-1]["demand"] = {}
+        last = demand
+    return found
+
+
+def dumped(row: Row) -> str:
+    return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def write(name: str, rows: Iterable[Row]) -> int:
+    """Writes a golden file, zipped if it is called so; its size in bytes."""
+    FOLDER.mkdir(exist_ok=True)
+    content = "".join(dumped(row) + "\n" for row in rows).encode()
+    if name.endswith(".gz"):
+        content = gzip.compress(content, 9, mtime=0)
+    (FOLDER / name).write_bytes(content)
+    return len(content)
+
+
+def read(name: str) -> list[Row]:
+    content = (FOLDER / name).read_bytes()
+    if name.endswith(".gz"):
+        content = gzip.decompress(content)
+    return [json.loads(line) for line in content.decode().splitlines()]
+
+
+def told(value: Any) -> Any:
+    """The value as a golden file would give it back."""
+    return json.loads(json.dumps(value))
+
+
+def differences(
+    wanted: Any, found: Any, where: str = "", is_net: bool = False, nets: Collection[str] = ()
+) -> Iterator[str]:
+    """Where two values differ, one line each. `is_net`: numbers may differ by TOLERANCE; so may those below the keys
+    `nets`."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in sorted(wanted.keys() | found.keys()):
+            if key not in found:
+                yield f"{where}.{key}: vanished, was {_cut(wanted[key])}"
+            elif key not in wanted:
+                yield f"{where}.{key}: new, is {_cut(found[key])}"
+            else:
+                yield from differences(wanted[key], found[key], f"{where}.{key}", is_net or key in nets, nets)
+    elif isinstance(wanted, list) and isinstance(found, list):
+        if len(wanted) != len(found):
+            yield f"{where}: {len(found)} entries, were {len(wanted)}"
+        for i, (ours, theirs) in enumerate(zip(wanted, found, strict=False)):
+            yield from differences(ours, theirs, f"{where}[{i}]", is_net, nets)
+    elif not _is_alike(wanted, found, is_net):
+        yield f"{where}: is {_cut(found)}, was {_cut(wanted)}"
+
+
+def _is_alike(wanted: Any, found: Any, is_net: bool) -> bool:
+    if isinstance(wanted, float | int) and isinstance(found, float | int) and is_net:
+        if math.isnan(wanted) or math.isnan(found):
+            return math.isnan(wanted) and math.isnan(found)
+        return wanted == found or abs(wanted - found) <= TOLERANCE * max(1.0, abs(wanted))
+    if isinstance(wanted, float) and math.isnan(wanted):
+        return isinstance(found, float) and math.isnan(found)
+    return type(wanted) is type(found) and wanted == found
+
+
+def _cut(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 160 else text[:157] + "…"
+
+
+def report(lines: Iterable[str], file: str) -> None:
+    """Raises AssertionError with the first of these lines, if there are any."""
+    found = list(lines)
+    if found:
+        more = f"\n… and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        head = f"{len(found)} difference(s) from tests/golden/net/data/{file} (see tests/golden/net/README.md):\n"
+        raise AssertionError(head + "\n".join(found[:_SHOWN]) + more)
+
+
+def compare(file: str, found: Iterable[Row]) -> None:
+    """Raises AssertionError, which names rows and fields, unless the rows are those of the file.
+
+    Rows have an `id`. `net` lists the fields of a row, however deep, whose numbers nets compute. Where `margin` says
+    that a net was undecided the row may differ, and so may those of its `cluster` that follow from it."""
+    wanted = {row["id"]: row for row in read(file)}
+    ours = {row["id"]: told(row) for row in found}
+    report(_row_differences(wanted, ours), file)
+
+
+def _row_differences(wanted: dict[str, Row], ours: dict[str, Row]) -> Iterator[str]:
+    for name in sorted(wanted.keys() - ours.keys()):
+        yield f"{name}: the row vanished"
+    for name in sorted(ours.keys() - wanted.keys()):
+        yield f"{name}: a new row"
+    forgiven: set[str] = set()
+    for name, row in wanted.items():
+        if name not in ours or row == ours[name] or row.get("cluster") in forgiven:
+            continue
+        found = list(differences(row, ours[name], name, nets=row.get("net", ())))
+        if found and "cluster" in row and (row.get("margin") or math.inf) <= UNDECIDED:
+            forgiven.add(row["cluster"])
+        else:
+            yield from found

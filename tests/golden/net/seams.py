@@ -1,0 +1,169 @@
+"""The only door from the golden net to the code under test: whoever moves code points the imports here anew.
+
+Questions go in as messages of the contract and come out as messages; records come from the decision log's ring; nets
+are watched at ONNX Runtime, which no move replaces.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime
+import structlog
+from google.protobuf.message import Message
+
+from placewise_core.bundle_folder import shipped_bundle
+from placewise_core.clock import ManualClock
+from placewise_core.errors import PlacewiseError
+from placewise_service.api.auth import NOBODY, Open
+from placewise_service.api.desk import Desk
+from placewise_service.api.rpcs import RPCS
+from placewise_service.main import make_engine
+from placewise_service.settings import Settings
+from placewise_service.state.memory import MemoryStore
+from placewise_service.telemetry import MutedTelemetry
+
+NOW_S = 1_800_000_000.0
+Watch = Callable[[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
+
+__all__ = ["NOW_S", "PlacewiseError", "Service", "bundle_folder", "nets_of_bundle", "serving"]
+
+
+def bundle_folder() -> Path:
+    """Folder of the bundle that the service ships."""
+    return Path(shipped_bundle())
+
+
+def nets_of_bundle() -> dict[str, str]:
+    """SHA-256 → file name of each net of the shipped bundle."""
+    manifest = json.loads((bundle_folder() / "manifest.json").read_bytes())
+    return {digest: name for name, digest in manifest["files"].items() if name.endswith(".onnx")}
+
+
+class Service:
+    """The service behind its faces, on the in-memory store and a clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW_S)
+        self.store = MemoryStore(self.clock)
+        # Each record shows what was seen: drawn at random otherwise.
+        settings = Settings(_env_prefix="PLACEWISE_GOLDEN_NET_", declog={"observe_share": 1.0})
+        self.engine = make_engine(settings, self.store, self.clock, MutedTelemetry())
+        self._desk = Desk(self.engine, self.clock, settings.limits, Open(), self.engine._common.telemetry)
+
+    @property
+    def place_policies(self) -> list[str]:
+        """Every placement policy that the shipped bundle allows."""
+        return sorted(self.engine.place_policies)
+
+    @property
+    def admit_policies(self) -> list[str]:
+        """Every admission policy."""
+        return sorted(self.engine._admitting.policies)
+
+    async def ask(self, rpc: str, message: Message) -> Message:
+        """One call as a face makes it; raises PlacewiseError. Events that follow from it are applied on return."""
+        found = RPCS[rpc]
+        answer = await self._desk.call(found, found.request.FromString(message.SerializeToString()), NOBODY, math.inf)
+        answer = found.response.FromString(answer.SerializeToString())
+        for _ in range(4):  # the view hears from the store when the answer is on its way
+            await asyncio.sleep(0)
+        self.engine._common.telemetry.afterwards.run()  # else records are in the order of a timer
+        return answer
+
+    async def records(self, cluster: str) -> list[dict[str, Any]]:
+        """Every record of the cluster's decision log, as it is kept, arrays as lists."""
+        await self.engine._common.sink.flush()
+        found = await self.store.read_decisions(cluster, "0", 100_000)
+        return [_plain(msgspec.msgpack.decode(data)) for _, data in found]
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+
+@asynccontextmanager
+async def serving(watch: Watch | None = None) -> AsyncIterator[Service]:
+    """A service that nobody asked anything. `watch(net, inputs, outputs)` hears of each run of a net."""
+    with _quiet(), watched(watch) if watch is not None else contextlib.nullcontext():
+        service = Service()
+        try:
+            yield service
+        finally:
+            await service.close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Sessions opened meanwhile report what they are given and what they give."""
+    original, names = onnxruntime.InferenceSession, nets_of_bundle()
+
+    class Watched:
+        def __init__(self, content: bytes, *args: Any, **kwargs: Any) -> None:
+            self._session = original(content, *args, **kwargs)
+            self._name = names.get(hashlib.sha256(content).hexdigest(), "unknown")
+
+        def run(self, outputs: Any, feeds: Mapping[str, Any], *rest: Any) -> Any:
+            given = self._session.run(outputs, feeds, *rest)
+            names = outputs or [output.name for output in self._session.get_outputs()]
+            watch(
+                self._name,
+                {name: np.array(value) for name, value in feeds.items()},
+                {name: np.array(value) for name, value in zip(names, given, strict=True)},
+            )
+            return given
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+    onnxruntime.InferenceSession = Watched  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        onnxruntime.InferenceSession = original  # type: ignore[misc]
+
+
+def numbers(array: np.ndarray) -> Any:
+    """Nested lists of the shortest numbers that give the array's values back."""
+    if array.dtype == np.float32:
+        return np.array([float(str(value)) for value in array.ravel()]).reshape(array.shape).tolist()
+    return array.tolist()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"dtype", "shape", "data"}:
+            array = np.frombuffer(value["data"], dtype=value["dtype"]).reshape(value["shape"])
+            return {"dtype": value["dtype"], "shape": value["shape"], "data": numbers(array.ravel())}
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def place_policies() -> list[str]:
+    """Every placement policy that the shipped bundle allows."""
+
+    async def ask() -> list[str]:
+        async with serving() as service:
+            return service.place_policies
+
+    return asyncio.run(ask())

@@ -1,0 +1,43 @@
+"""Writes the golden files anew: `python -m tests.golden.net.write [name …]`. README.md says when that is allowed."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+
+from tests.golden.net import decisions, nets, rows
+from tests.golden.net.seams import place_policies
+
+
+def _decisions(policy: str) -> int:
+    found = asyncio.run(decisions.decided(policy))
+    answers, records = decisions.files(policy)
+    return rows.write(answers, found.answers) + rows.write(records, found.records)
+
+
+def _nets(kind: str) -> int:
+    return rows.write(nets.FILE.format(kind), asyncio.run(nets.runs_of(kind)))
+
+
+def _parts() -> dict[str, Callable[[], int]]:
+    parts: dict[str, Callable[[], int]] = {}
+    for policy in (*place_policies(), decisions.UNITS):
+        parts[f"decisions-{policy}"] = lambda policy=policy: _decisions(policy)
+    for kind in nets.ASKED:
+        parts[f"nets-{kind}"] = lambda kind=kind: _nets(kind)
+    return parts
+
+
+def main(wanted: list[str]) -> None:
+    total = 0
+    for name, write in _parts().items():
+        if not wanted or any(name.startswith(start) for start in wanted):
+            began_s = time.process_time()
+            size = write()
+            total += size
+            print(f"{name:32} {size / 1024:8.1f} KiB {time.process_time() - began_s:6.1f} s")
+    print(f"{'in all':32} {total / 1024:8.1f} KiB {time.process_time():6.1f} s of CPU")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
