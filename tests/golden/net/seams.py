@@ -20,22 +20,36 @@ import numpy as np
 import onnxruntime
 import structlog
 from google.protobuf.message import Message
+from prometheus_client import ProcessCollector
+from typer.main import get_command
 
+from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PlacewiseError
+from placewise_core.features import feature_schema
+from placewise_kubernetes import cli as kubernetes_cli
+from placewise_kubernetes import names as kubernetes_labels
+from placewise_kubernetes.config import KubernetesConfig
 from placewise_service.api.auth import NOBODY, Open
 from placewise_service.api.desk import Desk
+from placewise_service.api.rest import rest_app
+from placewise_service.api.routes import ROUTES
 from placewise_service.api.rpcs import RPCS
+from placewise_service.cli import app as cli_app
+from placewise_service.declog.tables import JOINED_SCHEMA, SCHEMAS
 from placewise_service.main import make_engine
-from placewise_service.settings import Settings
+from placewise_service.settings import FOREIGN_PREFIXES, Settings, variables
+from placewise_service.state import codec
+from placewise_service.state.holdings import capacity_of
+from placewise_service.state.keys import BUNDLES, REGISTRY, keys_of
 from placewise_service.state.memory import MemoryStore
-from placewise_service.telemetry import MutedTelemetry
+from placewise_service.telemetry import MutedTelemetry, Telemetry
+from placewise_slurm import main as slurm_cli
+from placewise_slurm.config import BridgeConfig
 
 NOW_S = 1_800_000_000.0
 Watch = Callable[[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
-
-__all__ = ["NOW_S", "PlacewiseError", "Service", "bundle_folder", "nets_of_bundle", "serving"]
 
 
 def bundle_folder() -> Path:
@@ -167,3 +181,118 @@ def place_policies() -> list[str]:
             return service.place_policies
 
     return asyncio.run(ask())
+
+
+def settings_variables() -> Iterator[tuple[str, Any]]:
+    """(variable, its field) of every setting."""
+    return variables()
+
+
+def metric_families() -> Iterator[tuple[str, str, list[str]]]:
+    """(name, type, labels) of every metric of the service, but for those of the process itself."""
+    for collector in list(Telemetry().registry._collector_to_names):
+        if hasattr(collector, "_labelnames"):
+            yield collector._name, collector._type, list(collector._labelnames)
+        elif not isinstance(collector, ProcessCollector):
+            for family in collector.collect():
+                yield family.name, family.type, list(family._labelnames)
+
+
+def adapter_metrics() -> str:
+    """Metrics of a fresh adapter in Prometheus' text format, each labelled one counted once."""
+    metrics = AdapterMetrics()
+    for name in metrics.__slots__:
+        metric = getattr(metrics, name)
+        if getattr(metric, "label", ""):
+            metric.inc("x")
+    return metrics.text()
+
+
+def rest_paths() -> list[tuple[str, str]]:
+    """(method, path) of everything that the REST face answers."""
+
+    async def ask() -> list[tuple[str, str]]:
+        async with serving() as service:
+            app = rest_app(service._desk)
+            return sorted((method, route.path) for route in app.routes for method in sorted(route.methods))
+
+    return asyncio.run(ask())
+
+
+def rpc_table() -> list[dict[str, str]]:
+    """Every call of the contract, with who may make it."""
+    return [
+        {"path": rpc.path, "request": rpc.request.DESCRIPTOR.full_name, "response": rpc.response.DESCRIPTOR.full_name,
+         "scope": rpc.scope.value, "reach": rpc.reach.name}
+        for rpc in RPCS.values()
+    ]  # fmt: skip
+
+
+def rest_table() -> list[dict[str, Any]]:
+    """Where each call of the contract lives in REST."""
+    return [
+        {"method": r.method, "path": r.path, "rpc": r.rpc.name, "body": r.body, "query": list(r.query)} for r in ROUTES
+    ]
+
+
+def redis_keys() -> list[str]:
+    """Every key of a cluster "c", in the order that scripts are given them, and those beside clusters."""
+    return [*keys_of("c").all, REGISTRY, BUNDLES]
+
+
+def log_schemas() -> dict[str, Any]:
+    """Arrow schemas of the exported decision log, and of its rows joined with outcomes."""
+    return {**SCHEMAS, "joined": JOINED_SCHEMA}
+
+
+def errors() -> dict[str, tuple[int, int]]:
+    """Reason → gRPC code and HTTP status of every error that callers may see."""
+    found, todo = {}, [PlacewiseError]
+    while todo:
+        error = todo.pop()
+        found[error.reason] = (error.grpc_code, error.http_status)
+        todo += error.__subclasses__()
+    return found
+
+
+def command_line() -> Any:
+    """The command `placewise`."""
+    return get_command(cli_app)
+
+
+def adapter_parsers() -> dict[str, Any]:
+    """Command lines of the adapters."""
+    return {"placewise-kubernetes": kubernetes_cli._parser(), "placewise-slurm": slurm_cli._parser()}
+
+
+def adapter_configs() -> dict[str, type]:
+    """What the files of the adapters may say."""
+    return {"kubernetes": KubernetesConfig, "slurm": BridgeConfig}
+
+
+def kubernetes_names() -> dict[str, Any]:
+    """Labels and annotations that the Kubernetes adapter reads and writes."""
+    return {name: value for name, value in vars(kubernetes_labels).items() if name.isupper()}
+
+
+def foreign_prefixes() -> list[str]:
+    """Starts of variables that belong to other programs."""
+    return list(FOREIGN_PREFIXES)
+
+
+async def stored(cluster: str, service: Service) -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of everything that the state store would keep of the cluster in Redis."""
+    loaded = await service.store.load(cluster)
+    assert loaded is not None
+    records, _ = loaded
+    found = [(f"node {node.id}", codec.encode_record(node)) for node in records.nodes]
+    found += [(f"job {job.id}", codec.encode_record(job)) for job in records.jobs]
+    found += [(f"queue {name}", codec.encode_record(queue)) for name, queue in records.queues.items()]
+    found += [("settings", codec.encode_record(records.settings))]
+    found += [(f"capacity {node.id}", codec.encode_capacity(capacity_of(node))) for node in records.nodes]
+    return iter(found)
+
+
+def feature_hashes() -> dict[str, str]:
+    """Hash of the tables that each model reads."""
+    return {model: str(feature_schema(model)["hash"]) for model in ("policy", "reward")}

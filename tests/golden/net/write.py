@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.golden.net import decisions, nets, rows
+from tests.golden.net import decisions, nets, public, rows
 from tests.golden.net.seams import place_policies
 
 
@@ -25,6 +25,9 @@ def _parts() -> dict[str, Callable[[], int]]:
         parts[f"decisions-{policy}"] = lambda policy=policy: _decisions(policy)
     for kind in nets.ASKED:
         parts[f"nets-{kind}"] = lambda kind=kind: _nets(kind)
+    for file in public.FILES:
+        parts[file] = lambda file=file: rows.write(f"{file}.jsonl", public.names(file))
+    parts[public.STATE] = lambda: rows.write(f"{public.STATE}.jsonl", asyncio.run(public.state()))
     return parts
 
 
