@@ -147,9 +147,14 @@ def compare(file: str, found: Iterable[Row]) -> None:
 
     Rows have an `id`. `net` lists the fields of a row, however deep, whose numbers nets compute. Where `margin` says
     that a net was undecided the row may differ, and so may those of its `cluster` that follow from it."""
-    wanted = {row["id"]: row for row in read(file)}
+    compare_rows(read(file), found, file)
+
+
+def compare_rows(wanted: Iterable[Row], found: Iterable[Row], file: str) -> None:
+    """As `compare`, with rows of the file."""
+    theirs = {row["id"]: row for row in wanted}
     ours = {row["id"]: told(row) for row in found}
-    report(_row_differences(wanted, ours), file)
+    report(_row_differences(theirs, ours), file)
 
 
 def _row_differences(wanted: dict[str, Row], ours: dict[str, Row]) -> Iterator[str]:

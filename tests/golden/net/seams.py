@@ -47,6 +47,7 @@ from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import MutedTelemetry, Telemetry
 from placewise_slurm import main as slurm_cli
 from placewise_slurm.config import BridgeConfig
+from placewise_training.cli import simulate_app
 
 NOW_S = 1_800_000_000.0
 Watch = Callable[[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
@@ -83,6 +84,10 @@ class Service:
     def admit_policies(self) -> list[str]:
         """Every admission policy."""
         return sorted(self.engine._admitting.policies)
+
+    def pass_time(self, seconds: float) -> None:
+        """Moves the wall clock alone: a view is stale by the other one, as soon as it has not heard of the store."""
+        self.clock.jump(self.clock.now_s() + seconds)
 
     async def ask(self, rpc: str, message: Message) -> Message:
         """One call as a face makes it; raises PlacewiseError. Events that follow from it are applied on return."""
@@ -175,12 +180,17 @@ def _plain(value: Any) -> Any:
 
 def place_policies() -> list[str]:
     """Every placement policy that the shipped bundle allows."""
+    return asyncio.run(_of_service(lambda service: service.place_policies))
 
-    async def ask() -> list[str]:
-        async with serving() as service:
-            return service.place_policies
 
-    return asyncio.run(ask())
+def admit_policies() -> list[str]:
+    """Every admission policy."""
+    return asyncio.run(_of_service(lambda service: service.admit_policies))
+
+
+async def _of_service(found: Callable[[Service], list[str]]) -> list[str]:
+    async with serving() as service:
+        return found(service)
 
 
 def settings_variables() -> Iterator[tuple[str, Any]]:
@@ -296,3 +306,8 @@ async def stored(cluster: str, service: Service) -> Iterator[tuple[str, bytes]]:
 def feature_hashes() -> dict[str, str]:
     """Hash of the tables that each model reads."""
     return {model: str(feature_schema(model)["hash"]) for model in ("policy", "reward")}
+
+
+def simulate(args: list[str]) -> None:
+    """`placewise simulate` with these arguments."""
+    get_command(simulate_app).main(args, standalone_mode=False)

@@ -5,8 +5,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.golden.net import decisions, nets, public, rows
-from tests.golden.net.seams import place_policies
+from tests.golden.net import decisions, nets, public, queues, reasons, rows, simulations
+from tests.golden.net.seams import admit_policies, place_policies
 
 
 def _decisions(policy: str) -> int:
@@ -28,6 +28,14 @@ def _parts() -> dict[str, Callable[[], int]]:
     for file in public.FILES:
         parts[file] = lambda file=file: rows.write(f"{file}.jsonl", public.names(file))
     parts[public.STATE] = lambda: rows.write(f"{public.STATE}.jsonl", asyncio.run(public.state()))
+    parts["why"] = lambda: rows.write(reasons.FILE, asyncio.run(reasons.refused()))
+    for policy in admit_policies():
+        file = queues.file_of(policy)
+        parts[f"admissions-{policy}"] = lambda policy=policy, file=file: rows.write(
+            file, asyncio.run(queues.admitted(policy))
+        )
+    parts["partitions"] = lambda: rows.write(queues.PARTITIONED, asyncio.run(queues.partitioned()))
+    parts["simulations"] = lambda: rows.write(simulations.FILE, map(simulations.simulated, simulations.contenders()))
     return parts
 
 

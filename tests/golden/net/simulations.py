@@ -1,0 +1,40 @@
+"""What `placewise simulate` answers for five small runs of every placement policy, and two of every admission policy:
+event hashes, and what the runs came to."""
+
+import contextlib
+import io
+import json
+from typing import Any
+
+from tests.golden.net.rows import Row
+from tests.golden.net.seams import admit_policies, place_policies, simulate
+
+FILE = "simulations.jsonl"
+SEEDS = 5
+_RUN = ("--workload", "harmony", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "60", "--seeds", str(SEEDS))
+_ELASTIC = ("--workload", "elastic", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "25", "--seeds", "2")
+_CLOCKED = frozenset({"decisions_per_s", "decisions_per_s_ci95", "wall_s", "wall_s_ci95"})
+# It places pipelines, which `placewise simulate` has none of.
+_NOT_SIMULATED = frozenset({"ldwp"})
+
+
+def contenders() -> list[str]:
+    """Names of the rows: every placement policy, and every admission policy."""
+    placing = [f"place/{name}" for name in place_policies() if name not in _NOT_SIMULATED]
+    return [*placing, *(f"admit/{name}" for name in admit_policies())]
+
+
+def simulated(contender: str) -> Row:
+    """One row: hashes of the runs, and what they came to; what depends on the machine is left out."""
+    kind, _, policy = contender.partition("/")
+    args = [*_RUN, "--policy", policy] if kind == "place" else [*_ELASTIC, "--admit", policy]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        simulate([*args, "--json"])
+    return {"id": contender, "run": _timeless(json.loads(shown.getvalue()))}
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in _CLOCKED}
+    return value

@@ -1,0 +1,15 @@
+"""`placewise simulate` runs as on the day the golden net was made."""
+
+import pytest
+from tests.golden.net import rows, simulations
+
+_SIMULATED = {row["id"]: row for row in rows.read(simulations.FILE)}
+
+
+@pytest.mark.parametrize("contender", _SIMULATED)
+def test_simulates_as_before(contender: str) -> None:
+    rows.compare_rows([_SIMULATED[contender]], [simulations.simulated(contender)], simulations.FILE)
+
+
+def test_every_policy_has_its_runs() -> None:
+    assert simulations.contenders() == list(_SIMULATED)
