@@ -60,12 +60,13 @@ async def _play(service: Service, name: str, policy: str, world: World, found: D
         explained.CopyFrom(request)
         explained.dry_run, explained.explain, explained.request_id = True, True, ""
         row: Row = {"id": f"{cluster}/{i:02}", **net}
-        row["explained"] = names.plain(await asked_of(service, explained))
+        if question.is_explained:
+            row["explained"] = names.plain(await asked_of(service, explained))
         answer = await service.ask("Place", request)
         row["answer"] = names.plain(plain(answer))
         if question.request_id:
             row["repeated"] = names.plain(await asked_of(service, request))
-        if policy in LEARNED:
+        if policy in LEARNED and question.is_explained:
             row["cluster"] = cluster
             row["margin"] = _margin(row["explained"])
         found.answers.append(row)

@@ -15,7 +15,7 @@ from placewise.v1 import cluster_pb2 as cluster_pb
 from placewise.v1 import decision_pb2 as decision_pb
 from placewise.v1 import job_pb2 as job_pb
 
-FILE = "nets-{}.jsonl"
+FILE = "nets-{}.jsonl.gz"
 ASKED = ("harmony", "search", "ldwp", "stdm", "sharing")
 QUESTIONS = 20
 

@@ -16,13 +16,15 @@ SHARED = job_pb.GpuSharing
 
 @dataclass
 class Question:
-    """Jobs of one request. `stays`: what becomes of those placed: "runs", "ends" at once, or stays "reserved"."""
+    """Jobs of one request. `stays`: what becomes of those placed: "runs", "ends" at once, or stays "reserved".
+    `is_explained`: it is asked as a dry run first, with an explanation."""
 
     jobs: list[job_pb.Job]
     stays: str = "runs"
     is_node_scope: bool = False
     node: str = ""
     request_id: str = ""
+    is_explained: bool = True
 
 
 @dataclass
@@ -209,6 +211,33 @@ def _explored(rng: Random) -> World:
     return World(nodes, questions, exploration=0.4)
 
 
+def _wide(rng: Random) -> World:
+    """More nodes than nets look at, and gangs that are decided in slices."""
+    nodes = [m.node(f"w{i:02}", 4, rng.choice(("V100", "P100")), rng, 32, rack=f"r{i // 8}") for i in range(70)]
+    small = m.demand(0.5, 0.5, 1.0)
+    shared = m.job("w-shared", [m.group(14, small)], rng, gpu_sharing=SHARED(allowed=True))
+    many = [m.job(f"w-many{k}", [m.group(52, m.demand(0.25, 0.0, 1.0))], rng) for k in range(4)]
+    stages = m.job(
+        "w-pipe",
+        [m.group(1, m.demand(1.0, 0.0, 1.0))],
+        rng,
+        subtasks=m.subtasks(rng, 3),
+        architecture=job_pb.Job.PIPELINE,
+    )
+    return World(
+        nodes,
+        [
+            Question([_gang(rng, "w-one", 1)]),
+            Question([stages]),
+            Question([_gang(rng, "w-six", 6)]),
+            Question([shared]),
+            Question([m.job("w-large", [m.group(96, m.demand(1.0, 1.0, 4.0))], rng)], is_explained=False),
+            Question([*many, _gang(rng, "w-last", 2)], is_explained=False),
+            Question([_gang(rng, "w-two", 2)]),
+        ],
+    )
+
+
 WORLDS: dict[str, Callable[[Random], World]] = {
     "mixed": _mixed,
     "sharing": _sharing,
@@ -218,6 +247,7 @@ WORLDS: dict[str, Callable[[Random], World]] = {
     "pipelines": _pipelines,
     "batches": _batches,
     "explored": _explored,
+    "wide": _wide,
 }
 
 
