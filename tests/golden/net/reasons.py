@@ -15,6 +15,7 @@ from placewise.v1 import job_pb2 as job_pb
 FILE = "why.jsonl"
 POLICY = "consolidate"
 DRAWN = 160
+DEAD_END = "dead-end-"
 STALE_S, HOT = m.NOW_S - 5000.0, 91.0
 # What the requests have to bring about, or the file says less than it claims.
 KINDS = frozenset(
@@ -57,13 +58,18 @@ async def _asked(service: Service, name: str, case: Case) -> Row:
     await service.ask("ReportNodes", m.nodes_request(name, nodes))
     if events:
         await service.ask("ReportJobEvents", cluster_pb.ReportJobEventsRequest(cluster=name, events=events))
-    answer = await service.ask("Place", m.place(name, [job], POLICY, 1))
+    policy, seed = ("random", int(name.removeprefix(DEAD_END))) if name.startswith(DEAD_END) else (POLICY, 1)
+    answer = await service.ask("Place", m.place(name, [job], policy, seed))
     assert isinstance(answer, decision_pb.PlaceResponse)
     return {"id": name, "answer": Names().plain(plain(answer))}
 
 
 def _cases() -> Iterator[tuple[str, Case]]:
     yield from _one_of_each()
+    for seed in range(4):  # a policy that draws finds no way where best fit would
+        nodes = [m.node("a", 1, cores=4.0), m.node("b", 1, cores=8.0), *(m.node(c, 0, cores=7.0) for c in "cdef")]
+        groups = [m.group(1, m.demand(1.0, 1.0, 1.0)), m.group(1, m.demand(8.0, 0.0, 1.0))]
+        yield f"{DEAD_END}{seed}", (nodes, [], m.job("job", groups, m.drawn("dead end"), model=m.MODELS[0]))
     for i in range(DRAWN):
         yield f"drawn-{i:02}", _drawn(m.drawn(f"why/{i}"))
 
