@@ -38,6 +38,7 @@ async def admitted(policy: str) -> list[Row]:
             for name, (cluster, rng, jobs) in questions.items():
                 if turn != 2:
                     jobs += [_job(rng, f"{name}-{turn}-{i}") for i in range(rng.choice((1, 2, 3)))]
+                    jobs.append(_twin(jobs[-1]))
                 asked = decision_pb.AdmitOrWaitRequest(
                     cluster=cluster, queue=name, jobs=jobs, policy=policy, explain=True, seed=turn
                 )
@@ -111,6 +112,14 @@ def _job(rng: Random, name: str) -> job_pb.Job:
         if kind == "shared":
             more["gpu_sharing"] = job_pb.GpuSharing(allowed=True)
     return m.job(name, groups, rng, **more)
+
+
+def _twin(job: job_pb.Job) -> job_pb.Job:
+    """The same job under another id: policies that sort have a tie to break."""
+    twin = job_pb.Job()
+    twin.CopyFrom(job)
+    twin.id = f"twin-{job.id}"
+    return twin
 
 
 async def partitioned() -> list[Row]:

@@ -28,6 +28,7 @@ from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PlacewiseError
 from placewise_core.features import feature_schema
+from placewise_core.partition.registry import partition_policy
 from placewise_kubernetes import cli as kubernetes_cli
 from placewise_kubernetes import names as kubernetes_labels
 from placewise_kubernetes.config import KubernetesConfig
@@ -48,6 +49,12 @@ from placewise_service.telemetry import MutedTelemetry, Telemetry
 from placewise_slurm import main as slurm_cli
 from placewise_slurm.config import BridgeConfig
 from placewise_training.cli import simulate_app
+from placewise_training.sim.choosers import PolicyChooser
+from placewise_training.sim.divisible import DivisibleWorkload, HeatSimulation, heat_cluster
+from placewise_training.sim.hardware import ldwp_cluster
+from placewise_training.sim.pipeline_engine import PipelineSimulation
+from placewise_training.sim.pipelines import PipelineWorkload
+from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits
 
 NOW_S = 1_800_000_000.0
 Watch = Callable[[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
@@ -311,3 +318,32 @@ def feature_hashes() -> dict[str, str]:
 def simulate(args: list[str]) -> None:
     """`placewise simulate` with these arguments."""
     get_command(simulate_app).main(args, standalone_mode=False)
+
+
+def simulate_pipelines(policy: str, units: str, seeds: int) -> list[str]:
+    """Event hashes of sixty pipelines on four nodes, by a placement policy and a policy for units."""
+
+    async def run() -> list[str]:
+        async with serving() as service:
+            placing = service.engine._placing.placer.policies[policy]
+            return [_pipelines(PolicyChooser(placing, seed), _UNITS[units](), seed) for seed in range(seeds)]
+
+    return asyncio.run(run())
+
+
+_UNITS: dict[str, Callable[[], Any]] = {"iawp": IawpUnits, "ect": EctUnits, "pats": PatsUnits, "random": RandomUnits}
+
+
+def _pipelines(chooser: Any, units: Any, seed: int) -> str:
+    tasks = PipelineWorkload(tasks=60, per_minute=30).generate("judge", seed)
+    return str(PipelineSimulation(ldwp_cluster(4), tasks, "judge", chooser, units, seed=seed).run().event_hash)
+
+
+def simulate_heat(seeds: int) -> list[str]:
+    """Event hashes of sixty divisible tasks split by the partition policy of the shipped bundle."""
+    capability = json.loads((bundle_folder() / "capability.json").read_bytes())
+    found = []
+    for seed in range(seeds):
+        tasks = DivisibleWorkload(tasks=60, per_minute=2.0).generate(seed)
+        found.append(HeatSimulation(heat_cluster(), tasks, partition_policy(capability), seed=seed).run().event_hash)
+    return found

@@ -1,5 +1,5 @@
 """What `placewise simulate` answers for five small runs of every placement policy, and two of every admission policy:
-event hashes, and what the runs came to."""
+event hashes, and what the runs came to. And hashes of pipelines and of divisible tasks."""
 
 import contextlib
 import io
@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tests.golden.net.rows import Row
-from tests.golden.net.seams import admit_policies, place_policies, simulate
+from tests.golden.net.seams import admit_policies, place_policies, simulate, simulate_heat, simulate_pipelines
 
 FILE = "simulations.jsonl"
 SEEDS = 5
@@ -16,17 +16,27 @@ _ELASTIC = ("--workload", "elastic", "--gpus-per-node", "4", "--nodes", "3", "--
 _CLOCKED = frozenset({"decisions_per_s", "decisions_per_s_ci95", "wall_s", "wall_s_ci95"})
 # It places pipelines, which `placewise simulate` has none of.
 _NOT_SIMULATED = frozenset({"ldwp"})
+_PIPING = (
+    *(("load-balance", units) for units in ("iawp", "ect", "pats", "random")),
+    *((policy, "iawp") for policy in ("ldwp", "pats", "random")),
+)
 
 
 def contenders() -> list[str]:
     """Names of the rows: every placement policy, and every admission policy."""
     placing = [f"place/{name}" for name in place_policies() if name not in _NOT_SIMULATED]
-    return [*placing, *(f"admit/{name}" for name in admit_policies())]
+    piping = [f"pipelines/{policy}+{units}" for policy, units in _PIPING]
+    return [*placing, *(f"admit/{name}" for name in admit_policies()), *piping, "heat"]
 
 
 def simulated(contender: str) -> Row:
     """One row: hashes of the runs, and what they came to; what depends on the machine is left out."""
     kind, _, policy = contender.partition("/")
+    if kind == "heat":
+        return {"id": contender, "event_hashes": simulate_heat(SEEDS)}
+    if kind == "pipelines":
+        placing, units = policy.split("+")
+        return {"id": contender, "event_hashes": simulate_pipelines(placing, units, SEEDS)}
     args = [*_RUN, "--policy", policy] if kind == "place" else [*_ELASTIC, "--admit", policy]
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
