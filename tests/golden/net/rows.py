@@ -142,32 +142,39 @@ def report(lines: Iterable[str], file: str) -> None:
         raise AssertionError(head + "\n".join(found[:_SHOWN]) + more)
 
 
-def compare(file: str, found: Iterable[Row]) -> None:
+def compare(file: str, found: Iterable[Row], forgiven: Collection[str] = ()) -> set[str]:
     """Raises AssertionError, which names rows and fields, unless the rows are those of the file.
 
     Rows have an `id`. `net` lists the fields of a row, however deep, whose numbers nets compute. Where `margin` says
-    that a net was undecided the row may differ, and so may those of its `cluster` that follow from it."""
-    compare_rows(read(file), found, file)
+    that a net was undecided the row may differ, and so may those of its `cluster` that follow from it; where two scores
+    are equal, the order of nodes decides, and must not differ. Gives back the clusters where a net decided otherwise;
+    those `forgiven` are left out."""
+    return compare_rows(read(file), found, file, forgiven)
 
 
-def compare_rows(wanted: Iterable[Row], found: Iterable[Row], file: str) -> None:
+def compare_rows(wanted: Iterable[Row], found: Iterable[Row], file: str, forgiven: Collection[str] = ()) -> set[str]:
     """As `compare`, with rows of the file."""
     theirs = {row["id"]: row for row in wanted}
     ours = {row["id"]: told(row) for row in found}
-    report(_row_differences(theirs, ours), file)
+    undecided = set(forgiven)
+    report(_row_differences(theirs, ours, undecided), file)
+    return undecided
 
 
-def _row_differences(wanted: dict[str, Row], ours: dict[str, Row]) -> Iterator[str]:
-    for name in sorted(wanted.keys() - ours.keys()):
-        yield f"{name}: the row vanished"
-    for name in sorted(ours.keys() - wanted.keys()):
-        yield f"{name}: a new row"
-    forgiven: set[str] = set()
+def _row_differences(wanted: dict[str, Row], ours: dict[str, Row], undecided: set[str]) -> Iterator[str]:
+    """One line per difference. Adds to the clusters `undecided`."""
     for name, row in wanted.items():
-        if name not in ours or row == ours[name] or row.get("cluster") in forgiven:
+        cluster = row.get("cluster", "")
+        if cluster in undecided or row == ours.get(name):
+            continue
+        if name not in ours:
+            yield f"{name}: the row vanished"
             continue
         found = list(differences(row, ours[name], name, nets=row.get("net", ())))
-        if found and "cluster" in row and (row.get("margin") or math.inf) <= UNDECIDED:
-            forgiven.add(row["cluster"])
+        if found and 0 < (row.get("margin") or 0.0) <= UNDECIDED:
+            undecided.add(cluster)
         else:
             yield from found
+    for name, row in ours.items():
+        if name not in wanted and row.get("cluster", "") not in undecided:
+            yield f"{name}: a new row"

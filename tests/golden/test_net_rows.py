@@ -1,0 +1,46 @@
+"""The golden net fails where it should, and forgives what its README says it forgives."""
+
+import copy
+
+import pytest
+from tests.golden.net.rows import Row, compare_rows
+
+_ROWS: list[Row] = [
+    {"id": "c/0", "cluster": "c", "margin": 5e-5, "node": "a"},
+    {"id": "c/1", "cluster": "c", "margin": 1.0, "node": "a"},
+    {"id": "d/0", "cluster": "d", "margin": 0.0, "node": "a", "net": ["score"], "score": 0.5, "speed": 0.5},
+]
+
+
+def _with(row: int, **changes: object) -> list[Row]:
+    rows = copy.deepcopy(_ROWS)
+    rows[row].update(changes)
+    return rows
+
+
+def test_an_undecided_net_may_decide_otherwise_and_so_may_what_follows() -> None:
+    assert compare_rows(_ROWS, _with(0, node="b"), "f") == {"c"}
+    changed = _with(0, node="b")
+    changed[1]["node"] = "b"
+    assert compare_rows(_ROWS, changed, "f") == {"c"}
+
+
+def test_a_net_may_round_otherwise() -> None:
+    assert compare_rows(_ROWS, _with(2, score=0.500004), "f") == set()
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "told"),
+    [
+        (1, {"node": "b"}, 'c/1.node: is "b", was "a"'),
+        (2, {"node": "b"}, 'd/0.node: is "b", was "a"'),
+        (2, {"score": 0.51}, "d/0.score: is 0.51, was 0.5"),
+        (2, {"speed": 0.5000001}, "d/0.speed: is 0.5000001, was 0.5"),
+        (2, {"more": 1}, "d/0.more: new, is 1"),
+        (2, {"id": "d/9"}, "d/0: the row vanished"),
+    ],
+)
+def test_whatever_else_differs_fails_by_name(row: int, changes: dict[str, object], told: str) -> None:
+    with pytest.raises(AssertionError) as failed:
+        compare_rows(_ROWS, _with(row, **changes), "f")
+    assert told in str(failed.value)
