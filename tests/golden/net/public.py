@@ -10,13 +10,13 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
 from tests.golden.net import messages as m
 from tests.golden.net import seams
-from tests.golden.net.rows import Row
+from tests.golden.net.rows import Names, Row
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
 
@@ -254,7 +254,24 @@ async def state() -> list[Row]:
         )
         for name, content in await seams.stored("c", service):
             rows.append({"id": f"stored {name}", "bytes": content.hex(), "data": _unpacked(content)})
+        rows += [row async for row in _answers(service, waiting)]
     return rows
+
+
+async def _answers(service: seams.Service, waiting: list[job_pb2.Job]) -> AsyncIterator[Row]:
+    """What is kept of one answer of each kind, and the fingerprint of its question. Ids are by order of appearance."""
+    names = Names()
+    job = m.job("asked", [m.group(2, m.demand(1.0, 0.0, 2.0))], m.drawn("asked"))
+    task = decision_pb2.DivisibleTask(id="t", parallel_scale=40.0, kind="render")
+    for rpc, asked in {
+        "Place": m.place("c", [job], "consolidate", 5),
+        "AdmitOrWait": decision_pb2.AdmitOrWaitRequest(cluster="c", queue="r", jobs=waiting, seed=1, policy="fifo"),
+        "Partition": decision_pb2.PartitionRequest(cluster="c", task=task),
+    }.items():
+        asked.request_id = f"first-{rpc}"
+        await service.ask(rpc, asked)
+        content = _unpacked(await seams.remembered("c", asked.request_id, service))
+        yield {"id": f"answer {rpc}", "data": names.plain(content), "fingerprint": seams.fingerprint_of(asked)}
 
 
 def _unpacked(content: bytes) -> Any:

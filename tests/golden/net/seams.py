@@ -34,6 +34,7 @@ from placewise_kubernetes import names as kubernetes_labels
 from placewise_kubernetes.config import KubernetesConfig
 from placewise_service.api.auth import NOBODY, Open
 from placewise_service.api.desk import Desk
+from placewise_service.api.fingerprint import fingerprint
 from placewise_service.api.rest import rest_app
 from placewise_service.api.routes import ROUTES
 from placewise_service.api.rpcs import RPCS
@@ -42,7 +43,7 @@ from placewise_service.declog.tables import JOINED_SCHEMA, SCHEMAS
 from placewise_service.main import make_engine
 from placewise_service.settings import FOREIGN_PREFIXES, Settings, variables
 from placewise_service.state import codec
-from placewise_service.state.holdings import capacity_of
+from placewise_service.state.holdings import capacity_of, holds_of
 from placewise_service.state.keys import BUNDLES, REGISTRY, keys_of
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import MutedTelemetry, Telemetry
@@ -307,7 +308,19 @@ async def stored(cluster: str, service: Service) -> Iterator[tuple[str, bytes]]:
     found += [(f"queue {name}", codec.encode_record(queue)) for name, queue in records.queues.items()]
     found += [("settings", codec.encode_record(records.settings))]
     found += [(f"capacity {node.id}", codec.encode_capacity(capacity_of(node))) for node in records.nodes]
+    found += [(f"holds {job.id}", codec.encode_holds(holds_of(job))) for job in records.jobs]
     return iter(found)
+
+
+async def remembered(cluster: str, request_id: str, service: Service) -> bytes:
+    """What is kept of an answer, for a replica that is asked the same again."""
+    first = await service.store.recall(cluster, request_id)
+    return bytes(first.answer)
+
+
+def fingerprint_of(request: Message) -> str:
+    """By which replicas know that a question is the same."""
+    return fingerprint(request, "somebody").hex()
 
 
 def feature_hashes() -> dict[str, str]:
