@@ -1,6 +1,7 @@
 """The gRPC face: details of errors, overload, deadlines, streams, draining, health and reflection."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 
@@ -143,6 +144,46 @@ async def test_a_slow_question_does_not_reorder_the_stream_and_bounds_the_pipeli
         assert len(engine.placed) == 4  # the fifth waits for the first to be answered
         engine.gate.set()
         assert [answer.request_id async for answer in call] == [str(i) for i in range(50)]
+
+
+class GoneCaller:
+    """A call whose deadline passes just before its answer is written."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    async def write(self, answer: bytes) -> None:
+        raise grpc.aio.InternalError
+
+
+async def test_a_stream_whose_caller_has_gone_ends_as_cancelled() -> None:
+    async def questions() -> AsyncIterator[bytes]:
+        for i in range(3):
+            yield question(str(i)).SerializeToString()
+
+    async with faces(await engine_with_node()) as running:
+        with pytest.raises(asyncio.CancelledError):
+            async with asyncio.timeout(5.0):
+                await running.grpc._stream_place(questions(), GoneCaller())  # type: ignore[arg-type]
+        assert running.desk.in_flight == 0
+        assert running.grpc._streams == set()
+
+
+async def test_an_answer_that_nobody_takes_is_no_error_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    library = logging.getLogger("grpc._cython.cygrpc")
+    async with faces():
+        for failure in (grpc.aio.InternalError(), ValueError("ours")):
+            try:
+                raise failure
+            except Exception:
+                library.exception("raised by servicer method")
+    assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
 async def test_many_streams_at_once() -> None:

@@ -6,6 +6,7 @@ Messages are parsed here rather than by gRPC, so that a malformed one is answere
 import asyncio
 import contextlib
 import gc
+import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -65,6 +66,7 @@ class GrpcFace:
         self._streams: set[asyncio.Task[None]] = set()
         most = connection_limit(desk.limits.connections)
         self._connections = GrpcConnections(desk.limits, most, partial(desk.turned_away, "grpc"))
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_gone_caller)
         self._server = grpc.aio.server(options=_options(desk.limits, most, shares_port))
         self._add_services(settings.reflection)
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
@@ -164,7 +166,7 @@ class GrpcFace:
             self._streams.add(reader)
             reader.add_done_callback(self._streams.discard)
             while (task := await answers.get()) is not None:
-                await context.write(await task)
+                await _write(context, await task)
                 slots.release()
         if self._desk.is_draining:
             _refused(context, DrainingError())
@@ -302,6 +304,19 @@ class _MessageReader:
             if task not in self._late:
                 self._late.add(task)
                 task.cancel()
+
+
+def _is_no_gone_caller(record: logging.LogRecord) -> bool:
+    """False for gRPC's log of an answer that it could not send, as its caller has gone."""
+    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
+
+
+async def _write(context: Context, answer: bytes) -> None:
+    """Ends the call as cancelled where its caller has gone: gRPC would log a failure that is none of ours."""
+    try:
+        await context.write(answer)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
 
 
 def _refused(context: Context, error: PlacewiseError) -> bytes:
