@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
 
 FILES = ("public-contract", "public-service", "public-commands", "public-clients", "public-bundle")
 STATE = "public-state"
+_ROOT = Path(__file__).parents[3]
 _PARTS = (job_pb2, cluster_pb2, decision_pb2, bundle_pb2)
 _SDK = ("placewise_client", "placewise_client.results", "placewise_client.adapter.native")
 
@@ -290,4 +292,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value) if hasattr(value, "__fspath__") else type(value).__name__
+    if isinstance(value, Path):  # a file of ours by its name alone: it lies elsewhere on every machine, and may move
+        return f"…/{value.name}" if value.is_relative_to(_ROOT) else str(value)
+    return type(value).__name__
