@@ -24,6 +24,7 @@ from placewise_core.clock import Clock, SystemClock
 from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_core.frozen import frozen
+from placewise_models.signing import read_public
 from placewise_service.api.auth import NOBODY
 from placewise_service.api.call_audit import CallAudit
 from placewise_service.api.desk import Desk
@@ -37,7 +38,6 @@ from placewise_service.api.tls import Certificates, grpc_credentials
 from placewise_service.audit import AuditLog
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
-from placewise_service.model.signing import read_public
 from placewise_service.settings import Settings
 from placewise_service.state.clock import StoreClock
 from placewise_service.state.connection import RedisOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.policy_net import write_policy
 
-from placewise_core.bundle_folder import shipped_bundle
+from placewise_models.folder import shipped_bundle
 from placewise_service.cli import invoke
 
 pytestmark = pytest.mark.e2e

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from placewise_core.bundle_folder import shipped_bundle
-from placewise_service.model.bundle import MANIFEST, Manifest, write_manifest
+from placewise_models.bundle import MANIFEST, Manifest, write_manifest
+from placewise_models.folder import shipped_bundle
 
 
 def copy_bundle(folder: Path, created: str = "2026-01-01T00:00:00Z") -> Path:

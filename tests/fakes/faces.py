@@ -46,7 +46,7 @@ from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rest import rest_app
 from placewise_service.declog.record import DecisionRecord
-from placewise_service.model.registry import BundleState, BundleStatus
+from placewise_service.engine.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.state.store import Overcommit
 from placewise_service.telemetry import Telemetry

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.cluster import Assignment, Gpu, Node, QueueSettings, QueueState, RunningJob
 from placewise_core.decision import Admission, Verdict
 from placewise_core.events import ClusterRecords
 from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.view import ClusterView
+from placewise_models.folder import shipped_bundle
 
 
 def gpu_nodes(nodes: int, gpus: int) -> tuple[Node, ...]:

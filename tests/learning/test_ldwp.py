@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_service.model.ldwp import LdwpRuntime
-from placewise_service.model.session import ModelError
+from placewise_models.ldwp import LdwpRuntime
+from placewise_models.session import ModelError
 from placewise_training.data.ldwp_episodes import MOST_NODES, Recorder, Replay, situation
 from placewise_training.data.ldwp_judging import judged
 from placewise_training.export_ldwp import export_ldwp, parity

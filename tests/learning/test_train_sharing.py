@@ -9,8 +9,8 @@ import torch
 
 from placewise_core.speed.model_names import canonical
 from placewise_core.speed.sharing_row import columns_of
-from placewise_service.model.session import ModelError
-from placewise_service.model.sharing import SharingRuntime
+from placewise_models.session import ModelError
+from placewise_models.sharing import SharingRuntime
 from placewise_training import train_sharing
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.placement_tables import usable_pairs

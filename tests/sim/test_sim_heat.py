@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policy
+from placewise_models.folder import shipped_bundle
 from placewise_training.sim.divisible import (
     DivisibleWorkload,
     EqualSplit,

@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.fakes.bundles import copy_bundle, forge, rewrite
 
-from placewise_core.bundle_folder import bundle_folder, shipped_bundle, shipped_bundles
 from placewise_core.errors import InvalidRequestError, NotFoundError
+from placewise_models.bundle import MANIFEST, RELEASE, BundleError, load
+from placewise_models.folder import bundle_folder, shipped_bundle, shipped_bundles
+from placewise_models.shipped import SHIPPED
+from placewise_models.signing import SIGNATURES, BundleKeyError, PublicKey, read_public
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
-from placewise_service.model.bundle import MANIFEST, RELEASE, BundleError, load
-from placewise_service.model.registry import BundleRegistry, BundleState
-from placewise_service.model.shipped import SHIPPED
-from placewise_service.model.signing import SIGNATURES, BundleKeyError, PublicKey, read_public
+from placewise_service.engine.registry import BundleRegistry, BundleState
 
 
 def make_key(root: Path, name: str = "site") -> PublicKey:

@@ -13,12 +13,12 @@ from tests.fakes.engine import CLUSTER
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
 from placewise_core.errors import InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_models.bundle import load
+from placewise_models.signing import PublicKey, read_public
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.model.bundle import load
-from placewise_service.model.registry import BundleState
-from placewise_service.model.signing import PublicKey, read_public
+from placewise_service.engine.registry import BundleState
 from placewise_service.state.memory import MemoryStore
 from placewise_service.state.store import BundleChoice
 from placewise_service.telemetry import Telemetry

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.job import Subtask
 from placewise_core.place.completed_metrics import CompletedMetrics, metrics_source
 from placewise_core.place.subtask_metrics import METRICS, SPEEDUP, KnownMetrics
 from placewise_core.place.subtask_scale import from_unit, to_unit
-from placewise_service.model.bundle import BundleError, Manifest, load, write_manifest
-from placewise_service.model.session import ModelError
-from placewise_service.model.stdm import StdmRuntime
+from placewise_models.bundle import BundleError, Manifest, load, write_manifest
+from placewise_models.folder import shipped_bundle
+from placewise_models.session import ModelError
+from placewise_models.stdm import StdmRuntime
 from placewise_training.export_stdm import sample_of, write_onnx
 from placewise_training.models.ncf import MetricCompletion
 

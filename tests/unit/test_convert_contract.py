@@ -31,7 +31,7 @@ from placewise_core.job import Architecture, CoRun, JobId, Priority, Role, Subta
 from placewise_core.validate import Limits, check_node
 from placewise_service.api import convert_cluster, convert_in, convert_out, examples
 from placewise_service.engine.answers import held_until
-from placewise_service.model.registry import BundleState
+from placewise_service.engine.registry import BundleState
 
 
 @pytest.mark.parametrize(

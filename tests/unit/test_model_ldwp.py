@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_node
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
 from placewise_core.decision import Outcome
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Job, JobId, Resources, Role, Subtask, TaskGroup
 from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
+from placewise_models.folder import shipped_bundle
 from placewise_service.engine.build import build_engine
 from placewise_service.engine.common import EngineOptions
-from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 

@@ -12,7 +12,6 @@ import pytest
 from tests.fakes import policy_net
 from tests.fakes.cluster import make_job, make_node
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import Outcome
@@ -21,10 +20,11 @@ from placewise_core.events import ClusterRecords
 from placewise_core.features import STEP_FEATURES, Encoder, Observation
 from placewise_core.job import JobId
 from placewise_core.view import ClusterView
+from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
+from placewise_models.folder import shipped_bundle
+from placewise_models.policy import PolicyRuntime
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
-from placewise_service.model.policy import PolicyRuntime
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from tests.fakes.cluster import make_job, make_node
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import Outcome
@@ -21,12 +20,13 @@ from placewise_core.errors import InvalidRequestError
 from placewise_core.features import PART_FEATURES
 from placewise_core.job import JobId
 from placewise_core.part_tokens import PartTokens
+from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
+from placewise_models.folder import shipped_bundle
+from placewise_models.reward import RewardRuntime
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.model.bundle import BundleError, Manifest, load, schema_of, write_manifest
-from placewise_service.model.registry import BundleRegistry, BundleState
-from placewise_service.model.reward import RewardRuntime
+from placewise_service.engine.registry import BundleRegistry, BundleState
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 from placewise_training.export import random_inputs, sample_of, write_onnx

@@ -2,5 +2,5 @@
 
 import os
 
-# As in the service: ONNX Runtime looks up its maker's telemetry host unless this is set before its import.
+# As in placewise_models: ONNX Runtime looks up its maker's telemetry host unless this is set before its import.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -1,6 +1,6 @@
 """Does the reward model know when it is lost, and is it better to follow a heuristic then? Trains nothing.
 
-    python -m placewise_training.evaluate_uncertainty --bundle service/placewise_service/bundles/2026.11 > lost.jsonl
+    python -m placewise_training.evaluate_uncertainty --bundle service/placewise_models/bundles/2026.11 > lost.jsonl
 
 Situations like Harmony's and situations outside of all training (data.unfamiliar), on the judging truth. Per situation:
 the error of the new jobs' predicted speeds and how well the spread ranks and sizes it; the share of decisions beyond

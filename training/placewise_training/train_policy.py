@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.features import feature_schema
 from placewise_core.place.harmony import Harmony
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
+from placewise_models.folder import shipped_bundle
 from placewise_training.device import chosen_device
 from placewise_training.evaluate_policy import FIRST_SEED, Contender, Setting, average_jct_s
 from placewise_training.models.policy import PolicyNet

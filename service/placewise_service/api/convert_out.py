@@ -26,7 +26,7 @@ from placewise_core.decision import (
 )
 from placewise_core.job import Resources, Role
 from placewise_core.validate import MAX_TIME_S
-from placewise_service.model.registry import BundleState, BundleStatus
+from placewise_service.engine.registry import BundleState, BundleStatus
 
 if TYPE_CHECKING:  # the stubs' name; at run time the container is of another class
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer

@@ -8,7 +8,7 @@ from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, Pl
 from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
-from placewise_service.model.registry import BundleStatus
+from placewise_service.engine.registry import BundleStatus
 from placewise_service.state.store import Overcommit
 
 

@@ -29,7 +29,7 @@ from placewise_service.api.convert_out import Answer
 from placewise_service.api.fingerprint import fingerprint
 from placewise_service.api.ports import DecisionEngine
 from placewise_service.aside import ASIDE_BYTES, aside
-from placewise_service.model.registry import BundleStatus
+from placewise_service.engine.registry import BundleStatus
 
 _Request = TypeVar("_Request", bound=Message)
 _Converted = TypeVar("_Converted")

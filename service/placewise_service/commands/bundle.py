@@ -10,7 +10,14 @@ import msgspec
 import typer
 
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
-from placewise_core.bundle_folder import BUNDLE_NAME
+from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
+from placewise_models.folder import BUNDLE_NAME
+from placewise_models.ldwp import LDWP_REPORT
+from placewise_models.policy import POLICY_REPORT
+from placewise_models.reward import REWARD_REPORT
+from placewise_models.sharing import SHARING_REPORT
+from placewise_models.signing import SIGNATURES, BundleKeyError, generate, read_private, read_public, signed
+from placewise_models.stdm import STDM_REPORT
 from placewise_service.commands.auditing import audited
 from placewise_service.commands.commit import checked_out
 from placewise_service.commands.connection import (
@@ -24,13 +31,6 @@ from placewise_service.commands.connection import (
 )
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
-from placewise_service.model.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
-from placewise_service.model.ldwp import LDWP_REPORT
-from placewise_service.model.policy import POLICY_REPORT
-from placewise_service.model.reward import REWARD_REPORT
-from placewise_service.model.sharing import SHARING_REPORT
-from placewise_service.model.signing import SIGNATURES, BundleKeyError, generate, read_private, read_public, signed
-from placewise_service.model.stdm import STDM_REPORT
 
 app = typer.Typer(help="Model bundles: build, sign, verify, activate, roll back.", no_args_is_help=True)
 

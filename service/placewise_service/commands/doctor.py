@@ -20,9 +20,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
-from placewise_core.bundle_folder import DEFAULT_BUNDLE, bundle_folder
 from placewise_core.clock import SystemClock
 from placewise_core.frozen import frozen
+from placewise_models.bundle import load
+from placewise_models.folder import DEFAULT_BUNDLE, bundle_folder
+from placewise_models.signing import read_public
 from placewise_service.api.identity import authenticator
 from placewise_service.api.watched import CredentialsFileError
 from placewise_service.commands.connection import CaOption, JsonOption, TokenOption, connect
@@ -37,8 +39,6 @@ from placewise_service.commands.doctor_checks import (
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.store import redis_options
 from placewise_service.engine.build import PACKAGED_BUNDLES
-from placewise_service.model.bundle import load
-from placewise_service.model.signing import read_public
 from placewise_service.settings import Settings, SettingsError, load_settings
 from placewise_service.state.connection import Client, gate_for
 from placewise_service.state.embedded import embedded_url, server_binary

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from placewise_core.clock import SystemClock
+from placewise_models.bundle import BundleError
 from placewise_service.api.tls import Certificates, end_time_s
 from placewise_service.commands.exits import CommandError
 from placewise_service.main import make_engine
-from placewise_service.model.bundle import BundleError
 from placewise_service.settings import Settings
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import MutedTelemetry

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import admission_policies
-from placewise_core.bundle_folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_core.clock import Clock
 from placewise_core.cluster import Assignment
 from placewise_core.errors import InvalidRequestError
@@ -15,32 +14,25 @@ from placewise_core.partition.registry import partition_policy
 from placewise_core.place.completed_metrics import metrics_source
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import (
-    HARMONY_POLICY,
-    LDWP_POLICY,
-    SEARCH_POLICY,
-    harmony_policy,
-    ldwp_policy,
-    placement_policies,
-    search_policy,
-)
+from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_models.bundle import Bundle, BundleError
+from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
+from placewise_models.learned import LEARNED_POLICIES, learned_policies
+from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.common import Common, EngineOptions, nearest
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.engine import Engine
+from placewise_service.engine.registry import BundleRegistry
 from placewise_service.engine.views import Views
-from placewise_service.model.bundle import Bundle, BundleError
-from placewise_service.model.registry import BundleRegistry
-from placewise_service.model.signing import PublicKey
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
 
 PACKAGED_BUNDLES = shipped_bundles()
-_LEARNED = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY)
 
 
 def build_engine(
@@ -89,7 +81,7 @@ def build_engine(
 
 def _check_policies(options: EngineOptions, heuristics: Collection[str], admission: Collection[str]) -> None:
     """Raises InvalidRequestError for a name in the settings that no policy has, whatever the bundle."""
-    place = {*heuristics, *_LEARNED}
+    place = {*heuristics, *LEARNED_POLICIES}
     for setting, name, names in (
         ("place.policy", options.place_policy, place),
         ("place.fallback_policy", options.fallback_policy, heuristics),
@@ -123,19 +115,9 @@ class _Served:
         self.partition[partition.name] = partition
         self.subtasks.metrics_of = metrics_source(bundle.stdm)
         self.interference.completer = bundle.sharing
-        self._use_nets(bundle)
-
-    def _use_nets(self, bundle: Bundle) -> None:
-        """The learned policies that the bundle has nets for, and no others."""
-        for name in _LEARNED:
+        for name in LEARNED_POLICIES:
             self.placement.pop(name, None)
-        harmony = None
-        if bundle.policy is not None:
-            harmony = self.placement[HARMONY_POLICY] = harmony_policy(bundle.policy, self.placement)
-        if bundle.ldwp is not None:
-            self.placement[LDWP_POLICY] = ldwp_policy(bundle.ldwp, self.placement)
-        if bundle.reward is not None:
-            self.placement[SEARCH_POLICY] = search_policy(bundle.reward, self.placement, harmony=harmony)
+        self.placement.update(learned_policies(bundle, self.placement))
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""

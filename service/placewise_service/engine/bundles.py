@@ -18,8 +18,8 @@ from placewise_core.errors import (
     StaleSnapshotError,
     StateUnavailableError,
 )
-from placewise_service.model.bundle import Bundle
-from placewise_service.model.registry import BundleRegistry, BundleStatus
+from placewise_models.bundle import Bundle
+from placewise_service.engine.registry import BundleRegistry, BundleStatus
 from placewise_service.state.store import BundleChoice, StateStore
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,8 @@ from placewise_service.declog.record import DecisionRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
 from placewise_service.engine.ids import uuid7
+from placewise_service.engine.registry import BundleRegistry
 from placewise_service.engine.views import LiveView, Views
-from placewise_service.model.registry import BundleRegistry
 from placewise_service.state.store import Repeated, Reused, StateStore
 from placewise_service.telemetry import Telemetry
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.job import Priority
+from placewise_models.folder import shipped_bundle
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judged_worst, number, percent
 from placewise_training.reproduce.composed import SHORTEST, admission
 from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome, Paper

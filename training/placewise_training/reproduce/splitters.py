@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.decision import Outcome, PartitionPlan, Share
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.partition.registry import partition_policy
 from placewise_core.view import ClusterView
+from placewise_models.folder import shipped_bundle
 from placewise_training.sim.divisible import HeatNode, Splitter
 
 _GPU_CELSIUS, _LIMIT = 8, 9  # rows of the view's telemetry

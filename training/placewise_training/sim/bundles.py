@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.place.harmony import Harmony
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import placement_policies, search_policy
 from placewise_core.place.search import BestOfK, SpeedScorer
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_models.folder import shipped_bundle
 
 REWARD = "reward.onnx"
 POLICY_GRAPHS = ("policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx")

@@ -13,7 +13,7 @@ from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, 
 from placewise_core.frozen import frozen
 from placewise_core.place.harmony import ClusterState, PolicyState
 from placewise_core.policy_inputs import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
-from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
+from placewise_models.session import ModelError, answers_alike, check_features, open_session
 
 POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER = "policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx"
 POLICY_GRAPHS, POLICY_REPORT = (POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER), "policy.json"

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from placewise_core.bundle_folder import BUNDLE_NAME
 from placewise_core.features import feature_schema
 from placewise_core.frozen import frozen
-from placewise_service.model.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
-from placewise_service.model.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
-from placewise_service.model.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
-from placewise_service.model.session import ModelError
-from placewise_service.model.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime
-from placewise_service.model.shipped import SHIPPED
-from placewise_service.model.signing import SIGNATURES, PublicKey, signer
-from placewise_service.model.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
+from placewise_models.folder import BUNDLE_NAME
+from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
+from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
+from placewise_models.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
+from placewise_models.session import ModelError
+from placewise_models.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime
+from placewise_models.shipped import SHIPPED
+from placewise_models.signing import SIGNATURES, PublicKey, signer
+from placewise_models.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
 
 Net = TypeVar("Net")
 

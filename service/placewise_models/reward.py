@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from placewise_core.features import PART_FEATURES, Float32
 from placewise_core.frozen import frozen
 from placewise_core.part_tokens import PartTokens
-from placewise_service.model.session import ModelError, answers_alike, check_features, open_session
+from placewise_models.session import ModelError, answers_alike, check_features, open_session
 
 REWARD_MODEL, REWARD_REPORT = "reward.onnx", "reward.json"
 _SCHEMA = "placewise.reward/1"

@@ -14,7 +14,7 @@ import structlog
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.sharing_row import columns_of
 from placewise_core.view_arrays import FloatArray
-from placewise_service.model.session import ModelError, answers_alike, open_session
+from placewise_models.session import ModelError, answers_alike, open_session
 
 SHARING_MODEL, SHARING_REPORT = "sharing.onnx", "sharing.json"
 _SCHEMA = "placewise.sharing/1"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import structlog
 
-from placewise_core.bundle_folder import bundle_folder, is_alias
 from placewise_core.errors import InvalidRequestError, NotFoundError
 from placewise_core.frozen import frozen
-from placewise_service.model.bundle import MANIFEST, Bundle, BundleError, load
-from placewise_service.model.signing import PublicKey
+from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
+from placewise_models.folder import bundle_folder, is_alias
+from placewise_models.signing import PublicKey
 
 log = structlog.get_logger(__name__)
 

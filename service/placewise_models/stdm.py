@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import from_unit, to_unit
-from placewise_service.model.session import ModelError, answers_alike, open_session
+from placewise_models.session import ModelError, answers_alike, open_session
 
 STDM_MODEL, STDM_REPORT = "stdm.onnx", "stdm.json"
 _SCHEMA = "placewise.stdm/1"

@@ -38,8 +38,8 @@ def is_alias(root: Path, name: str) -> bool:
 
 
 def shipped_bundles() -> Path:
-    """The folder of the bundles that come with the service."""
-    return Path(str(resources.files("placewise_service").joinpath("bundles")))
+    """The folder of the bundles that come with this package."""
+    return Path(str(resources.files(__package__).joinpath("bundles")))
 
 
 def shipped_bundle() -> Path:

@@ -13,7 +13,7 @@ import onnxruntime
 from placewise_core.features import Float32
 from placewise_core.frozen import frozen
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_service.model.session import ModelError, answers_alike, open_session
+from placewise_models.session import ModelError, answers_alike, open_session
 
 LDWP_MODEL, LDWP_REPORT = "ldwp.onnx", "ldwp.json"
 _SCHEMA = "placewise.ldwp/1"

@@ -1,0 +1,30 @@
+"""The learned placement policies that a bundle has nets for. The service and the simulator both build them here."""
+
+from collections.abc import Mapping
+
+from placewise_core.place.policy import PlacementPolicy
+from placewise_core.place.registry import (
+    HARMONY_POLICY,
+    LDWP_POLICY,
+    SEARCH_POLICY,
+    harmony_policy,
+    ldwp_policy,
+    search_policy,
+)
+from placewise_models.bundle import Bundle
+
+LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY)
+
+
+def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
+    """New policies by name, of LEARNED_POLICIES those that the bundle has nets for. The heuristics propose to the
+    search and answer in place of a net that cannot."""
+    found: dict[str, PlacementPolicy] = {}
+    harmony = None
+    if bundle.policy is not None:
+        harmony = found[HARMONY_POLICY] = harmony_policy(bundle.policy, heuristics)
+    if bundle.ldwp is not None:
+        found[LDWP_POLICY] = ldwp_policy(bundle.ldwp, heuristics)
+    if bundle.reward is not None:
+        found[SEARCH_POLICY] = search_policy(bundle.reward, heuristics, harmony=harmony)
+    return found

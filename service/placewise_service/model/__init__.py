@@ -1,1 +1,0 @@
-"""Model bundles: loaded, verified, swapped. Runs on ONNX Runtime and JSON; never on torch."""

@@ -1,0 +1,94 @@
+"""What import-linter cannot see: packages named by strings, and resources that another package reads."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [
+    path.parent
+    for parent in ("service", "training", "clients/python", "clients/slurm", "clients/kubernetes")
+    for path in sorted((ROOT / parent).glob("placewise_*/__init__.py"))
+]
+PACKAGES = [folder.name for folder in FOLDERS]
+NAMED = re.compile(rf"({'|'.join(PACKAGES)})(\.[\w.]*)?")
+# The command line is a client of the service; it tells the SDK's errors by where they come from.
+ALLOWED = {("placewise_service", "placewise_client")}
+# Whatever else an installation of the nets would have to bring along.
+OF_MODELS = {"cryptography", "msgspec", "numpy", "onnxruntime", "placewise_core", "placewise_models", "structlog"}
+
+
+def trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in folder.rglob("*.py"):
+        yield path, ast.parse(path.read_text("utf-8"))
+
+
+def strings_across(package: str, tree: ast.Module) -> list[str]:
+    """Strings that name another package of ours or a module of it, as an import by name or a reader of files does."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = NAMED.fullmatch(node.value)
+            if match and match[1] != package and (package, match[1]) not in ALLOWED:
+                found.append(f"{node.lineno}: {node.value}")
+    return found
+
+
+def foreign_resources(package: str, tree: ast.Module) -> list[str]:
+    """Calls of `importlib.resources.files` on anything but a literal of the own package, `__name__` or
+    `__package__`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("files", "resources.files"):
+            given = ast.unparse(node.args[0])
+            if given not in ("__name__", "__package__") and not given.startswith((f"'{package}'", f"'{package}.")):
+                found.append(f"{node.lineno}: {given}")
+    return found
+
+
+def test_every_package_is_looked_at() -> None:
+    assert {"placewise_core", "placewise_models", "placewise_service", "placewise_training"} < set(PACKAGES)
+    assert len(PACKAGES) >= 7
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=PACKAGES)
+def test_no_package_reaches_another_by_a_string(folder: Path) -> None:
+    found = {str(path): strings_across(folder.name, tree) for path, tree in trees(folder)}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=PACKAGES)
+def test_every_package_reads_its_own_files_alone(folder: Path) -> None:
+    found = {str(path): foreign_resources(folder.name, tree) for path, tree in trees(folder)}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'files("placewise_service").joinpath("bundles")',
+        'resources.files("placewise_service.data")',
+        'import_module("placewise_service.settings")',
+        'NAME = "placewise_service"; resources.files(NAME)',
+    ],
+)
+def test_a_wall_with_a_hole_is_seen(line: str) -> None:
+    tree = ast.parse(line)
+    assert strings_across("placewise_core", tree)
+    assert foreign_resources("placewise_core", tree) or "import_module" in line
+    assert not foreign_resources("placewise_service", ast.parse(line.replace("files(NAME)", "files(__name__)")))
+
+
+def test_the_nets_need_nothing_of_a_server() -> None:
+    imported: set[str] = set()
+    for _, tree in trees(ROOT / "service/placewise_models"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.partition(".")[0])
+    assert imported - sys.stdlib_module_names <= OF_MODELS
