@@ -8,6 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,8 +29,10 @@ from placewise_models.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
 Net = TypeVar("Net")
 
 MANIFEST = "manifest.json"
+THROUGHPUT, CAPABILITY = "throughput.json", "capability.json"
 # Who vouches for a bundle that comes with a release.
 RELEASE = "release"
+_OPENED = (THROUGHPUT, CAPABILITY, REWARD_MODEL, *POLICY_GRAPHS, STDM_MODEL, LDWP_MODEL, SHARING_MODEL)
 # Which model's tables each net reads (feature_tables.MODEL_TABLES).
 _READERS = {REWARD_MODEL: "reward"} | dict.fromkeys(POLICY_GRAPHS, "policy")
 
@@ -53,10 +56,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: dict[str, float] = {}
 
 
-@frozen
+@dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """A verified bundle: its manifest, its JSON documents by file name, and its nets, ready to run. `signed_by` is the
-    id of the key that signed it, RELEASE, or "" where no key is configured."""
+    """A bundle: its manifest, its JSON documents by file name, and its nets, ready to run. `signed_by` is the id of the
+    key that signed it, RELEASE, or "" where no key is configured. One that was only `opened` has an empty manifest.
+
+    Compares by identity, as its nets do."""
 
     manifest: Manifest
     directory: Path
@@ -109,6 +114,29 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
         stdm=nets.load(StdmRuntime.load, STDM_REPORT, STDM_MODEL),
         ldwp=nets.load(LdwpRuntime.load, LDWP_REPORT, LDWP_MODEL),
         sharing=nets.load(SharingRuntime.load, SHARING_REPORT, SHARING_MODEL),
+    )
+
+
+def opened(directory: Path) -> Bundle:
+    """What a folder holds, for a simulation: a bundle, or nets just exported. Asks for no manifest, checksum, signature
+    or sample; never serve from it. Raises ModelError for a net of other features than this version encodes,
+    BundleError for a document that is torn."""
+    held = {file: (directory / file).read_bytes() for file in _OPENED if (directory / file).is_file()}
+
+    def net(open_net: Callable[..., Net], *files: str) -> Net | None:
+        return open_net(*(held[file] for file in files)) if all(file in held for file in files) else None
+
+    return Bundle(
+        Manifest(directory.name, created="", files={}),
+        directory,
+        digest="",
+        signed_by="",
+        documents={file: _document(directory / file, held[file]) for file in (THROUGHPUT, CAPABILITY) if file in held},
+        reward=net(lambda _: RewardRuntime.from_file(directory / REWARD_MODEL), REWARD_MODEL),
+        policy=net(PolicyRuntime.opened, *POLICY_GRAPHS),
+        stdm=net(StdmRuntime.opened, STDM_MODEL),
+        ldwp=net(LdwpRuntime.opened, LDWP_MODEL),
+        sharing=net(SharingRuntime.opened, SHARING_MODEL),
     )
 
 

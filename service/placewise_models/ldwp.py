@@ -13,7 +13,7 @@ import onnxruntime
 from placewise_core.features import Float32
 from placewise_core.frozen import frozen
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_models.session import ModelError, answers_alike, open_session
+from placewise_models.session import ModelError, answers_alike, open_column_net
 
 LDWP_MODEL, LDWP_REPORT = "ldwp.onnx", "ldwp.json"
 _SCHEMA = "placewise.ldwp/1"
@@ -32,14 +32,16 @@ class LdwpRuntime:
         not answer its sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{LDWP_REPORT} is not a {_SCHEMA} document")
-        runtime = cls(open_session(content, LDWP_MODEL))
-        columns = runtime.session.get_modelmeta().custom_metadata_map.get("columns", "")
-        if columns != ",".join(COLUMNS):
-            raise ModelError(f"{LDWP_MODEL} was trained on other columns than this version encodes")
+        runtime = cls.opened(content)
         runtime._check_sample(report)
         for nodes in _WARM_UP:
             runtime.values(np.zeros((nodes, len(COLUMNS)), dtype=np.float32))
         return runtime
+
+    @classmethod
+    def opened(cls, content: bytes) -> Self:
+        """Without a report: compares no sample. Raises ModelError as `load` does."""
+        return cls(open_column_net(content, LDWP_MODEL, COLUMNS))
 
     def values(self, rows: Float32) -> Float32:
         """(C,) value of each node from its row (C, len(COLUMNS))."""

@@ -4,6 +4,7 @@ Trains nothing. All prove at loading that they answer as when they were exported
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, 
 from placewise_core.frozen import frozen
 from placewise_core.place.harmony import ClusterState, PolicyState
 from placewise_core.policy_inputs import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
-from placewise_models.session import ModelError, answers_alike, check_features, open_session
+from placewise_models.session import ModelError, answers_alike, open_token_net
 
 POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER = "policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx"
 POLICY_GRAPHS, POLICY_REPORT = (POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER), "policy.json"
@@ -46,19 +47,27 @@ class PolicyRuntime:
         or that does not answer its parity sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{POLICY_REPORT} is not a {_SCHEMA} document")
-        contents = dict(zip(POLICY_GRAPHS, (encoder, jobs, decoder), strict=True))
-        sessions = [open_session(content, file) for file, content in contents.items()]
-        for session, file in zip(sessions, POLICY_GRAPHS, strict=True):
-            check_features(session, file, "policy")
-        memory = tuple(found.name for found in sessions[0].get_outputs() if found.name != NODE_STATE)
-        guesses = STRETCH in {found.name for found in sessions[1].get_outputs()}
-        outputs = (JOB_STATE, STRETCH) if guesses else (JOB_STATE,)
-        runtime = cls(sessions[0], sessions[1], sessions[2], memory, outputs)
+        runtime = cls.opened(encoder, jobs, decoder)
         runtime._check_sample(report)
         for nodes, new, running in _WARM_UP:
             state = runtime.read(runtime.look(_blank(nodes, running)), _blank(nodes, new).jobs)
             runtime.decode(state, 0, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
         return runtime
+
+    @classmethod
+    def opened(cls, encoder: bytes, jobs: bytes, decoder: bytes) -> Self:
+        """Without a report: compares no sample. Raises ModelError as `load` does."""
+        graphs = zip(POLICY_GRAPHS, (encoder, jobs, decoder), strict=True)
+        sessions = [open_token_net(content, file, "policy") for file, content in graphs]
+        memory = tuple(found.name for found in sessions[0].get_outputs() if found.name != NODE_STATE)
+        guesses = STRETCH in {found.name for found in sessions[1].get_outputs()}
+        outputs = (JOB_STATE, STRETCH) if guesses else (JOB_STATE,)
+        return cls(sessions[0], sessions[1], sessions[2], memory, outputs)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """From the graphs in a folder; compares no sample. Raises ModelError as `load` does."""
+        return cls.opened(*((folder / file).read_bytes() for file in POLICY_GRAPHS))
 
     def look(self, seen: Observation) -> ClusterState:
         """States of all nodes, and what new jobs are to be read beside."""

@@ -3,7 +3,9 @@
 Trains nothing.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from placewise_core.features import PART_FEATURES, Float32
 from placewise_core.frozen import frozen
 from placewise_core.part_tokens import PartTokens
-from placewise_models.session import ModelError, answers_alike, check_features, open_session
+from placewise_models.session import ModelError, answers_alike, open_token_net
 
 REWARD_MODEL, REWARD_REPORT = "reward.onnx", "reward.json"
 _SCHEMA = "placewise.reward/1"
@@ -37,13 +39,20 @@ class RewardRuntime:
         does not answer its parity sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{REWARD_REPORT} is not a {_SCHEMA} document")
-        session = open_session(content, REWARD_MODEL)
-        check_features(session, REWARD_MODEL, "reward")
+        session = open_token_net(content, REWARD_MODEL, "reward")
         runtime = cls(session, _spread_limit(session, report))
         runtime._check_sample(report)
         for placements, tokens in _WARM_UP:
             runtime.speeds(_blank(placements, tokens))
         return runtime
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """From a file, with the limit of the report beside it, if it has one; compares no sample. Raises ModelError as
+        `load` does."""
+        report = path.with_suffix(".json")
+        limit = json.loads(report.read_text("utf-8")).get("spread_limit") if report.is_file() else None
+        return cls(open_token_net(path.read_bytes(), path.name, "reward"), float(limit or "inf"))
 
     def speeds(self, tokens: PartTokens) -> Float32:
         """(K, P) predicted speed of each token's job over its linear speed."""

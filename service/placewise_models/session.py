@@ -3,6 +3,8 @@
 Trains nothing. One thread per session: a decision is one small net, and the cores are for other decisions.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnxruntime
 from numpy.typing import ArrayLike
@@ -27,14 +29,29 @@ def open_session(content: bytes, file: str) -> onnxruntime.InferenceSession:
         raise ModelError(f"{file} is not a model ONNX Runtime can load: {type(error).__name__}") from error
 
 
-def check_features(session: onnxruntime.InferenceSession, file: str, model: str) -> None:
-    """Raises ModelError unless the net was trained on the tables that this version encodes for `model`."""
-    trained_on = session.get_modelmeta().custom_metadata_map.get("feature_schema", "")
-    if trained_on != feature_schema(model)["hash"]:
+def open_token_net(content: bytes, file: str, model: str) -> onnxruntime.InferenceSession:
+    """A session on a net that reads the tables of `model`. Raises ModelError, also where it was trained on others than
+    this version encodes."""
+    session = open_session(content, file)
+    if _property(session, "feature_schema") != feature_schema(model)["hash"]:
         raise ModelError(f"{file} was trained on other features than this version encodes")
+    return session
+
+
+def open_column_net(content: bytes, file: str, columns: Sequence[str]) -> onnxruntime.InferenceSession:
+    """A session on a net that names its columns itself. Raises ModelError, also where it was trained on others than
+    `columns`."""
+    session = open_session(content, file)
+    if _property(session, "columns") != ",".join(columns):
+        raise ModelError(f"{file} was trained on other columns than this version encodes")
+    return session
 
 
 def answers_alike(given: ArrayLike, wanted: ArrayLike) -> bool:
     """True where a net answers its sample as it did when it was exported, up to the rounding of another processor."""
     ours, theirs = np.asarray(given), np.asarray(wanted)
     return ours.shape == theirs.shape and bool(np.allclose(ours, theirs, TOLERANCE, TOLERANCE))
+
+
+def _property(session: onnxruntime.InferenceSession, name: str) -> str:
+    return str(session.get_modelmeta().custom_metadata_map.get(name, ""))

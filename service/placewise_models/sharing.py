@@ -14,7 +14,7 @@ import structlog
 from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.sharing_row import columns_of
 from placewise_core.view_arrays import FloatArray
-from placewise_models.session import ModelError, answers_alike, open_session
+from placewise_models.session import ModelError, answers_alike, open_column_net
 
 SHARING_MODEL, SHARING_REPORT = "sharing.onnx", "sharing.json"
 _SCHEMA = "placewise.sharing/1"
@@ -36,12 +36,15 @@ class SharingRuntime:
         not answer its sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{SHARING_REPORT} is not a {_SCHEMA} document")
-        runtime = cls(open_session(content, SHARING_MODEL))
-        columns = runtime._session.get_modelmeta().custom_metadata_map.get("columns", "")
-        if columns != ",".join(columns_of(packaged_tables().interference.references)):
-            raise ModelError(f"{SHARING_MODEL} was trained on other reference models than this version knows")
+        runtime = cls.opened(content)
         runtime._check_sample(report)
         return runtime
+
+    @classmethod
+    def opened(cls, content: bytes) -> Self:
+        """Without a report: compares no sample. Raises ModelError as `load` does."""
+        columns = columns_of(packaged_tables().interference.references)
+        return cls(open_column_net(content, SHARING_MODEL, columns))
 
     def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
         """(C,) the row, what was measured unchanged; None where the net fails."""

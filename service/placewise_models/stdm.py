@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import from_unit, to_unit
-from placewise_models.session import ModelError, answers_alike, open_session
+from placewise_models.session import ModelError, answers_alike, open_column_net
 
 STDM_MODEL, STDM_REPORT = "stdm.onnx", "stdm.json"
 _SCHEMA = "placewise.stdm/1"
@@ -36,12 +36,14 @@ class StdmRuntime:
         not answer its sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{STDM_REPORT} is not a {_SCHEMA} document")
-        runtime = cls(open_session(content, STDM_MODEL))
-        columns = runtime._session.get_modelmeta().custom_metadata_map.get("columns", "")
-        if columns != ",".join(METRICS):
-            raise ModelError(f"{STDM_MODEL} was trained on other metrics than this version knows")
+        runtime = cls.opened(content)
         runtime._check_sample(report)
         return runtime
+
+    @classmethod
+    def opened(cls, content: bytes) -> Self:
+        """Without a report: compares no sample. Raises ModelError as `load` does."""
+        return cls(open_column_net(content, STDM_MODEL, METRICS))
 
     def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:
         """All metrics of a subtask, the known ones unchanged. Where they are on another scale than the net's (a

@@ -12,9 +12,9 @@ from torch import Tensor
 from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
 from placewise_core.pace import stretched
 from placewise_core.policy_inputs import IS_NEW
+from placewise_models.policy import PolicyRuntime
 from placewise_training.models.policy import LINEAR_MINUTES, PolicyNet, masked_log_probabilities
 from placewise_training.policy_onnx import SIZES, parity, random_inputs, write_onnx
-from placewise_training.sim.nets import OnnxPolicy
 
 SEEDS = range(3)
 
@@ -155,9 +155,9 @@ def test_the_graphs_answer_as_torch_on_edge_shapes(tmp_path: Path, seed: int, la
 
 def test_a_graph_of_other_features_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_onnx(net(), tmp_path)
-    monkeypatch.setattr("placewise_training.sim.nets.feature_schema", lambda model: {"hash": "other"})
+    monkeypatch.setattr("placewise_models.session.feature_schema", lambda model: {"hash": "other"})
     with pytest.raises(ValueError, match="features"):
-        OnnxPolicy.load(tmp_path)
+        PolicyRuntime.from_folder(tmp_path)
 
 
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:

@@ -21,7 +21,7 @@ from placewise_training.policy_checkpoint import Run, load_net
 from placewise_training.policy_rollouts import Chunk, Conduct, Episode, Interval, Step, jobs_of, rollout, situation
 from placewise_training.policy_teacher import Teacher
 from placewise_training.policy_updates import Replay, actor_critic, gae, imitate, ppo, samples_of
-from placewise_training.sim.bundles import Bundle
+from placewise_training.sim.policies import opened, placement_policy
 from placewise_training.train_policy import exported, train
 
 NODES = 4
@@ -205,7 +205,7 @@ def test_training_runs_resumes_exports_and_serves(tmp_path: Path) -> None:
     assert written["parity"] <= 1e-5
     assert "2 to 12 nodes" in card(written)
     assert "2 to 32 nodes" in card({**written, "args": {**written["args"], "large_share": 0.5}})
-    assert Bundle(tmp_path / "bundle").policy("harmony").name == "harmony"
+    assert placement_policy("harmony", opened(tmp_path / "bundle")).name == "harmony"
 
     longer = train(replace(args, tasks=200, resume=True))
     assert longer["tasks"] >= 200

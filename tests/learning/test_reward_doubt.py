@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from placewise_core.features import PART_FEATURES
+from placewise_models.reward import RewardRuntime
 from placewise_training.data.reward_samples import record
 from placewise_training.data.unfamiliar import PRACTICE, SITUATIONS
 from placewise_training.evaluate_uncertainty import knowledge, predicted, rank_correlation
@@ -17,7 +18,6 @@ from placewise_training.models.doubt import Doubt, pooled_of_new
 from placewise_training.models.reward import RewardNet
 from placewise_training.reward_doubt import choose_gain, errors_of_new, train_doubt
 from placewise_training.reward_weights import net_of
-from placewise_training.sim.nets import OnnxScorer
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_a_served_graph_comes_back_as_a_net(tmp_path: Path) -> None:
 
 def test_what_the_spread_knows_is_measured(tmp_path: Path) -> None:
     write_onnx(net(), tmp_path / "reward.onnx")
-    scorer = OnnxScorer.load(tmp_path / "reward.onnx")
+    scorer = RewardRuntime.from_file(tmp_path / "reward.onnx")
     samples = record(SITUATIONS["familiar"](1))[:90]
     wrong, spread = predicted(scorer, samples)
     assert len(wrong) == len(spread) == 90

@@ -9,6 +9,7 @@ import torch
 from placewise_core.features import PART_COLUMNS, PART_FEATURES
 from placewise_core.pace import linear_speed
 from placewise_core.place.load_balance import LoadBalance
+from placewise_models.reward import RewardRuntime
 from placewise_training.data import reward_samples
 from placewise_training.data.reward_samples import (
     Recorder,
@@ -24,7 +25,6 @@ from placewise_training.model_card import card
 from placewise_training.models.reward import RewardNet, relative_error, scale_loss
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.jobs import workers_of
-from placewise_training.sim.nets import OnnxScorer
 from placewise_training.train_reward import Args, load_net, train
 
 TINY = {
@@ -186,7 +186,7 @@ def test_parity_on_edge_shapes(tmp_path: Path, placements: int, tokens: int) -> 
     with torch.no_grad():
         ours = net(3)(*(torch.from_numpy(array) for array in inputs.values()))
     is_token = inputs["job"] >= 0
-    session = OnnxScorer.load(tmp_path / "m.onnx").session
+    session = RewardRuntime.from_file(tmp_path / "m.onnx").session
     for mine, theirs in zip(ours, session.run(["speed", "spread"], inputs), strict=True):
         np.testing.assert_allclose(mine.numpy()[is_token], theirs[is_token], rtol=1e-5, atol=1e-5)
 

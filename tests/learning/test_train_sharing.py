@@ -147,7 +147,7 @@ def test_the_service_runs_it_and_refuses_what_is_not_it(tmp_path: Path, monkeypa
     found = runtime.complete(prior, known)
     assert found is not None
     assert (found[2], found.shape, np.isfinite(found).all()) == (0.7, (14,), True)
-    with pytest.raises(ModelError, match="other reference models"):
+    with pytest.raises(ModelError, match="other columns"):
         SharingRuntime.load(*exported(tmp_path, tuple("abcdefghijklmn")))
     with pytest.raises(ModelError, match="document"):
         SharingRuntime.load(content, {**report, "schema": "placewise.stdm/1"})

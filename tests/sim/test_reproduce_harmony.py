@@ -41,11 +41,11 @@ from placewise_training.reproduce.harmony_runs import (
     shortest,
 )
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.bundles import Bundle, shipped
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.oracle import Oracle
+from placewise_training.sim.policies import opened, shipped
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS
 
@@ -120,7 +120,7 @@ def test_the_oracle_needs_a_simulation() -> None:
 
 
 def test_learned_policies_say_what_their_bundle_lacks(tmp_path: Path) -> None:
-    empty = Bundle(tmp_path)
+    empty = opened(tmp_path)
     for method in (HARMONY, SEARCH, shortest(HARMONY)):
         with pytest.raises(NeedsBundleError, match="bundle"):
             run(SMALL, method, 0, empty)
@@ -130,16 +130,16 @@ def test_learned_policies_say_what_their_bundle_lacks(tmp_path: Path) -> None:
 
 def test_learned_policies_of_a_bundle_run(tmp_path: Path) -> None:
     write_policy(tmp_path)
-    found = run(SMALL, HARMONY, 0, Bundle(tmp_path))
+    found = run(SMALL, HARMONY, 0, opened(tmp_path))
     assert found["jct"] > 0
-    assert run.__wrapped__(SMALL, HARMONY, 0, Bundle(tmp_path)) == found
+    assert run.__wrapped__(SMALL, HARMONY, 0, opened(tmp_path)) == found
     assert run(SMALL, SEARCH, 0)["jct"] > 0
 
 
 def test_a_net_of_other_features_is_refused(tmp_path: Path) -> None:
     write_policy(tmp_path, schema="of another time")
-    with pytest.raises(ValueError, match="made for features"):
-        run(SMALL, HARMONY, 0, Bundle(tmp_path))
+    with pytest.raises(ValueError, match="other features"):
+        run(SMALL, HARMONY, 0, opened(tmp_path))
 
 
 def test_shortest_first_changes_the_order_and_nothing_else() -> None:

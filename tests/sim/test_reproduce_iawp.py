@@ -20,8 +20,8 @@ from placewise_training.reproduce.iawp_claims import (
 )
 from placewise_training.reproduce.ldwp_runs import BASELINES, KINDS, kind, profiled, saturating
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.bundles import Bundle
 from placewise_training.sim.pipelines import subtask_truths
+from placewise_training.sim.policies import opened
 
 
 def experiment(key: str) -> Experiment:
@@ -74,7 +74,7 @@ def test_holes_in_the_matrix_stop_nothing(method: str) -> None:
 
 
 def test_the_completion_of_metrics_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iawp_metrics, "shipped", lambda: Bundle(tmp_path))
+    monkeypatch.setattr(iawp_metrics, "shipped", lambda: opened(tmp_path))
     with pytest.raises(NeedsBundleError, match="bundle"):
         iawp_metrics.by_completion.__wrapped__()
 

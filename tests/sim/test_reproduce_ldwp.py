@@ -27,11 +27,11 @@ from placewise_training.reproduce.ldwp_runs import (
     smoothed,
 )
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.bundles import Bundle
 from placewise_training.sim.faults import FaultKind
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipeline_engine import NodeQueue
 from placewise_training.sim.pipelines import APPLICATIONS, subtask_truths
+from placewise_training.sim.policies import opened
 from placewise_training.sim.units import EctUnits, UnitState
 
 SMALL = Load(nodes=4, tasks=40)
@@ -57,7 +57,7 @@ def test_every_method_runs_and_what_it_uses_is_measured(method: str) -> None:
 
 
 def test_the_learned_choice_of_nodes_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ldwp_runs, "shipped", lambda: Bundle(tmp_path))
+    monkeypatch.setattr(ldwp_runs, "shipped", lambda: opened(tmp_path))
     monkeypatch.setattr(ldwp_runs, "_net", ldwp_runs._net.__wrapped__)
     with pytest.raises(NeedsBundleError, match="bundle"):
         run.__wrapped__(SMALL, *METHODS[LDWP], 0)

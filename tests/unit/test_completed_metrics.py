@@ -96,7 +96,7 @@ def test_a_net_that_fails_leaves_what_is_known(tmp_path: Path, monkeypatch: pyte
 
 
 def test_other_columns_and_wrong_answers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="other metrics"):
+    with pytest.raises(ModelError, match="other columns"):
         StdmRuntime.load(*exported(tmp_path, METRICS[::-1]))
     content, report = exported(tmp_path)
     report["sample"]["completed"][0][0] += 0.1  # type: ignore[index]

@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from placewise_core.cluster import QueueSettings
-from placewise_training.sim.bundles import NeedsBundleError, opened
 from placewise_training.sim.discipline import ORDERS, Discipline, Order
 from placewise_training.sim.engine import SimResult
 from placewise_training.sim.hardware import NodeSpec, uniform_cluster
 from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.policies import NeedsBundleError, opened
 from placewise_training.sim.runs import Contender, Setting, Summary, Workload, simulate, summarise
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.speed.profiles import GPU_SPEED

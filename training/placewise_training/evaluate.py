@@ -18,11 +18,11 @@ from typing import Any
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import placement_policies, search_policy
 from placewise_core.place.search import SpeedScorer
+from placewise_models.reward import RewardRuntime
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.metrics import Metrics
-from placewise_training.sim.nets import OnnxScorer
 from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.statistics import estimate
 from placewise_training.sim.truths import make_truth
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[6])
     parser.add_argument("--patterns", nargs="+", default=list(PATTERNS))
     args = parser.parse_args(arguments)
-    scorer = OnnxScorer.load(args.model)
+    scorer = RewardRuntime.from_file(args.model)
     names = [name for name in placement_policies() if name != "random"]
     for nodes in args.nodes:
         for pattern in args.patterns:

@@ -22,13 +22,14 @@ from placewise_core.place.harmony import Harmony
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.search import BestOfK
 from placewise_core.view import ClusterView
+from placewise_models.bundle import Bundle
 from placewise_training.sim.arrivals import INTERVAL_S
-from placewise_training.sim.bundles import Bundle
 from placewise_training.sim.discipline import Discipline, Order
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.metrics import Metrics
 from placewise_training.sim.oracle import Oracle
+from placewise_training.sim.policies import opened, placement_policy, policies_of
 from placewise_training.sim.statistics import estimate, paired_change
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload, Lengths
@@ -118,12 +119,12 @@ def average_jct_s(setting: Setting, contender: Contender, seeds: Sequence[int]) 
 def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> dict[str, Contender]:
     """Every policy in every order, by "policy, order"; the learned ones as far as the bundle has them."""
     found: dict[str, Contender] = {}
-    learned = [name for name in (SEARCH, HARMONY) if name in bundle.policies()]
+    learned = [name for name in (SEARCH, HARMONY) if name in policies_of(bundle)]
     for name in (*names, *learned):
         for title in ("fifo", "declared"):
-            found[f"{name}, {title}"] = (functools.partial(bundle.policy, name), _ORDERS[title])
+            found[f"{name}, {title}"] = (functools.partial(placement_policy, name, bundle), _ORDERS[title])
     if HARMONY in learned:
-        found[f"{HARMONY}, own"] = (functools.partial(bundle.policy, HARMONY), "policy")
+        found[f"{HARMONY}, own"] = (functools.partial(placement_policy, HARMONY, bundle), "policy")
         for name in ("consolidate", *(name for name in learned if name == SEARCH)):
             found[f"{name}, {HARMONY}'s"] = (functools.partial(_in_harmonys_order, bundle, name), "policy")
     if with_oracle:
@@ -133,7 +134,7 @@ def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> di
 
 
 def _in_harmonys_order(bundle: Bundle, name: str) -> PlacementPolicy:
-    policies = bundle.policies()
+    policies = policies_of(bundle)
     return OrderedBy(policies[name], policies[HARMONY])
 
 
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--policies", nargs="+", default=list(BASELINES))
     parser.add_argument("--oracle", action="store_true")
     args = parser.parse_args(arguments)
-    entered = contenders(Bundle(args.bundle), args.policies, with_oracle=args.oracle)
+    entered = contenders(opened(args.bundle), args.policies, with_oracle=args.oracle)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     for nodes in args.nodes:
         for pattern in args.patterns:

@@ -27,12 +27,12 @@ from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import ClusterView
+from placewise_models.reward import RewardRuntime
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob, workers_of
-from placewise_training.sim.nets import OnnxScorer
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Part
 from placewise_training.sim.statistics import estimate
 from placewise_training.sim.truths import make_truth
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=120)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(arguments)
-    found = table(OnnxScorer.load(args.model), args.seeds, args.jobs)
+    found = table(RewardRuntime.from_file(args.model), args.seeds, args.jobs)
     if args.json:
         json.dump(found, sys.stdout)
         return

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from placewise_core.place.completed_metrics import CompletedMetrics
 from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics
-from placewise_core.place.subtask_scale import from_unit, to_unit
+from placewise_models.stdm import STDM_MODEL, StdmRuntime
 from placewise_training.data.stdm_matrix import PROFILE_ERROR
 from placewise_training.sim.choosers import BacklogEct
 from placewise_training.sim.hardware import ldwp_cluster
@@ -30,22 +29,7 @@ from placewise_training.stdm_card import write_card
 from placewise_training.train_stdm import REPORT
 
 FIRST_SEED = 10_005
-STDM_MODEL = "stdm.onnx"
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5
-
-
-class ExportedCompletion:
-    """The exported net as a MetricCompleter. The service has its own, which also survives a net that fails."""
-
-    def __init__(self, path: Path) -> None:
-        self._session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-
-    def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:
-        """All metrics of a subtask, the known ones unchanged."""
-        row = to_unit(known)[None]
-        feeds = {"known": np.nan_to_num(row).astype(np.float32), "mask": (~np.isnan(row)).astype(np.float32)}
-        found = np.asarray(self._session.run(["completed"], feeds)[0], dtype=np.float64)[0]
-        return {**from_unit(found), **known}
 
 
 def short_profiles(seed: int) -> dict[str, dict[str, float]]:
@@ -72,7 +56,7 @@ def throughput(metrics: SubtaskMetrics, seed: int, tasks: int = 150) -> float:
     return simulation.run().throughput_per_min
 
 
-def compare(completion: ExportedCompletion, seed: int, tasks: int = 150) -> Mapping[str, float]:
+def compare(completion: StdmRuntime, seed: int, tasks: int = 150) -> Mapping[str, float]:
     """Throughput by what is known of the subtasks."""
     two = KnownMetrics(short_profiles(seed))
     every = KnownMetrics({kind: truth.profile() for kind, truth in subtask_truths("judge").items()})
@@ -103,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--tasks", type=int, default=150)
     parser.add_argument("--card", type=Path, default=None)
     args = parser.parse_args(arguments)
-    completion = ExportedCompletion(args.run / STDM_MODEL)
+    completion = StdmRuntime.opened((args.run / STDM_MODEL).read_bytes())
     rows = []
     for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
         rows.append(compare(completion, seed, args.tasks))

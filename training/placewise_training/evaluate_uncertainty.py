@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import placement_policies, search_policy
+from placewise_core.place.registry import placement_policies
+from placewise_models.bundle import Bundle
+from placewise_models.reward import RewardRuntime
 from placewise_training.data.reward_samples import Sample, Situation, collate, record
 from placewise_training.data.unfamiliar import SITUATIONS
 from placewise_training.evaluate_policy import FIRST_SEED, OrderedBy
 from placewise_training.sim.arrivals import INTERVAL_S
-from placewise_training.sim.bundles import REWARD, Bundle
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
-from placewise_training.sim.nets import OnnxScorer
+from placewise_training.sim.policies import opened, placement_policy
 from placewise_training.sim.statistics import estimate, paired_change
 from placewise_training.sim.truths import make_truth
 
@@ -38,7 +39,7 @@ _BATCH, _BINS = 64, 5
 Array = NDArray[np.float64]
 
 
-def predicted(scorer: OnnxScorer, samples: Sequence[Sample]) -> tuple[Array, Array]:
+def predicted(scorer: RewardRuntime, samples: Sequence[Sample]) -> tuple[Array, Array]:
     """(N,) each, of the new job of every placement: error of the log-speed, and the spread."""
     wrong: list[Array] = []
     spreads: list[Array] = []
@@ -109,20 +110,20 @@ class _Counting:
 
 def contenders(bundle: Bundle) -> dict[str, Callable[[], PlacementPolicy]]:
     """As served, without a limit, and the heuristic alone; all in the order of the bundle's policy net."""
-    scorer = bundle.scorer
-    assert isinstance(scorer, OnnxScorer)
-    unlimited = replace(scorer, spread_limit=float("inf"))
+    assert bundle.reward is not None
+    unlimited = replace(bundle, reward=replace(bundle.reward, spread_limit=float("inf")))
     return {
-        "search": lambda: bundle.policy("search"),
-        "search without a limit": lambda: search_policy(unlimited, placement_policies(), harmony=bundle.harmony()),
-        FALLBACK: lambda: OrderedBy(placement_policies()[FALLBACK], bundle.policy("harmony")),
+        "search": lambda: placement_policy("search", bundle),
+        "search without a limit": lambda: placement_policy("search", unlimited),
+        FALLBACK: lambda: OrderedBy(placement_policies()[FALLBACK], placement_policy("harmony", bundle)),
     }
 
 
 def judge(name: str, bundle: Bundle, seeds: Sequence[int]) -> dict[str, Any]:
     """One line of the output."""
     make = SITUATIONS[name]
-    scorer = OnnxScorer.load(bundle.directory / REWARD)
+    scorer = bundle.reward
+    assert scorer is not None
     samples = [sample for seed in seeds for sample in record(make(seed))]
     found: dict[str, Any] = {"situation": name, **knowledge(*predicted(scorer, samples), scorer.spread_limit)}
     jct: dict[str, list[float]] = {}
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     args = parser.parse_args(arguments)
     for name in SITUATIONS:
-        json.dump(judge(name, Bundle(args.bundle), range(FIRST_SEED, FIRST_SEED + args.seeds)), sys.stdout)
+        json.dump(judge(name, opened(args.bundle), range(FIRST_SEED, FIRST_SEED + args.seeds)), sys.stdout)
         sys.stdout.write("\n")
         sys.stdout.flush()
 

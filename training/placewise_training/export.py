@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_models.reward import RewardRuntime
 from placewise_training.models.onnx_graph import OPSET as SERVED_OPSET
 from placewise_training.models.reward import RewardNet
 from placewise_training.models.reward_serving import serving_reward
-from placewise_training.sim.nets import OnnxScorer
 from placewise_training.train_reward import CHECKPOINT, REPORT, load_net
 
 OPSET = 18  # of the nets that torch's exporter writes
@@ -63,7 +63,7 @@ def write_onnx(net: RewardNet, path: Path) -> None:
 
 def parity(net: RewardNet, path: Path) -> float:
     """Largest difference between torch and ONNX Runtime, over 1 + |value|, on random inputs of several sizes."""
-    session = OnnxScorer.load(path).session
+    session = RewardRuntime.from_file(path).session
     worst = 0.0
     for seed, (placements, tokens) in enumerate(_SIZES * 3):
         inputs = random_inputs(placements, tokens, seed)
@@ -92,6 +92,6 @@ def sample_of(path: Path) -> dict[str, object]:
     """A small input with the answer it must give, as plain lists."""
     inputs = random_inputs(2, 4, seed=99)
     inputs["tokens"] = np.round(inputs["tokens"], 3)
-    answers = OnnxScorer.load(path).session.run(_OUTPUTS, dict(inputs))
+    answers = RewardRuntime.from_file(path).session.run(_OUTPUTS, dict(inputs))
     named = {**inputs, **dict(zip(_OUTPUTS, answers, strict=True))}
     return {name: array.tolist() for name, array in named.items()}

@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from placewise_models.policy import POLICY_GRAPHS
 from placewise_training.models.onnx_graph import OPSET
 from placewise_training.policy_checkpoint import CHECKPOINT, load_net
 from placewise_training.policy_onnx import parity, sample_of, write_onnx
-from placewise_training.sim.bundles import POLICY_GRAPHS
 from placewise_training.train_policy import REPORT, SCHEMA
 
 TOLERANCE = 1e-5  # absolute and relative

@@ -21,10 +21,9 @@ from placewise_core.features import (
     feature_schema,
 )
 from placewise_core.policy_inputs import IS_NEW, JOB_STATE, LOGITS, NODE_STATE, STRETCH
+from placewise_models.policy import POLICY_GRAPHS, PolicyRuntime
 from placewise_training.models.policy import PolicyNet
 from placewise_training.models.policy_serving import serving_decoder, serving_encoder, serving_jobs
-from placewise_training.sim.bundles import POLICY_GRAPHS
-from placewise_training.sim.nets import OnnxPolicy
 
 _FORMS: Mapping[str, Callable[[PolicyNet], onnx.ModelProto]] = dict(
     zip(POLICY_GRAPHS, (serving_encoder, serving_jobs, lambda net: serving_decoder(net.decoder)), strict=True)
@@ -47,7 +46,7 @@ def write_onnx(net: PolicyNet, folder: Path) -> None:
 
 def parity(net: PolicyNet, folder: Path) -> float:
     """Largest difference between torch and ONNX Runtime, over 1 + |value|, in every output on inputs of many sizes."""
-    served = OnnxPolicy.load(folder)
+    served = PolicyRuntime.from_folder(folder)
     worst = 0.0
     for seed, size in enumerate(SIZES * 2):
         inputs = random_inputs(*size, seed)
@@ -81,7 +80,7 @@ def sample_of(folder: Path) -> dict[str, object]:
     inputs = {name: np.round(array, 3) for name, array in random_inputs(3, 4, 2, seed=99).items()}
     seen, new_jobs = _apart(inputs, new=2)
     given = {"nodes": seen.nodes, "jobs": seen.jobs, "placement": seen.placement, "new_jobs": new_jobs}
-    given |= {"step": inputs["step"][0], **_run_onnx(OnnxPolicy.load(folder), inputs, new=2)}
+    given |= {"step": inputs["step"][0], **_run_onnx(PolicyRuntime.from_folder(folder), inputs, new=2)}
     return {"job": 0, **{name: array.tolist() for name, array in given.items()}}
 
 
@@ -96,7 +95,7 @@ def _run_torch(net: PolicyNet, inputs: Arrays, new: int) -> dict[str, NDArray[An
     return {name: tensor.numpy() for name, tensor in named.items()}
 
 
-def _run_onnx(served: OnnxPolicy, inputs: Arrays, new: int) -> dict[str, NDArray[Any]]:
+def _run_onnx(served: PolicyRuntime, inputs: Arrays, new: int) -> dict[str, NDArray[Any]]:
     seen, new_jobs = _apart(inputs, new)
     state = served.read(served.look(seen), new_jobs)
     assert state.stretch is not None

@@ -25,6 +25,8 @@ from placewise_core.place.harmony import Harmony
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_models.folder import shipped_bundle
+from placewise_models.policy import PolicyRuntime
+from placewise_models.reward import REWARD_MODEL, RewardRuntime
 from placewise_training.device import chosen_device
 from placewise_training.evaluate_policy import FIRST_SEED, Contender, Setting, average_jct_s
 from placewise_training.models.policy import PolicyNet
@@ -37,7 +39,6 @@ from placewise_training.policy_updates import Replay, actor_critic, imitate, ppo
 from placewise_training.scalars import Scalars
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation
-from placewise_training.sim.nets import OnnxPolicy, OnnxScorer
 
 SCHEMA = "placewise.policy/3"
 REPORT = "policy.json"
@@ -160,12 +161,12 @@ def _episodes(
         show(f"simulating, round {run.rounds + 1}", i + 1, args.simulations)
 
 
-def exported(net: PolicyNet, folder: Path) -> OnnxPolicy:
+def exported(net: PolicyNet, folder: Path) -> PolicyRuntime:
     """The net as it is served: what acts in training is what ships, and it is several times as fast as torch."""
     acting = folder / "acting"
     acting.mkdir(exist_ok=True)
     write_onnx(net, acting)
-    return OnnxPolicy.load(acting)
+    return PolicyRuntime.from_folder(acting)
 
 
 def _yardstick(args: Args, i: int) -> float:
@@ -217,7 +218,7 @@ def _scorer(args: Args) -> SpeedScorer | None:
     )
     if not needs:
         return None
-    return OnnxScorer.load(args.reward_model or shipped_bundle() / "reward.onnx")
+    return RewardRuntime.from_file(args.reward_model or shipped_bundle() / REWARD_MODEL)
 
 
 def _digest(before: str, episodes: Sequence[Episode]) -> str:

@@ -19,7 +19,7 @@ from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_models.bundle import Bundle, BundleError
+from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_models.learned import LEARNED_POLICIES, learned_policies
 from placewise_models.signing import PublicKey
@@ -106,8 +106,8 @@ class _Served:
     def use(self, bundle: Bundle) -> None:
         """Builds everything that rests on a bundle, then swaps. Raises BundleError; the old bundle then stays."""
         try:
-            throughput = ThroughputModel(bundle.document("throughput.json"))
-            partition = partition_policy(bundle.document("capability.json"))
+            throughput = ThroughputModel(bundle.document(THROUGHPUT))
+            partition = partition_policy(bundle.document(CAPABILITY))
         except (KeyError, TypeError, ValueError) as error:
             raise BundleError(f"{bundle.name}: {error}") from error
         self._speed = ThroughputSpeed(throughput)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import QueueSettings
+from placewise_models.bundle import Bundle
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
 from placewise_training.reproduce.composed import SHORTEST, admission
 from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
@@ -19,8 +20,8 @@ from placewise_training.reproduce.heat_lab import (
 )
 from placewise_training.reproduce.results import Results
 from placewise_training.reproduce.trials import run_elastic
-from placewise_training.sim.bundles import Bundle, shipped
 from placewise_training.sim.hardware import qos_cluster
+from placewise_training.sim.policies import shipped
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import ElasticWorkload
 

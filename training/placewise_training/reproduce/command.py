@@ -13,7 +13,7 @@ from placewise_training.cli import INTERRUPTED, UsageError, progress_bar
 from placewise_training.reproduce import document, registry, report, runner
 from placewise_training.reproduce.design import Paper
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.bundles import opened
+from placewise_training.sim.policies import opened
 
 QUICK_LIMIT_S = 35.0  # --quick ends within a minute, start-up and plots on a busy machine included
 FULL_SEEDS, QUICK_SEEDS = 5, 2

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from placewise_training.sim.bundles import NeedsBundleError
+from placewise_training.sim.policies import NeedsBundleError
 
 if TYPE_CHECKING:
     from placewise_training.reproduce.claims import Claim

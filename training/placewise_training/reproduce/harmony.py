@@ -6,6 +6,7 @@ Rows of the learned policy and of the reward model are there; without a bundle t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper, Trial
 from placewise_training.reproduce.harmony_claims import claims
 from placewise_training.reproduce.harmony_interference import (
@@ -29,7 +30,7 @@ from placewise_training.reproduce.harmony_runs import (
     run,
     shortest,
 )
-from placewise_training.sim.bundles import Bundle, shipped
+from placewise_training.sim.policies import shipped
 from placewise_training.sim.workloads import HARMONY_MODELS
 
 _YARDSTICK = "load-balance"

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from placewise_models.bundle import Bundle
+from placewise_models.policy import POLICY_GRAPHS
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper, Trial
 from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.bundles import POLICY_GRAPHS, Bundle
+from placewise_training.sim.policies import opened
 from placewise_training.sim.statistics import Estimate, paired_change
 
 VARIANTS = Path("build/ablations")
@@ -94,7 +96,7 @@ def _outcome(scenario: Scenario, variant: str | None, method: str, seed: int, va
         directory = variants / variant / str(seed)
         if not (directory / POLICY_GRAPHS[0]).is_file():
             raise NeedsBundleError(f"needs a bundle: {variant} is not trained yet")
-        trained = Bundle(directory)
+        trained = opened(directory)
     found, relative = [], []
     for judged in range(JUDGED_SEEDS):
         found.append(run(scenario, HARMONY if trained else method, judged, trained)["jct"])

@@ -18,10 +18,10 @@ from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import ClusterView
+from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony_runs import FIRST_SEED, Scenario
 from placewise_training.sim.arrivals import INTERVAL_S
-from placewise_training.sim.bundles import Bundle
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import harmony_cluster
@@ -129,7 +129,7 @@ def _used_by_others(load: NodeLoad, part: Part) -> tuple[float, float]:
 def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ...]:
     """What was seen at every start of one simulation."""
     truth = make_truth("judge", FIRST_SEED + seed)
-    watcher = _Watcher(bundle.scorer)
+    watcher = _Watcher(bundle.reward)
     simulation = Simulation(
         harmony_cluster(),
         Scenario(per_interval=5.0, jobs=jobs).workload().generate(truth, FIRST_SEED + seed),
@@ -149,8 +149,8 @@ def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bu
     LIF is told what others use, and how fast the placement is without them: what it must find is interference. The
     reward model is told what a host reports: how fast running jobs have been, and of a new one nothing but its request.
     """
-    if method == REWARD_MODEL and bundle.scorer is None:
-        raise NeedsBundleError(f"needs a bundle: {bundle.directory.name} holds no reward model")
+    if method == REWARD_MODEL and bundle.reward is None:
+        raise NeedsBundleError(f"needs a bundle: {bundle.name} holds no reward model")
     samples = [s for s in speed_samples(jobs, seed, bundle) if _is_of(s, setting)]
     errors = np.array([abs(_predicted(s, method) - s.speed) / s.speed for s in samples])
     return Outcome({"error": float(errors.mean()), "within": float((errors <= WITHIN).mean())})

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from placewise_core.job import Job
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
+from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import InterruptedRunError
 from placewise_training.sim.arrivals import INTERVAL_S
-from placewise_training.sim.bundles import Bundle, shipped
 from placewise_training.sim.discipline import Discipline, Order
 from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.oracle import Oracle
-from placewise_training.sim.policies import placement_policy
+from placewise_training.sim.policies import placement_policy, shipped
 from placewise_training.sim.statistics import Distribution
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS, HarmonyWorkload, Lengths

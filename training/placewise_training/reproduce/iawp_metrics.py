@@ -9,22 +9,19 @@ from placewise_core.place.completed_metrics import CompletedMetrics
 from placewise_core.place.subtask_metrics import METRICS, KnownMetrics, SubtaskMetrics
 from placewise_core.place.subtask_scale import from_unit, to_unit
 from placewise_training.reproduce.design import NeedsBundleError
-from placewise_training.sim.bundles import shipped
 from placewise_training.sim.pipelines import subtask_truths
+from placewise_training.sim.policies import shipped
 
-STDM_MODEL = "stdm.onnx"
 _SHOWN = 300  # iterations of the convergence curve
 
 
 @functools.cache
 def by_completion() -> SubtaskMetrics:
     """The net of the shipped bundle on what requests say. Raises NeedsBundleError if there is none."""
-    from placewise_training.evaluate_stdm import ExportedCompletion  # noqa: PLC0415 (heuristics need no runtime)
-
-    path = shipped().directory / STDM_MODEL
-    if not path.is_file():
+    net = shipped().stdm
+    if net is None:
         raise NeedsBundleError("needs a bundle: there is no net that completes metrics")
-    return CompletedMetrics(KnownMetrics({}), ExportedCompletion(path))
+    return CompletedMetrics(KnownMetrics({}), net)
 
 
 @functools.cache

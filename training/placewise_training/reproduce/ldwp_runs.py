@@ -16,14 +16,13 @@ from placewise_core.view import ClusterView
 from placewise_training.data.ldwp_judging import SIZES, learned
 from placewise_training.reproduce.design import Curve, InterruptedRunError, NeedsBundleError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
-from placewise_training.sim.bundles import shipped
 from placewise_training.sim.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipeline_engine import NodeQueue, PipelineResult, PipelineSimulation, deviation
 from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
 from placewise_training.sim.plain import FullestNode, PackedUnits, ShortestFirst
-from placewise_training.sim.policies import placement_policy
+from placewise_training.sim.policies import placement_policy, shipped
 from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from placewise_training.models.dqn import FixedDqn
 
 TRUTH = "judge"
-LDWP_MODEL = "ldwp.onnx"
 RANDOM, ECT, PATS = "random", "ect", "pats"
 BASELINES = (RANDOM, ECT, PATS)  # the papers'
 CONSOLIDATE, SHORTEST = "consolidate", "ect, shortest first"
@@ -82,12 +80,10 @@ def _learned(seed: int, times_of: str) -> NodeChooser:
 @functools.cache
 def _net() -> NodeValues:
     """LDWP's net of the shipped bundle. Raises NeedsBundleError if it has none."""
-    from placewise_training.sim.nets import OnnxNodeValues  # noqa: PLC0415 (heuristics need no runtime)
-
-    path = shipped().directory / LDWP_MODEL
-    if not path.is_file():
+    net = shipped().ldwp
+    if net is None:
         raise NeedsBundleError("needs a bundle: there is no net that chooses nodes")
-    return OnnxNodeValues.load(path)
+    return net
 
 
 def written_dqn(seed: int, *, is_pretrained: bool = True) -> "PaperDqn":

@@ -1,6 +1,5 @@
 """QoS-aware scheduling (Luo, Chen, Wang): QoS rate, makespan and execution time against six baselines; model error."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from placewise_core.job import Priority
-from placewise_models.folder import shipped_bundle
+from placewise_models.bundle import THROUGHPUT
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judged_worst, number, percent
 from placewise_training.reproduce.composed import SHORTEST, admission
 from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome, Paper
@@ -16,6 +15,7 @@ from placewise_training.reproduce.results import Results
 from placewise_training.reproduce.trials import Trialled, run_elastic
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.policies import shipped
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import EXPECTED_LATENCIES, ElasticWorkload, Lengths
 
@@ -185,8 +185,7 @@ _FORMS = {"paper's form, (5)–(8)": "qos", "overlap form": "overlap", "knots fo
 
 
 def _profiles() -> Mapping[str, Mapping[str, Any]]:
-    text = (shipped_bundle() / "throughput.json").read_text("utf-8")
-    return {f"{p['model']}, {p['gpu_model']}": p for p in json.loads(text)["profiles"]}
+    return {f"{p['model']}, {p['gpu_model']}": p for p in shipped().document(THROUGHPUT)["profiles"]}
 
 
 def _model_error() -> Experiment:

@@ -1,7 +1,6 @@
 """Ways to split a divisible task that the heat-island reproduction compares. The policy itself is the service's own."""
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,8 +10,9 @@ from placewise_core.decision import Outcome, PartitionPlan, Share
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.partition.registry import partition_policy
 from placewise_core.view import ClusterView
-from placewise_models.folder import shipped_bundle
+from placewise_models.bundle import CAPABILITY
 from placewise_training.sim.divisible import HeatNode, Splitter
+from placewise_training.sim.policies import shipped
 
 _GPU_CELSIUS, _LIMIT = 8, 9  # rows of the view's telemetry
 _NO_OVERHEAD_S, _ENDLESS_OVERHEAD_S = 1e-9, 1e9
@@ -21,8 +21,7 @@ _NO_OVERHEAD_S, _ENDLESS_OVERHEAD_S = 1e-9, 1e9
 @functools.cache
 def served_policy() -> Splitter:
     """The heat-island policy with the capability file the service ships."""
-    text = (shipped_bundle() / "capability.json").read_text("utf-8")
-    return partition_policy(json.loads(text))
+    return partition_policy(shipped().document(CAPABILITY))
 
 
 class OneAtATime:

@@ -11,8 +11,9 @@ from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.decision import AdmitPlan
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
+from placewise_models.bundle import Bundle
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.reproduce.design import InterruptedRunError
-from placewise_training.sim.bundles import LEARNED, Bundle
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import SimOptions, SimResult, Simulation
 from placewise_training.sim.hardware import NodeSpec
@@ -116,7 +117,7 @@ def run_elastic(
         queue_settings=queue_settings or QueueSettings(slot_s=slot_s or 10.0),
         belief=make_truth("train", seed).sharing,
         observers=(log.observe,),
-        reports_progress=place in LEARNED,
+        reports_progress=place in LEARNED_POLICIES,
     )
     policy = placement_policy(place, bundle)
     simulation = Simulation(nodes, jobs, truth, policy, admission=timed, options=options, seed=seed)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise_core.cluster import QueueSettings
-from placewise_training.sim.bundles import LEARNED, Bundle, shipped
+from placewise_models.bundle import Bundle
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
 from placewise_training.sim.faults import Fault
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
-from placewise_training.sim.policies import admission_policy, placement_policy
+from placewise_training.sim.policies import admission_policy, placement_policy, shipped
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.sim.truths import make_truth
@@ -65,7 +66,7 @@ def simulate(
         belief=belief,
         faults=setting.faults,
         telemetry_every_s=setting.telemetry_every_s,
-        reports_progress=contender.place in LEARNED,  # the heuristics read none of it
+        reports_progress=contender.place in LEARNED_POLICIES,  # the heuristics read none of it
         observers=observers,
     )
     simulation = Simulation(
