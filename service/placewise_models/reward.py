@@ -52,7 +52,9 @@ class RewardRuntime:
         `load` does."""
         report = path.with_suffix(".json")
         limit = json.loads(report.read_text("utf-8")).get("spread_limit") if report.is_file() else None
-        return cls(open_token_net(path.read_bytes(), path.name, "reward"), float(limit or "inf"))
+        return cls(
+            open_token_net(path.read_bytes(), path.name, "reward"), float("inf") if limit is None else float(limit)
+        )
 
     def speeds(self, tokens: PartTokens) -> Float32:
         """(K, P) predicted speed of each token's job over its linear speed."""
