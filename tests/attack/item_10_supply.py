@@ -22,7 +22,7 @@ _PATIENCE_S = 10.0
 
 def _copied(source: Source, folder: Path) -> Path:
     """A copy of the bundle that the tree ships, under the folder's name."""
-    shipped = next((source.root / "service/placewise_models/bundles").glob("*/manifest.json")).parent
+    shipped = next((source.root / "service").glob("*/bundles/*/manifest.json")).parent
     shutil.copytree(shipped, folder)
     return _rewritten(folder, name=folder.name)
 
