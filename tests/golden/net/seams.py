@@ -24,7 +24,6 @@ from prometheus_client import ProcessCollector
 from typer.main import get_command
 
 from placewise_client.adapter.metrics import AdapterMetrics
-from placewise_core.bundle_folder import shipped_bundle
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PlacewiseError
 from placewise_core.features import feature_schema
@@ -32,6 +31,7 @@ from placewise_core.partition.registry import partition_policy
 from placewise_kubernetes import cli as kubernetes_cli
 from placewise_kubernetes import names as kubernetes_labels
 from placewise_kubernetes.config import KubernetesConfig
+from placewise_models.folder import shipped_bundle
 from placewise_service.api.auth import NOBODY, Open
 from placewise_service.api.desk import Desk
 from placewise_service.api.fingerprint import fingerprint
