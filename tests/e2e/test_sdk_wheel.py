@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parents[2] / "clients" / "python"
 SLURM = SOURCE.with_name("slurm")
 
 PROGRAM = """
-import asyncio, importlib.util, json, sys
+import asyncio, importlib.util, json, os, sys
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client import AsyncClient, Client, InvalidRequestError, NotFoundError, decide_or
@@ -54,7 +54,8 @@ with Client("127.0.0.1:1") as nobody:
     fallback = decide_or(nobody.place, request, lambda: "own").value
 foreign = [name for name in ("placewise_core", "placewise_service", "numpy") if importlib.util.find_spec(name)]
 print(json.dumps({"sync": sync, "async": asyncio.run(ask()), "streamed": streamed, "refused": refused,
-                  "fallback": fallback, "foreign": foreign}))
+                  "fallback": fallback, "foreign": foreign}), flush=True)
+os._exit(0)  # without finalizers: that of gRPC 1.66's poller has been seen to wait for its thread for ever
 """
 
 
