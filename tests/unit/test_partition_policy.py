@@ -106,6 +106,14 @@ def test_unknown_hardware_counts_as_the_mean_of_the_known() -> None:
     assert [s.scale for s in shares] == pytest.approx([100.0] * 3)
 
 
+def test_clock_rates_whose_sum_is_no_number_are_compared_all_the_same() -> None:
+    huge = Hardware(1.7e308, 30.0, 1.7e308)
+    nodes = (node("a", hardware=huge), node("b", hardware=huge), node("c", hardware=Hardware()))
+    plan = split(cluster_of(nodes), 8.0)
+    assert np.isfinite([share.capability for share in plan.shares]).all()
+    assert sum(share.scale for share in plan.shares) == pytest.approx(8.0)
+
+
 def test_weights_that_are_no_weights_are_refused() -> None:
     with pytest.raises(ValueError, match="sum to 1"):
         Weights(0.5, 0.5, 0.5, 0.0, 0.0)

@@ -63,7 +63,11 @@ def node_capabilities(
     parts = np.empty((len(COMPONENTS), view.size))
     for j, (k, size, util) in enumerate(zip(weights.as_array(), sizes, busy, strict=True)):
         current = size * (1.0 - np.nan_to_num(util))
-        total = current.sum()
+        with np.errstate(over="ignore"):
+            total = current.sum()
+        if np.isinf(total):  # the sum is beyond all numbers, each of them is not
+            current = current / current.max()
+            total = current.sum()
         parts[j] = current * (k / total) if total > 0 else 0.0
     return np.asarray(parts / max(float(parts.sum()), 1e-12))  # weight of what no node has goes to the rest
 
@@ -73,5 +77,15 @@ def _known(values: FloatArray, owners: BoolArray) -> FloatArray:
     is_known = (values > 0) & owners
     if is_known.all():
         return values
-    mean = float(values[is_known].mean()) if is_known.any() else 1.0
+    mean = _mean(values[is_known]) if is_known.any() else 1.0
     return np.where(owners, np.where(is_known, values, mean), 0.0)
+
+
+def _mean(values: FloatArray) -> float:
+    """Also where the sum is beyond all numbers."""
+    with np.errstate(over="ignore"):
+        mean = float(values.mean())
+    if np.isinf(mean):
+        peak = float(values.max())
+        mean = peak * float((values / peak).mean())
+    return mean
