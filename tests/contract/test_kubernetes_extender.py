@@ -77,7 +77,7 @@ class Bench:
         """What /metrics says was refused for this reason."""
         text = await (await self.http.get("/metrics")).text()
         found = [line for line in text.splitlines() if f'refused_total{{reason="{reason}"}}' in line]
-        return int(found[0].rsplit(" ", 1)[1]) if found else 0
+        return int(float(found[0].rsplit(" ", 1)[1])) if found else 0
 
     async def decide(self, *nodes: str) -> None:
         """Every waiting gang is placed like this."""

@@ -72,7 +72,7 @@ def exposed(text: str) -> dict[str, tuple[str, str, str]]:
 
 def count(counter: Any, label: str) -> None:
     """Counts once; a labelled counter shows its label only then."""
-    counter.inc("x") if label else counter.inc()
+    (counter.labels("x") if label else counter).inc()
 
 
 def counted(metrics: AdapterMetrics) -> AdapterMetrics:

@@ -58,8 +58,8 @@ async def fetch(port: int, path: str) -> str:
 
 async def test_metrics_are_served_in_prometheus_text() -> None:
     metrics = AdapterMetrics()
-    metrics.verdicts.inc("placed")
-    metrics.verdicts.inc("placed")
+    metrics.verdicts.labels("placed").inc()
+    metrics.verdicts.labels("placed").inc()
     metrics.decide_s.observe(0.004)
     metrics.decide_s.observe(99.0)
     async with await serve_metrics(metrics, "127.0.0.1", 0) as server:
@@ -68,12 +68,12 @@ async def test_metrics_are_served_in_prometheus_text() -> None:
         assert (await fetch(port, "/healthz")).startswith("HTTP/1.1 200 ")
         assert (await fetch(port, "/")).startswith("HTTP/1.1 404 ")
     lines = text.splitlines()
-    assert 'placewise_adapter_verdicts_total{verdict="placed"} 2' in lines
-    assert "placewise_adapter_overrides_total 0" in lines
-    assert 'placewise_adapter_decide_seconds_bucket{le="0.002"} 0' in lines
-    assert 'placewise_adapter_decide_seconds_bucket{le="0.005"} 1' in lines
-    assert 'placewise_adapter_decide_seconds_bucket{le="+Inf"} 2' in lines
-    assert "placewise_adapter_decide_seconds_count 2" in lines
+    assert 'placewise_adapter_verdicts_total{verdict="placed"} 2.0' in lines
+    assert "placewise_adapter_overrides_total 0.0" in lines
+    assert 'placewise_adapter_decide_seconds_bucket{le="0.002"} 0.0' in lines
+    assert 'placewise_adapter_decide_seconds_bucket{le="0.005"} 1.0' in lines
+    assert 'placewise_adapter_decide_seconds_bucket{le="+Inf"} 2.0' in lines
+    assert "placewise_adapter_decide_seconds_count 2.0" in lines
 
 
 @pytest.mark.parametrize(("before", "end"), [(Stage.RUNNING, End.FINISHED), (Stage.WAITING, End.CANCELLED)])

@@ -45,8 +45,8 @@ ALL_EXTRAS = ("service", "embedded", "plot", "otel", "training", "dev")
         (".", ALL_EXTRAS, ("dev.txt", "torch.txt", "embedded.txt")),
         (".", ("service", "otel"), ("serve.txt",)),
         ("clients/kubernetes", (), ("kubernetes.txt",)),
-        ("clients/python", (), ("kubernetes.txt",)),
-        ("clients/python", (), ("sdk-lowest.txt",)),
+        ("clients/python", ("http", "adapter"), ("kubernetes.txt",)),
+        ("clients/python", ("http",), ("sdk-lowest.txt",)),
         ("clients/slurm", (), ("dev.txt",)),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,11 @@ def test_certificates_that_cannot_be_read_are_named(text: str | None, tmp_path: 
     if text is None:
         with pytest.raises(TargetError, match=r"ca\.pem"):
             Tls(root=path).credentials()
+
+
+async def test_http_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "placewise_client.connect", raising=False)
+    monkeypatch.delitem(sys.modules, "placewise_client.http1", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(TargetError, match=r"pip install 'placewise-client\[http\]'"):
+        AsyncClient("http://127.0.0.1:8080")

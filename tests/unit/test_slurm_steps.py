@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.counted import counted
 from tests.unit.test_slurm_shares import BATCH, JOB, PLACED, RUNNING, WALL_OFFSET_S, Clock, FakeClient, ended, taken
 
 from placewise_client.adapter.metrics import AdapterMetrics
@@ -96,7 +97,7 @@ async def test_a_time_counts_for_a_step_that_is_shown_running_and_then_over(site
     assert await site.settle() == {"n1/gpu0": 10.5}
     assert site.asked == [7, 7]
     assert site.woken == 1
-    assert site.shares.metrics.shares.values == {"reported": 1, "unheard": 2}
+    assert counted(site.shares.metrics.shares) == {"reported": 1, "unheard": 2}
     assert site.shares.take() == []
 
 
@@ -137,7 +138,7 @@ async def test_what_accounting_does_not_bear_out_does_not_count(site: Site, step
     site.hear("end")
     assert await site.settle() == {}
     doubted = "no_accounting" if steps is None else "refused"
-    assert site.shares.metrics.shares.values == {doubted: 1, "unheard": 2}
+    assert counted(site.shares.metrics.shares) == {doubted: 1, "unheard": 2}
     assert not site.lookups._due
 
 
@@ -324,5 +325,5 @@ async def test_a_slurmrestd_without_accounting_is_no_answer(reply: Any) -> None:
 
 def test_the_metric_says_what_came_of_the_shares() -> None:
     metrics = AdapterMetrics()
-    metrics.shares.inc("refused")
-    assert 'placewise_adapter_shares_total{result="refused"} 1' in metrics.text()
+    metrics.shares.labels("refused").inc()
+    assert 'placewise_adapter_shares_total{result="refused"} 1.0' in metrics.text()

@@ -62,7 +62,7 @@ class Extender:
                 return self._filter_foreign(pod, offered)
             gang = await self.host.pods.shown(uid, WATCH_LEAD_S)
         if gang is None:
-            self.host.refused.inc("unknown_pod")
+            self.host.refused.labels("unknown_pod").inc()
             return _failed(offered, f"Placewise: {UNKNOWN}")
         if gang.is_own:  # its scheduler is the adapter itself, which asks nobody: this call is no scheduler's
             return _failed(offered, "Placewise binds pods of this schedulerName itself")
@@ -105,7 +105,7 @@ class Extender:
         return {"Error": "" if outcome is Bound.DONE else f"binding to {node}: {outcome.value}"}
 
     def _unbound(self, reason: str, text: str) -> dict[str, str]:
-        self.host.refused.inc(reason)
+        self.host.refused.labels(reason).inc()
         log.warning("bind refused: %s", text)
         return {"Error": f"Placewise: {text}"}
 

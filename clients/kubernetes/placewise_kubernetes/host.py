@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from placewise_client.adapter.metrics import Counter
+from prometheus_client import Counter
+
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement
 from placewise_kubernetes import names
 from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
@@ -64,7 +65,9 @@ class KubernetesHost:
         self.writer = PodWriter(client)
         self.binder = Binder(client)
         self.groups = GroupLookup(client)
-        self.refused = Counter("placewise_kubernetes_refused_total", "Calls of schedulers refused, by reason", "reason")
+        self.refused = Counter(
+            "placewise_kubernetes_refused", "Calls of schedulers refused, by reason", ["reason"], registry=None
+        )
         self._client = client
         self._clock = clock
         self._news = asyncio.Event()

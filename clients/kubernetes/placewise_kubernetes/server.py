@@ -15,8 +15,9 @@ from typing import Any
 
 from aiohttp import web
 from msgspec import json
+from prometheus_client import Counter, Histogram
 
-from placewise_client.adapter.metrics import AdapterMetrics, Counter, Histogram
+from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_kubernetes.config import ConfigError, ListenConfig
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.volcano import VolcanoExtender
@@ -44,7 +45,10 @@ class Face:
     metrics: AdapterMetrics
     is_synced: Callable[[], bool]
     is_leading: Callable[[], bool] = lambda: True
-    histograms: dict[str, Histogram] = field(default_factory=dict)
+    _histograms: dict[str, Histogram] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.metrics.registry.register(self.extender.host.refused)
 
     def server(self, listen: ListenConfig) -> web.Server:
         """POST /filter /prioritize, as configured /bind, /volcano/jobEnqueueable /volcano/prioritize; and the pages."""
@@ -81,7 +85,7 @@ class Face:
 
     def _not_served(self, request: web.BaseRequest) -> web.Response:
         if request.method == "POST":
-            self.extender.host.refused.inc("not_served")
+            self.extender.host.refused.labels("not_served").inc()
             log.warning("%r is not served: listen.is_bind_served, listen.is_volcano_served", request.path)
         return web.Response(text="no such page\n", status=404)
 
@@ -93,7 +97,7 @@ class Face:
         }
 
     def _call(self, path: str, answer: Answer, limit_bytes: int) -> Handler:
-        refused, histogram = self.extender.host.refused, self.histograms.setdefault(path, _histogram(path))
+        refused, histogram = self.extender.host.refused, self._histogram(path)
 
         async def handle(request: web.BaseRequest) -> web.Response:
             if not self.is_leading():
@@ -112,10 +116,16 @@ class Face:
 
         return handle
 
+    def _histogram(self, path: str) -> Histogram:
+        if path not in self._histograms:
+            name = path.strip("/").replace("/", "_").lower()
+            self._histograms[path] = self.metrics.histogram(
+                f"placewise_kubernetes_{name}_seconds", f"Time to answer {path}"
+            )
+        return self._histograms[path]
+
     async def _show_metrics(self, _: web.BaseRequest) -> web.Response:
-        parts: tuple[Counter | Histogram, ...] = (self.extender.host.refused, *self.histograms.values())
-        own = "\n".join(line for part in parts for line in part.lines())
-        return web.Response(text=f"{self.metrics.text()}{own}\n")
+        return web.Response(text=self.metrics.text())
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -130,7 +140,7 @@ def _too_long(request: web.BaseRequest, limit_bytes: int, refused: Counter) -> w
     if length is not None and length <= limit_bytes:
         return None
     reason, status = ("no_length", 411) if length is None else ("body_too_large", 413)
-    refused.inc(reason)
+    refused.labels(reason).inc()
     log.warning("%s: %s bytes, at most %d are read", request.path, "unknown" if length is None else length, limit_bytes)
     response = web.json_response({"Error": f"at most {limit_bytes} bytes, and Content-Length"}, status=status)
     response.force_close()
@@ -151,11 +161,6 @@ def server_tls(listen: ListenConfig) -> ssl.SSLContext | None:
             raise ConfigError(f"listen.client_ca_path: {listen.client_ca_path}: {error}") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _histogram(path: str) -> Histogram:
-    name = path.strip("/").replace("/", "_").lower()
-    return Histogram(f"placewise_kubernetes_{name}_seconds", f"Time to answer {path}")
 
 
 def _text(text: str) -> Handler:

@@ -99,7 +99,7 @@ class VolcanoExtender:
         """
         facts = await self.host.groups.find(reference)
         if facts is None:
-            self.host.refused.inc("unknown_group")
+            self.host.refused.labels("unknown_group").inc()
             return None
         if not self._has_say(facts):
             return None

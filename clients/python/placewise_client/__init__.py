@@ -1,4 +1,4 @@
-"""Python SDK of Placewise: ask where, how and when to run a job. Needs grpcio and protobuf, nothing else."""
+"""Python SDK of Placewise: ask where, how and when to run a job."""
 
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import (

@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Self
 
 from placewise.v1.decision_pb2 import PlaceResponse
-from placewise_client.connect import ConnectTransport
 from placewise_client.errors import PlacewiseError
 from placewise_client.retry import DEFAULT_RETRY, RetryPolicy, Tries
 from placewise_client.rpcs import AsyncMethod, Req, Res, Rpc, Rpcs
 from placewise_client.sync import DEFAULT_TIMEOUT_S
-from placewise_client.target import Target
+from placewise_client.target import Target, TargetError
 from placewise_client.transport import AsyncTransport, GrpcTransport, Requests
 
 
@@ -40,7 +39,7 @@ class AsyncClient(Rpcs):
         self._retry = retry
         self._rng = rng or random.Random()
         self._sleep = sleep
-        self._transport: AsyncTransport = ConnectTransport(target) if target.is_http else GrpcTransport(target)
+        self._transport: AsyncTransport = _transport(target)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -76,3 +75,14 @@ class AsyncClient(Rpcs):
         """As `Client.stream_place`; over gRPC only."""
         async for response in self._transport.stream_place(requests, timeout_s):
             yield response
+
+
+def _transport(target: Target) -> AsyncTransport:
+    """Raises TargetError."""
+    if not target.is_http:
+        return GrpcTransport(target)
+    try:
+        from placewise_client.connect import ConnectTransport  # noqa: PLC0415 - aiohttp comes with an extra
+    except ModuleNotFoundError as error:
+        raise TargetError("http:// and https:// need aiohttp: pip install 'placewise-client[http]'") from error
+    return ConnectTransport(target)

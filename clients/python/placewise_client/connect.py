@@ -89,7 +89,7 @@ class ConnectTransport:
                     answer = await self._exchange(rpc.path, headers, body)
             except TimeoutError:
                 raise DeadlineExceededError(f"no answer within {timeout_s * 1e3:.0f} ms") from None
-            except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            except (OSError, ValueError) as error:
                 text, was_sent = str(error) or type(error).__name__, not isinstance(error, NotConnectedError)
                 raise StateUnavailableError(f"{rpc.path}: {text}", was_sent=was_sent) from error
             if answer.status != 200:

@@ -1,25 +1,24 @@
-"""A small HTTP/1.1 client: TCP, TLS or a unix socket, connections that are kept. Standard library only.
-
-A connection carries one request at a time, so every request that runs beside another has one of its own. What
-a failed request has done is for the caller to look up.
-"""
+"""HTTP/1.1 over TCP, TLS or a unix socket, by aiohttp. Knows no proxy, follows no redirect, keeps no cookie."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-_LIMIT_BYTES = 1 << 20
-_CONTINUE = 100
-_WITHOUT_BODY = (204, 304)
+import aiohttp
+from yarl import URL
+
+_NOTHING_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
-class NotConnectedError(OSError):
-    """No connection could be had: nothing of the request has been sent."""
+class HttpError(OSError):
+    """The exchange broke, or the answer is no HTTP; the server may have carried out the request."""
+
+
+class NotConnectedError(HttpError):
+    """No connection could be made: nothing of the request has been sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +30,39 @@ class HttpAnswer:
     body: bytes
 
 
-@dataclass(slots=True)
-class _Connection:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    idle_since_s: float = 0.0
+class _CleanConnector(aiohttp.BaseConnector):
+    """Drops a kept connection on which something was said while it was idle: that would pass for the next answer."""
 
-    def close(self) -> None:
-        self.writer.close()
+    async def connect(self, *args: Any, **kwargs: Any) -> aiohttp.connector.Connection:
+        while True:
+            connection = await super().connect(*args, **kwargs)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+
+class _TcpConnector(_CleanConnector, aiohttp.TCPConnector):
+    pass
+
+
+class _UnixConnector(_CleanConnector, aiohttp.UnixConnector):
+    pass
 
 
 @dataclass(slots=True)
 class HttpPool:
-    """Connections to one server. `address` is "unix:/path" or "host:port".
+    """Connections to one server. `address` is "unix:/path" or "host:port". Each concurrent request has its own.
 
-    An idle connection is kept for `idle_s`, which should be less than the server keeps it. One that is not made within
-    `connect_s` is none: a machine that is off says nothing.
+    An idle connection is kept for `idle_s`, which should be less than the server keeps it. A connection that is not
+    made within `connect_s` counts as refused: a machine that is off says nothing.
     """
 
     address: str
     tls: ssl.SSLContext | None = None
     server_name: str = ""
     idle_s: float = 30.0
-    most_idle: int = 8
     connect_s: float = 2.0
-    clock: Callable[[], float] = time.monotonic
-    _idle: list[_Connection] = field(default_factory=list)
-    _is_closed: bool = False
+    _session: aiohttp.ClientSession | None = field(default=None, init=False)
 
     async def request(
         self,
@@ -65,131 +70,64 @@ class HttpPool:
         path: str,
         headers: Mapping[str, str],
         body: bytes | None = None,
+        *,
         is_repeatable: bool = False,
     ) -> HttpAnswer:
         """One exchange; without a time limit of its own.
 
-        `is_repeatable`: it is sent again over a new connection where a kept one breaks, although the server may have
-        carried it out.
+        If the connection breaks, a GET is sent once more, and so is any request that `is_repeatable`.
 
         Raises:
             NotConnectedError: nothing was sent.
-            OSError, asyncio.IncompleteReadError: the connection broke; the request may have been carried out.
-            ValueError, asyncio.LimitOverrunError: the answer is no HTTP.
+            HttpError: the connection broke; the request may have been carried out.
+            ValueError: a header cannot be sent.
         """
-        message = _head(method, path, self.host, headers, body) + (body or b"")
-        kept = self._kept()
-        if kept is not None and is_repeatable:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                return await self._exchange(kept, message)
-            kept = None
-        return await self._exchange(kept or await self._connect(), message)
-
-    async def _exchange(self, connection: _Connection, message: bytes) -> HttpAnswer:
         try:
-            connection.writer.write(message)
-            answer, is_reusable = await _read(connection.reader)
-        except BaseException:
-            connection.close()
-            raise
-        if is_reusable and not self._is_closed and len(self._idle) < self.most_idle:
-            connection.idle_since_s = self.clock()
-            self._idle.append(connection)
-        else:
-            connection.close()
-        return answer
+            try:
+                return await self._exchange(method, path, headers, body)
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+                if not is_repeatable or isinstance(error, aiohttp.ClientConnectorError):
+                    raise
+                return await self._exchange(method, path, headers, body)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise NotConnectedError(f"{self.address}: {error}") from error
+        except aiohttp.ClientError as error:
+            raise HttpError(str(error) or type(error).__name__) from error
 
     async def close(self) -> None:
-        """Closes what is idle now, and what is busy as soon as it has its answer."""
-        self._is_closed = True
-        while self._idle:
-            connection = self._idle.pop()
-            connection.close()
-            with suppress(OSError):  # also of TLS, and where the other side says nothing to the end of it
-                await connection.writer.wait_closed()
+        """Closes every connection, and ends the requests under way."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> HttpAnswer:
+        url = URL(f"{'https' if self.tls else 'http'}://{self._host}{path}")
+        name = self.server_name or None
+        async with self._opened().request(
+            method, url, headers=headers, data=body, server_hostname=name, allow_redirects=False
+        ) as response:
+            content = await response.read()
+            found = {name.lower(): value for name, value in response.headers.items()}
+            return HttpAnswer(response.status, found, content)
 
     @property
-    def host(self) -> str:
-        """What the Host header says."""
+    def _host(self) -> str:
         return "localhost" if self.address.startswith("unix:") else self.address
 
-    def _kept(self) -> _Connection | None:
-        """An idle connection on which nothing has happened since, the one used last."""
-        now_s = self.clock()
-        while self._idle and now_s - self._idle[0].idle_since_s > self.idle_s:
-            self._idle.pop(0).close()  # those that were needed at a busy time, too
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.writer.is_closing() and _is_quiet(connection.reader):
-                return connection
-            connection.close()
-        return None
-
-    async def _connect(self) -> _Connection:
-        try:
-            async with asyncio.timeout(self.connect_s):
-                return _Connection(*await self._open())
-        except OSError as error:
-            raise NotConnectedError(f"{self.address}: {str(error) or type(error).__name__}") from error
-
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.address.startswith("unix:"):
-            return await asyncio.open_unix_connection(self.address[5:], limit=_LIMIT_BYTES)
-        host, _, port = self.address.rpartition(":")
-        name = (self.server_name or None) if self.tls else None
-        return await asyncio.open_connection(
-            host.strip("[]"), int(port), limit=_LIMIT_BYTES, ssl=self.tls, server_hostname=name
-        )
-
-
-def _head(method: str, path: str, host: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{name}: {value}" for name, value in headers.items())]
-    if body is not None:
-        lines.append(f"Content-Length: {len(body)}")
-    if any("\r" in line or "\n" in line for line in lines):
-        raise ValueError("a header holds a line break")
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-def _is_quiet(reader: asyncio.StreamReader) -> bool:
-    """Whether nothing is there to read: no end, no error, and no bytes that would pass for the next answer."""
-    reading = reader.read(1)
-    try:
-        reading.send(None)
-    except (StopIteration, OSError):
-        return False
-    reading.close()
-    return True
-
-
-async def _read(reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:
-    """One response, and whether the connection can carry another."""
-    code = _CONTINUE
-    while code < 200:  # what comes before the answer
-        head = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1")
-        version, _, rest = head.partition(" ")
-        status, *lines = rest.split("\r\n")
-        if not version.startswith("HTTP/1."):
-            raise ValueError(f"not an HTTP answer: {head[:80]!r}")
-        code = int(status[:3])
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    is_reusable = headers.get("connection", "").lower() != "close" and version != "HTTP/1.0"
-    if code in _WITHOUT_BODY:
-        body = b""
-    elif headers.get("transfer-encoding", "").lower() == "chunked":
-        body = await _read_chunks(reader)
-    elif "content-length" in headers:
-        body = await reader.readexactly(int(headers["content-length"]))
-    else:
-        body, is_reusable = await reader.read(), False
-    return HttpAnswer(code, headers, body), is_reusable
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    parts = []
-    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
-        parts.append(await reader.readexactly(size))
-        await reader.readexactly(2)
-    while await reader.readuntil(b"\r\n") != b"\r\n":  # trailers
-        pass
-    return b"".join(parts)
+    def _opened(self) -> aiohttp.ClientSession:
+        """The session, made with the first request: it belongs to the event loop that runs then."""
+        if self._session is None:
+            connector: aiohttp.BaseConnector
+            if self.address.startswith("unix:"):
+                connector = _UnixConnector(self.address.removeprefix("unix:"), limit=0, keepalive_timeout=self.idle_s)
+            else:
+                connector = _TcpConnector(
+                    limit=0, keepalive_timeout=self.idle_s, ssl=self.tls or True, use_dns_cache=False
+                )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, connect=self.connect_s),
+                skip_auto_headers=_NOTHING_ADDED,
+                auto_decompress=False,
+            )
+        return self._session

@@ -40,14 +40,14 @@ class JsonHttp:
 
     def __post_init__(self) -> None:
         self._gate = asyncio.Semaphore(self.at_once)
-        self._pool = HttpPool(self.address, self.tls, most_idle=self.at_once)
+        self._pool = HttpPool(self.address, self.tls)
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed JSON answer, whatever its HTTP status: slurmrestd puts its errors there. Raises TransportError."""
         try:
             async with self._gate, asyncio.timeout(self.timeout_s):
                 return await self._request(method, path, body)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise TransportError(f"{method} {path} at {self.address}: {str(error) or type(error).__name__}") from error
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -219,11 +220,10 @@ def metric_families() -> Iterator[tuple[str, str, list[str]]]:
 def adapter_metrics() -> str:
     """Metrics of a fresh adapter in Prometheus' text format, each labelled one counted once."""
     metrics = AdapterMetrics()
-    for name in metrics.__slots__:
-        metric = getattr(metrics, name)
-        if getattr(metric, "label", ""):
-            metric.inc("x")
-    return metrics.text()
+    for metric in vars(metrics).values():
+        if getattr(metric, "_labelnames", ()):
+            metric.labels("x").inc()
+    return re.sub(r"(?m)\.0$", "", metrics.text())
 
 
 def rest_paths() -> list[tuple[str, str]]:

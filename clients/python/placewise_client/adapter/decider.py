@@ -318,7 +318,7 @@ class Decider:
         gang.verdict = verdict
         gang.asked_at_s = self.clock()
         gang.failing_since_s = None
-        self.metrics.verdicts.inc(type(verdict).__name__.lower())
+        self.metrics.verdicts.labels(type(verdict).__name__.lower()).inc()
 
     async def _in_time(self, call: AsyncMethod[Req, Res], request: Req, deadline_s: float) -> Res:
         left_s = deadline_s - self.clock()

@@ -271,7 +271,7 @@ class AdapterLoop:
             result = await self.native.apply(entry.job, placement)
             self.metrics.apply_s.observe(self.clock() - started_s)
             await asyncio.sleep(0)  # who waits for it goes on before it is written down
-        self.metrics.applied.inc(result.value)
+        self.metrics.applied.labels(result.value).inc()
         if result is Applied.UNREACHABLE:
             return  # the verdict stands, and applying it again is harmless
         self.decider.forget(entry.job)
@@ -299,7 +299,7 @@ class AdapterLoop:
             self.decider.forget(entry.job)
         if result is Applied.DONE:
             self.book.move(entry, Stage.RELEASED, self.clock())
-            self.metrics.released.inc(reason)
+            self.metrics.released.labels(reason).inc()
             log.info("job %s left to the host's own scheduling: %s", entry.job.key, reason)
 
     async def _explain(self, entry: Entry, text: str) -> None:

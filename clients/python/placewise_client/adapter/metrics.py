@@ -1,96 +1,57 @@
-"""Counters and a latency histogram of an adapter, in Prometheus' text format, without a dependency.
-
-Never a metrics store: one process, numbers since its start.
-"""
+"""The metrics of an adapter: counters since the start of its process, and two histograms of latencies."""
 
 from __future__ import annotations
 
 import asyncio
-import bisect
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
 
 # Seconds. The budget of a decision, 0.1 s, is one of them.
-_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
-@dataclass(slots=True)
-class Counter:
-    """Counts, by one label value where `label` is given."""
+class _Registry(CollectorRegistry):
+    """Leaves out the time at which each metric was created: it would double the number of series."""
 
-    name: str
-    help: str
-    label: str = ""
-    values: dict[str, float] = field(default_factory=dict)
-
-    def inc(self, value: str = "", by: float = 1) -> None:
-        self.values[value] = self.values.get(value, 0) + by
-
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} counter"
-        for value, count in sorted(self.values.items()) or [("", 0.0)]:
-            label = f'{{{self.label}="{value}"}}' if self.label and value else ""
-            yield f"{self.name}{label} {count:g}"
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
 
 
-@dataclass(slots=True)
-class Histogram:
-    """Seconds, in fixed buckets."""
-
-    name: str
-    help: str
-    counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_S) + 1))
-    sum_s: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect.bisect_left(_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
-
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} histogram"
-        seen = 0
-        for bound, count in zip((*map(str, _BOUNDS_S), "+Inf"), self.counts, strict=True):
-            seen += count
-            yield f'{self.name}_bucket{{le="{bound}"}} {seen}'
-        yield f"{self.name}_sum {self.sum_s:g}"
-        yield f"{self.name}_count {seen}"
-
-
-def _counter(name: str, text: str, label: str = "") -> Any:
-    """A dataclass field; Any as in the standard library's own typing of `field`."""
-    return field(default_factory=lambda: Counter(f"placewise_adapter_{name}_total", text, label))
-
-
-@dataclass(slots=True)
 class AdapterMetrics:
     """All metrics of an adapter; the names are the same for every scheduler."""
 
-    verdicts: Counter = _counter("verdicts", "Answers of the service, by kind", "verdict")
-    undecided: Counter = _counter("undecided", "Questions that got no decision within the budget")
-    applied: Counter = _counter("applied", "Attempts to apply a placement, by what came of them", "result")
-    released: Counter = _counter("released", "Jobs left to the host's own scheduling, by reason", "reason")
-    withdrawn: Counter = _counter("withdrawn", "Applied placements taken back because they did not start")
-    events: Counter = _counter("events", "Job events acknowledged by the service", "kind")
-    events_dropped: Counter = _counter("events_dropped", "Job events lost: too many waited, or the service refused it")
-    overrides: Counter = _counter("overrides", "Jobs that did not start where the service said")
-    shares: Counter = _counter("shares", "Shares of finished divisible jobs, by what came of their time", "result")
-    host_errors: Counter = _counter("host_errors", "Looks at the host that failed")
-    passes: Counter = _counter("passes", "Passes of the loop")
-    decide_s: Histogram = field(
-        default_factory=lambda: Histogram("placewise_adapter_decide_seconds", "One pass of questions, per queue")
-    )
-    apply_s: Histogram = field(
-        default_factory=lambda: Histogram("placewise_adapter_apply_seconds", "One placement applied to the host")
-    )
+    def __init__(self) -> None:
+        self.registry = _Registry()
+        self.verdicts = self._counter("verdicts", "Answers of the service, by kind", "verdict")
+        self.undecided = self._counter("undecided", "Questions that got no decision within the budget")
+        self.applied = self._counter("applied", "Attempts to apply a placement, by what came of them", "result")
+        self.released = self._counter("released", "Jobs left to the host's own scheduling, by reason", "reason")
+        self.withdrawn = self._counter("withdrawn", "Applied placements taken back because they did not start")
+        self.events = self._counter("events", "Job events acknowledged by the service", "kind")
+        self.events_dropped = self._counter(
+            "events_dropped", "Job events lost: too many waited, or the service refused it"
+        )
+        self.overrides = self._counter("overrides", "Jobs that did not start where the service said")
+        self.shares = self._counter("shares", "Shares of finished divisible jobs, by what came of their time", "result")
+        self.host_errors = self._counter("host_errors", "Looks at the host that failed")
+        self.passes = self._counter("passes", "Passes of the loop")
+        self.decide_s = self.histogram("placewise_adapter_decide_seconds", "One pass of questions, per queue")
+        self.apply_s = self.histogram("placewise_adapter_apply_seconds", "One placement applied to the host")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"placewise_adapter_{name}", text, labels, registry=self.registry)
+
+    def histogram(self, name: str, text: str) -> Histogram:
+        """A new histogram of seconds that is shown with the others."""
+        return Histogram(name, text, buckets=BUCKETS_S, registry=self.registry)
 
     def text(self) -> str:
         """All metrics in Prometheus' text exposition format."""
-        parts = (getattr(self, name) for name in self.__slots__)
-        return "\n".join(line for part in parts for line in part.lines()) + "\n"
+        return generate_latest(self.registry).decode()
 
 
 async def serve_metrics(metrics: AdapterMetrics, host: str, port: int) -> asyncio.Server:

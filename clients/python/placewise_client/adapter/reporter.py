@@ -186,7 +186,7 @@ class OutcomeReporter:
             for problem in response.problems:
                 log.warning("%s", problem.message)
             for event in batch:
-                self.metrics.events.inc(JobEvent.Kind.Name(event.kind).lower())
+                self.metrics.events.labels(JobEvent.Kind.Name(event.kind).lower()).inc()
         return True
 
     def is_refresh_due(self) -> bool:
