@@ -6,18 +6,20 @@ import gc
 import threading
 
 import grpc
+import pytest
 from tests.attack.flood import attack, grpc_call
 from tests.fakes.listening import Listening, listening
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
+from placewise_service.api.grpc_server import _Methods
 from placewise_service.settings import LimitSettings
 
 PLACE = "/placewise.v1.DecisionService/Place"
 
 
-async def list_clusters(port: int, *metadata: tuple[str, str]) -> grpc.StatusCode:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+async def list_clusters(port: int, *metadata: tuple[str, str], host: str = "127.0.0.1") -> grpc.StatusCode:
+    async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
         call = ClusterServiceStub(channel).ListClusters(ListClustersRequest(), metadata=metadata, timeout=10)
         return await call.code()
 
@@ -57,6 +59,40 @@ async def test_a_stranger_whose_headers_do_not_end_is_cut_off() -> None:
         endless = attack("grpc", "headers")[: 1 << 19]
         await all_it_answers(at.grpc_port, endless)
         assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+
+
+async def test_a_megabyte_of_metadata_of_a_stranger_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made into objects, it would hold the loop for 10 ms. Nobody waits for the answer of a call whose client left."""
+    unpacked: list[int] = []
+    find = _Methods.service
+
+    def service(methods: _Methods, details: grpc.HandlerCallDetails) -> object:
+        unpacked.append(len(details.invocation_metadata))
+        return find(methods, details)
+
+    monkeypatch.setattr(_Methods, "service", service)
+    async with listening() as at:
+        for waits in (False, True):
+            await asyncio.gather(*(stranger(at.grpc_port, attack("grpc", "headers"), waits) for _ in range(8)))
+        assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK
+    assert max(unpacked) < 100
+
+
+async def stranger(port: int, content: bytes, waits: bool) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(ConnectionError):
+        writer.write(content)
+        await writer.drain()
+        await reader.read(-1 if waits else 1)
+    writer.close()
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0"])
+async def test_a_first_call_is_known_by_any_address_of_its_client(host: str) -> None:
+    async with listening(host=host) as at:
+        hosts = ["127.0.0.1", "[::1]"] if host == "::" else ["127.0.0.1"]
+        for each in hosts:
+            assert await list_clusters(at.grpc_port, host=each) is grpc.StatusCode.OK
 
 
 async def test_a_client_that_acknowledges_no_settings_is_counted() -> None:

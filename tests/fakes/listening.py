@@ -30,14 +30,17 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    authenticator: Authenticator | None = None, limits: LimitSettings | None = None, audit: CallAudit | None = None
+    authenticator: Authenticator | None = None,
+    limits: LimitSettings | None = None,
+    audit: CallAudit | None = None,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[Listening]:
     """Both faces on sockets of their own."""
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
     identity, telemetry = authenticator or Open(), Telemetry()
     desk = Desk(engine, SystemClock(), limits or LimitSettings(), identity, telemetry, audit=audit)
-    settings = ServerSettings(grpc_port=0, rest_port=0)
+    settings = ServerSettings(grpc_host=host, grpc_port=0, rest_port=0)
     grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
     await grpc_face.start()
     await rest_face.start()

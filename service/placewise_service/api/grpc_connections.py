@@ -27,9 +27,6 @@ ACKNOWLEDGED_S: Final = 2.0  # how long gRPC waits for its settings to be acknow
 LENIENCE_S: Final = 1.0  # how much longer than we gRPC waits for a handshake
 _FILES = "/proc/self/fd"
 _PERIOD_S = 0.02
-# A lawful call that has arrived gets its turn of the loop, and so tells us of itself, before its peer is cut off: over
-# the limit for three looks in a row, or for twelve while the loop is busy.
-_LOOKS, _ON_TIME, _LATE = 12, 4, 1
 _MOST_OF_THE_LOOP = 0.02  # that looking may take
 _LATENESS_S = 0.5
 _FAREWELL_S = 0.02  # for the answer to be sent
@@ -44,7 +41,7 @@ _UNKNOWN_CALLERS = 64
 def stranger_bytes(limits: LimitSettings) -> int:
     """What a peer may send before a call of it is authorised. Also gRPC's own limit on metadata, above ours.
 
-    More than a lawful client sends at once: a TLS handshake, HTTP/2's first window (64 KiB) and many calls' metadata.
+    More than a lawful client sends before that: a TLS handshake, one HTTP/2 window (64 KiB) and many calls' metadata.
     """
     return max(_BYTES, _METADATA_FACTOR * limits.metadata_bytes)
 
@@ -59,7 +56,6 @@ class _Connection:
     peer: str  # as gRPC says it: ipv4:127.0.0.1:5000
     since_s: float
     is_ended: bool = False
-    looks_over: int = 0  # in a row, by weight
 
 
 class GrpcConnections:
@@ -74,8 +70,6 @@ class GrpcConnections:
         self._open: dict[int, _Connection] = {}  # by inode, which no socket has again soon
         self._others: set[int] = set()  # inodes of other sockets
         self._called_s: dict[str, float] = {}  # peer -> when it last began an authorised call
-        self._due_s = 0.0
-        self._weight = _ON_TIME
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, port: int) -> None:
@@ -94,6 +88,19 @@ class GrpcConnections:
         """The peer (as gRPC says it) has begun a call that is authorised."""
         self._called_s[peer] = self._loop.time()
 
+    def admits(self, peer: str) -> bool:
+        """False for a call whose connection has gone, or has brought too much before its first authorised call.
+
+        gRPC has not yet made Python objects of the metadata. For a megabyte of it, that holds the loop for 10 ms.
+        """
+        if self._timer is None or peer in self._called_s or not _is_watched(peer):
+            return True
+        for inode, fd in self._look().items():
+            connection = self._open[inode]
+            if connection.peer == peer and not connection.is_ended:
+                return self._check(inode, fd)
+        return False
+
     def end_stranger(self, peer: str) -> None:
         """Soon cuts off a peer that broke a limit, unless it has had an authorised call."""
         if self._timer is not None:
@@ -108,19 +115,16 @@ class GrpcConnections:
 
     def _sweep(self) -> None:
         began_s = self._loop.time()
-        self._weight = _ON_TIME if began_s < self._due_s + _PERIOD_S / 2.0 else _LATE
         strangers = {
             inode: fd
             for inode, fd in self._look().items()
             if self._open[inode].peer not in self._called_s and not self._open[inode].is_ended
         }
         for inode, fd in strangers.items():
-            if limit := self._broken(inode, fd, began_s):
-                self._refused(limit, _address(self._open[inode].peer))
-                self._end(inode, fd)
+            self._check(inode, fd)
         now_s = self._loop.time()
-        self._due_s = now_s + max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
-        self._timer = self._loop.call_at(self._due_s, self._sweep)
+        pause_s = max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
+        self._timer = self._loop.call_later(pause_s, self._sweep)
 
     def _look(self) -> dict[int, int]:
         """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
@@ -150,20 +154,30 @@ class GrpcConnections:
             self._refused("connections", _address(connection.peer))
             self._end(inode, fd)
 
-    def _broken(self, inode: int, fd: int, now_s: float) -> str:
+    def _check(self, inode: int, fd: int) -> bool:
+        """Whether a stranger keeps to its limits; one that does not is cut off."""
+        limit = self._broken(inode, fd)
+        if limit:
+            self._refused(limit, _address(self._open[inode].peer))
+            self._end(inode, fd)
+        return not limit
+
+    def _broken(self, inode: int, fd: int) -> str:
         """The limit that a stranger is over, or nothing."""
-        connection = self._open[inode]
-        age_s = now_s - connection.since_s
+        age_s = self._loop.time() - self._open[inode].since_s
+        received = self._received(inode, fd)
+        if received > self._bytes + _BYTES_PER_S * age_s:
+            return "header_bytes"
+        if received < _FEWEST_BYTES and age_s > self._limits.handshake_s:
+            return "handshake"
+        return ""
+
+    def _received(self, inode: int, fd: int) -> int:
+        """Bytes from the peer; as many as the fewest that it sends, if the connection has gone."""
         with _held(inode, fd) as held, contextlib.suppress(OSError, struct.error):
             information = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-            received = int(struct.unpack_from("=Q", information, _RECEIVED_AT)[0])
-            is_over = received > self._bytes + _BYTES_PER_S * age_s
-            connection.looks_over = connection.looks_over + self._weight if is_over else 0
-            if connection.looks_over >= _LOOKS:
-                return "header_bytes"
-            if received < _FEWEST_BYTES and age_s > self._limits.handshake_s:
-                return "handshake"
-        return ""
+            return int(struct.unpack_from("=Q", information, _RECEIVED_AT)[0])
+        return _FEWEST_BYTES
 
     def _end(self, inode: int, fd: int) -> None:
         self._open[inode].is_ended = True
@@ -233,6 +247,11 @@ def _peer(name: tuple[str | int, ...]) -> str:
         return ""
     mapped = IPv6Address(host).ipv4_mapped
     return f"ipv6:%5B{host}%5D:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
+
+
+def _is_watched(peer: str) -> bool:
+    """False for unix sockets and link-local addresses."""
+    return peer.startswith("ipv4:") or (peer.startswith("ipv6:") and "%25" not in peer)
 
 
 def _address(peer: str) -> str:

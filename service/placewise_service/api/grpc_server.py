@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import structlog
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -67,7 +68,8 @@ class GrpcFace:
         most = connection_limit(desk.limits.connections)
         self._connections = GrpcConnections(desk.limits, most, partial(desk.turned_away, "grpc"))
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_gone_caller)
-        self._server = grpc.aio.server(options=_options(desk.limits, most, shares_port))
+        self._server = grpc.aio.server()
+        self._server._server = _Calls(self._connections, _options(desk.limits, most, shares_port))  # type: ignore[attr-defined]
         self._add_services(settings.reflection)
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
         try:
@@ -209,6 +211,24 @@ class GrpcFace:
         return answer.SerializeToString()
 
 
+class _Calls(cygrpc.AioServer):  # type: ignore[misc]
+    """gRPC's server inside its server, which drops the calls of strangers who sent too much, before it unpacks them.
+
+    Not part of gRPC's interface, which asks nobody before it has made two objects of each field of metadata.
+    """
+
+    def __init__(self, connections: GrpcConnections, options: Sequence[tuple[str, int]]) -> None:
+        super().__init__(asyncio.get_running_loop(), None, (), (), options, None)
+        self._connections = connections
+
+    async def _request_call(self) -> Any:
+        loop = asyncio.get_running_loop()
+        while True:
+            call = await super()._request_call()
+            if self._connections.admits(cygrpc._ServicerContext(call, None, None, loop).peer()):
+                return call
+
+
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Finds the handler of a call; one with too much metadata finds none but a refusal."""
 
@@ -343,6 +363,8 @@ def _options(limits: LimitSettings, most: int, shares_port: bool) -> list[tuple[
         ("grpc.absolute_max_metadata_size", stranger_bytes(limits)),
         ("grpc.http2.settings_timeout", int(1000 * ACKNOWLEDGED_S)),
         ("grpc.max_allowed_incoming_connections", most + spare_connections(most)),
+        # Keeps HTTP/2's window at 64 KiB until a call's message is read, which is after its caller is known.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", max(limits.in_flight, limits.stream_pipeline)),
         ("grpc.server_handshake_timeout_ms", int(1000 * (limits.handshake_s + LENIENCE_S))),
         ("grpc.max_connection_idle_ms", int(1000 * limits.idle_s)),
