@@ -225,7 +225,7 @@ class AdapterConformance:
         key = await world.host.submit(1, 1)
         await world.loop.run_pass(full=True)
         before = await world.host.stage(key)
-        entry = world.loop.book.entries[key]
+        entry = world.loop.book.records[key]
         assert entry.decided is not None
         await world.host.native.apply(entry.job, entry.decided)
         assert await world.host.stage(key) is before is Stage.APPLIED

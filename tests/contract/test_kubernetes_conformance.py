@@ -20,7 +20,6 @@ from placewise_kubernetes import names
 from placewise_kubernetes.extender import Extender
 from placewise_kubernetes.gang import GangRules
 from placewise_kubernetes.gang_book import UID_LENGTH
-from placewise_kubernetes.gangs import stage_of
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeClient
 from placewise_kubernetes.nodes import NodeReader
@@ -139,7 +138,7 @@ class KubernetesScheduler:
 
     async def stage(self, key: str) -> Stage:
         await self.kube.seen()
-        stage = stage_of(self.native.pods.book.gangs[key])
+        stage = self.native.pods.book.gangs[key].reported_stage()
         assert stage is not None
         return stage
 
@@ -217,7 +216,7 @@ class TestOwnScheduler(KubernetesConformance):
     async def test_applying_twice_is_applying_once(self, world: KubernetesWorld) -> None:  # type: ignore[override]
         key = await world.host.submit(2, 1)
         await world.loop.run_pass(full=True)
-        entry = world.loop.book.entries[key]
+        entry = world.loop.book.records[key]
         assert entry.decided is not None
         assert await world.host.native.apply(entry.job, entry.decided) is Applied.GONE
         assert len(world.host.kube.bound) == 2
@@ -243,7 +242,7 @@ class TestOwnScheduler(KubernetesConformance):
         foreign = world.host.kube.add_pod(pod("foreign", gpus=4))
         world.host.kube.bind("/api/v1/namespaces/default/pods/foreign", "n1", foreign["metadata"])
         await world.host.kube.seen()
-        job = world.loop.book.entries[key].job
+        job = world.loop.book.records[key].job
         assert await world.host.native.apply(job, placed_on("n1")) is Applied.REFUSED
         assert await world.host.where(key) == []
         assert await world.host.native.apply(job, placed_on("n2")) is Applied.DONE

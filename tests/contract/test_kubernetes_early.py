@@ -218,7 +218,7 @@ async def test_nothing_is_taken_back_while_it_is_being_bound(world: KubernetesWo
     await world.loop.run_pass(full=False)
     found = the_gang(world)
     found.being_bound.add("under-way")
-    entry = world.loop.book.entries[found.key]
+    entry = world.loop.book.records[found.key]
     world.clock.advance(SETTINGS.start_timeout_s + 1)
     await world.loop.run_pass(full=False)
     assert entry.job.stage is Stage.APPLIED

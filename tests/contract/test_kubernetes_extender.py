@@ -416,7 +416,7 @@ async def test_pods_of_our_own_scheduler_name_are_bound_by_nobody_else(guarded: 
     gang_of_pod = guarded.host.pods.book.gang_of(document["metadata"]["uid"])
     assert gang_of_pod is not None
     gang_of_pod.build(RULES)
-    gang_of_pod.decide(Placement((Assignment(task="w", role=TaskGroup.WORKER, node="n3"),), decision_id="d-1"))
+    gang_of_pod.mark_applied(Placement((Assignment(task="w", role=TaskGroup.WORKER, node="n3"),), decision_id="d-1"))
     assert await guarded.bind(document, "n3") != ""
     assert guarded.kube.bound == []
 

@@ -113,7 +113,7 @@ class SlurmConformance(AdapterConformance):
         assert await host.stage(key) is Stage.APPLIED
         await world.loop.run_pass(full=False)
         assert counted(world.loop.metrics.applied) == {"unreachable": 1, "done": 1}
-        assert world.loop.book.entries[key].job.stage is Stage.APPLIED
+        assert world.loop.book.records[key].job.stage is Stage.APPLIED
 
     async def test_a_job_that_started_by_an_update_whose_answer_was_lost_keeps_its_decision(
         self, world: World, host: FakeSlurm, caplog: pytest.LogCaptureFixture
@@ -125,7 +125,7 @@ class SlurmConformance(AdapterConformance):
         await world.loop.run_pass(full=False)
         await host.run_scheduler()
         await world.loop.run_pass(full=False)
-        decided = world.loop.book.entries[key].decided
+        decided = world.loop.book.records[key].decided
         assert decided is not None
         assert f"job {key} placed on {decided.nodes} (decision {decided.decision_id})" in caplog.text
 
@@ -197,7 +197,7 @@ class SlurmConformance(AdapterConformance):
     async def test_a_running_job_is_never_changed(self, world: World, host: FakeSlurm) -> None:
         key = await host.submit(1, 1)
         await world.step()
-        entry = world.loop.book.entries[key]
+        entry = world.loop.book.records[key]
         assert entry.decided is not None
         for change in (host.native.release(entry.job), host.native.withdraw(entry.job)):
             assert await change is Applied.GONE
@@ -293,7 +293,7 @@ class SlurmConformance(AdapterConformance):
     async def test_an_unmarked_pending_job_is_not_even_seen(self, world: World, host: FakeSlurm) -> None:
         await host.submit(1, 1, is_managed=False)
         await world.loop.run_pass(full=True)
-        assert world.loop.book.entries == {}
+        assert world.loop.book.records == {}
 
     async def test_a_restarted_bridge_goes_on_from_slurm_and_the_service_alone(
         self, world: World, host: FakeSlurm

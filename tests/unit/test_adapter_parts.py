@@ -82,8 +82,8 @@ def test_a_job_the_host_forgot_has_ended(before: Stage, end: End) -> None:
     book.update(HostState([NativeJob("j", Job(id="j"), before)], is_complete=True), 0.0)
     assert book.update(HostState([]), 1.0) == []  # an incomplete look says nothing about jobs it does not show
     (news,) = book.update(HostState([], is_complete=True), 2.0)
-    assert (news.entry.job.stage, news.entry.job.end) == (Stage.ENDED, end)
-    assert book.entries == {}
+    assert (news.record.stage, news.record.job.end) == (Stage.ENDED, end)
+    assert book.records == {}
 
 
 def test_an_ended_job_stays_ended() -> None:

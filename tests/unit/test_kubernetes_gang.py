@@ -24,7 +24,7 @@ from placewise_kubernetes.gang import (
     tasks_by_role,
 )
 from placewise_kubernetes.gang_book import GangBook
-from placewise_kubernetes.gangs import native_job, stage_of
+from placewise_kubernetes.gangs import native_job
 from placewise_kubernetes.gpus import GpuLedger
 from placewise_kubernetes.groups import facts_of
 from placewise_kubernetes.mirror import NodeMirror
@@ -186,7 +186,7 @@ def test_each_pod_is_handed_one_task_and_the_same_at_every_repeat() -> None:
     pods = [make_pod(f"p{index}") for index in range(4)]
     gang = book.put(pods[0])
     gang.build(RULES)
-    gang.decide(placement("n1", "n1", "n2", "n3"))
+    gang.mark_applied(placement("n1", "n1", "n2", "n3"))
     for pod in pods[1:]:
         assert book.put(pod) is gang
     first = [gang.task_of(pod) for pod in pods]
@@ -200,7 +200,7 @@ def test_bound_pods_keep_their_nodes_when_a_gang_is_decided_late() -> None:
     bound = make_pod("p1", gang="2", node="n1")
     book.put(bound)
     gang.build(RULES)
-    gang.decide(placement("n1", "n2"))
+    gang.mark_applied(placement("n1", "n2"))
     task = gang.task_of(make_pod("p0", gang="2"))
     assert task is not None
     assert task.node == "n2"
@@ -228,10 +228,10 @@ def test_an_extender_gang_needs_one_pod_of_each_role_and_an_own_one_needs_all() 
     gang = asked.put(make_pod("w0", "worker", gang="worker=2,ps=1"))
     assert "no ps pod" in gang.missing()
     asked.put(make_pod("p0", "ps", gang="worker=2,ps=1"))
-    assert stage_of(gang) is Stage.WAITING
+    assert gang.reported_stage() is Stage.WAITING
     mine = own.put(make_pod("w0", scheduler="placewise", gang="2"))
     assert mine.missing() == ""  # once it may be decided while its pods are being made
-    mine.undecide()
+    mine.mark_waiting()
     assert mine.missing() == "1 of 2 worker pods of the gang exist"
     own.put(make_pod("w1", scheduler="placewise", gang="2"))
     assert mine.missing() == ""
@@ -245,7 +245,7 @@ def test_how_a_gang_ends(phases: list[str], end: End) -> None:
     book = GangBook(RULES)
     for index, phase in enumerate(phases):
         gang = book.put(make_pod(f"p{index}", gang="2", node="n1", phase=phase))
-    assert stage_of(gang) is Stage.ENDED
+    assert gang.reported_stage() is Stage.ENDED
     assert native_job(gang, Stage.ENDED, RULES).end is end
 
 

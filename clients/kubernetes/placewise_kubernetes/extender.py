@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewise.v1.cluster_pb2 import Assignment
+from placewise_client.adapter.native import Stage
 from placewise_kubernetes.bind import Bound, decision_notes
 from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.host import KubernetesHost
@@ -67,7 +68,7 @@ class Extender:
         if gang.is_own:  # its scheduler is the adapter itself, which asks nobody: this call is no scheduler's
             return _failed(offered, "Placewise binds pods of this schedulerName itself")
         pod = gang.pods[uid]
-        if gang.has_started and gang.plan is None:
+        if gang.stage is Stage.RUNNING and gang.plan is None:
             return self._let_through(pod, offered)
         await self._settle(gang, max(0.0, due_s - time.monotonic()))
         return self._answer(gang, pod, offered)
@@ -76,7 +77,7 @@ class Extender:
         """The top score for the decided node, nothing for the others."""
         uid, offered = arguments["Pod"]["metadata"]["uid"], _names(arguments)
         gang = self.host.pods.book.gang_of(uid)
-        task = gang.task_of(gang.pods[uid]) if gang is not None and not gang.is_released and gang.plan else None
+        task = gang.task_of(gang.pods[uid]) if gang is not None and gang.plan else None
         if task is None or task.node not in offered:
             return [{"Host": name, "Score": 0} for name in offered]
         return [{"Host": name, "Score": TOP_SCORE if name == task.node else 0} for name in offered]
@@ -122,7 +123,7 @@ class Extender:
             self.host.let_go(gang)
 
     def _answer(self, gang: Gang, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
-        if gang.is_released:
+        if gang.stage is Stage.RELEASED:
             return self._filter_foreign(pod, offered)
         if gang.plan is None:
             return self._refuse(gang, pod, offered, gang.text or gang.missing() or DECIDING)
@@ -158,7 +159,7 @@ class Extender:
 
 def _decided(gang: Gang | None, pod: Pod) -> Assignment | None:
     """The pod's task of its gang's current decision; None also for pods of our own scheduler name: others bind none."""
-    if gang is None or gang.plan is None or gang.is_released or gang.is_own:
+    if gang is None or gang.plan is None or gang.is_own:
         return None
     known = gang.pods[pod.uid]
     return gang.task_of(known) if (known.namespace, known.name) == (pod.namespace, pod.name) else None

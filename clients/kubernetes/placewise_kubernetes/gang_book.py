@@ -11,7 +11,7 @@ import logging
 from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes import names
 from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, Source, single
-from placewise_kubernetes.gangs import UNREADABLE, Gang, native_job, stage_of
+from placewise_kubernetes.gangs import UNREADABLE, Gang, native_job
 from placewise_kubernetes.objects import Pod
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ class GangBook:
         gang.pods[pod.uid] = pod
         if before is None and not gang.suits(pod):
             _reconsider(gang)
-        gang.is_released |= pod.annotations.get(names.RELEASED) == "true" and not gang.has_started
+        if pod.annotations.get(names.RELEASED) == "true":
+            gang.mark_released()
         if before != pod:
             self.touch(gang)
         return gang
@@ -89,7 +90,7 @@ class GangBook:
         two is seen first and also after a restart; but once only, and what comes after it the next time.
         """
         gang = self._current.get(reference)
-        if gang is None or stage_of(gang) is Stage.ENDED:
+        if gang is None or gang.stage is Stage.ENDED:
             keys = [f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}" for uid in uids]
             key = next((key for key in keys if key not in self._named), keys[-1])
             self._named[key] = None
@@ -120,8 +121,10 @@ class GangBook:
 
     def touch(self, gang: Gang) -> None:
         """Notes that the gang has news."""
-        if not gang.has_started and gang.facts is not None and _is_all_bound(gang):
-            gang.has_started = True
+        if gang.pods and all(pod.is_over for pod in gang.pods.values()):
+            gang.mark_ended()
+        elif gang.facts is not None and _is_all_bound(gang):
+            gang.mark_bound()
         self._dirty[gang.key] = gang
         if gang.facts is None or gang.waiting() or (gang.templates and not gang.pods):
             self.active[gang.key] = gang
@@ -146,9 +149,7 @@ class GangBook:
         self._dirty.clear()
         jobs = []
         for gang in chosen:
-            stage = stage_of(gang)
-            if stage is None and gang.is_told:
-                stage = Stage.RELEASED  # it cannot be decided any more, until more of it is there
+            stage = gang.reported_stage()
             if stage is not None:
                 gang.is_told = True
                 jobs.append(self._native(gang, stage))
@@ -189,8 +190,8 @@ class GangBook:
 def _reconsider(gang: Gang) -> None:
     """A pod asks for more than was decided for it: the gang is decided anew, unless a part of it is bound already."""
     gang.is_even = False
-    if not gang.is_released and not gang.has_started and not gang.is_bound_in_part():
-        gang.undecide()
+    if gang.stage in (Stage.WAITING, Stage.APPLIED) and not gang.is_bound_in_part():
+        gang.mark_waiting()
 
 
 def _is_all_bound(gang: Gang) -> bool:

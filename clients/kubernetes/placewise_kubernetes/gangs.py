@@ -32,16 +32,15 @@ UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration
 
 @dataclass(slots=True, eq=False)
 class Gang:
-    """One gang.
+    """One gang. Only the `mark_…` methods change `stage` and `plan`.
 
-    `group` is the object that tells its size, which has to be read before it can be decided. `templates` stand in for
-    pods that do not exist yet: a Volcano PodGroup comes before its pods, and so does a Job. `refused` is what each pod
-    was last told. `may_be_early`: a gang that we bind ourselves may be decided, once, while its pods are being made.
-    `asked` is what a pod of each role was asked about with, as far as that is known; `is_even`: none that asks for more
-    has come since the decision. `is_told`: the loop knows of it. `cut_to` is what was there when the rest was given up.
-    `is_unreadable`: what its pods say makes no job; its scheduler places it.
-    `woken` are the pods that were shown to their scheduler again after the decision; `being_bound` those whose Binding
-    is under way.
+    `group` is the object that gives its size; until it has been read as `facts`, the gang cannot be decided.
+    `templates` stand in for pods that do not exist yet: a Volcano PodGroup comes before its pods, and so does a Job.
+    `refused` is the last refusal of each pod. `woken` are the pods that were shown to their scheduler again after the
+    decision, `being_bound` those whose Binding is under way. `asked` are the requests per role in the question, as far
+    as known; `is_even`: no pod that asks for more has come since the decision. `may_be_early`: a gang that we bind
+    ourselves may be decided once while its pods are being made. `cut_to` are the pods per role after the others were
+    given up. `is_told`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
     """
 
     ref: GangRef
@@ -58,8 +57,7 @@ class Gang:
     woken: set[str] = field(default_factory=set)
     being_bound: set[str] = field(default_factory=set)
     text: str = ""
-    is_released: bool = False
-    has_started: bool = False
+    stage: Stage = Stage.WAITING
     may_be_early: bool = True
     is_even: bool = True
     is_told: bool = False
@@ -113,7 +111,7 @@ class Gang:
 
     def may_bind(self, rules: GangRules) -> bool:
         """Whether pods may be bound by us: all are there, or a place is held for all and controllers make the rest."""
-        if self.has_started or self.is_complete():
+        if self.stage is Stage.RUNNING or self.is_complete():
             return True
         is_held = rules.is_bound_early and self.plan is not None and self.is_even
         return is_held and all(pod.owner is not None for pod in self.live())
@@ -137,14 +135,14 @@ class Gang:
             return True
         if self.plan is not None:
             return bool(self._free(self._tasks_for(pod)))
-        if self.has_started:
+        if self.stage is Stage.RUNNING:
             return False
         declared = self.cut_to or declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
         return count_roles(self.live()).get(role_of(pod), 0) < declared.get(role_of(pod), 0)
 
     def build(self, rules: GangRules) -> Job:
         """The job to ask about; made again only while the gang is undecided."""
-        if self.job is None or (self.plan is None and not self.has_started):
+        if self.job is None or self.stage in (Stage.WAITING, Stage.RELEASED):
             by_role: dict[str, list[Pod]] = {}
             for pod in self.pods.values():
                 by_role.setdefault(role_of(pod), []).append(pod)
@@ -159,8 +157,9 @@ class Gang:
             self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
         return self.job
 
-    def decide(self, placement: Placement) -> None:
+    def mark_applied(self, placement: Placement) -> None:
         """Takes a decision. Pods that are bound already take the tasks of their nodes first."""
+        self.stage = Stage.APPLIED
         self.plan = placement
         self.is_even = True
         self.woken.clear()
@@ -170,17 +169,40 @@ class Gang:
             if pod.node:
                 self.task_of(pod)
 
-    def undecide(self) -> None:
+    def mark_waiting(self) -> None:
         """Drops the decision. The next is made for a complete gang: an incomplete one holds nothing a second time.
 
         A Job whose pods have not come is not decided again before they do; Volcano makes none before it was told to.
         """
+        if self.stage is Stage.APPLIED:
+            self.stage = Stage.WAITING
         self.may_be_early = False
         if self.ref.source is not Source.VOLCANO:
             self.templates.clear()
         self.plan = None
         self.tasks = {}
         self.held.clear()
+
+    def mark_released(self) -> None:
+        """Its scheduler places it."""
+        if self.stage in (Stage.WAITING, Stage.APPLIED):
+            self.mark_waiting()
+            self.stage = Stage.RELEASED
+
+    def mark_bound(self) -> None:
+        """Every pod has a node."""
+        if self.stage is not Stage.ENDED:
+            self.stage = Stage.RUNNING
+
+    def mark_ended(self) -> None:
+        """Every pod is over."""
+        self.stage = Stage.ENDED
+
+    def reported_stage(self) -> Stage | None:
+        """The stage for the loop. A gang that cannot be decided (any more) is RELEASED, None if the loop knows none."""
+        if self.stage is Stage.WAITING and self.missing():
+            return Stage.RELEASED if self.is_told else None
+        return self.stage
 
     def task_of(self, pod: Pod) -> Assignment | None:
         """The pod's task, the same at every call; None where the decision has none for it."""
@@ -200,7 +222,7 @@ class Gang:
 
     def planned(self) -> Iterator[Assignment]:
         """Tasks whose pod is not bound yet: what is held free for them."""
-        if self.plan is None or self.is_released or self.has_started:
+        if self.plan is None or self.stage is not Stage.APPLIED:
             return
         bound = {id(self.held.get(pod.uid)) for pod in self.pods.values() if pod.node and not pod.is_ended}
         yield from (task for task in self.plan.assignments if id(task) not in bound)
@@ -212,7 +234,7 @@ class Gang:
             (task, self.asked[role])
             for role, of_role in self.tasks.items()
             for task in self._free(of_role)
-            if role in self.asked and not self.has_started
+            if role in self.asked and self.stage is not Stage.RUNNING
         ]
         wanted: dict[str, dict[str, float]] = {}
         for task, requests in tasks:
@@ -247,20 +269,6 @@ class Gang:
             group = next((group for group in self.job.groups if group.role == real.role), self.job.groups[0])
             real.demand.CopyFrom(group.demand)
         return real
-
-
-def stage_of(gang: Gang) -> Stage | None:
-    """How far a gang is; None while it cannot be decided."""
-    pods = gang.pods.values()
-    if pods and all(pod.is_over for pod in pods):
-        return Stage.ENDED
-    if gang.has_started:
-        return Stage.RUNNING
-    if gang.is_released:
-        return Stage.RELEASED
-    if gang.plan is not None:
-        return Stage.APPLIED
-    return None if gang.missing() else Stage.WAITING
 
 
 def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:

@@ -15,7 +15,7 @@ from functools import partial
 
 from prometheus_client import Counter
 
-from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement
+from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement, Stage
 from placewise_kubernetes import names
 from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.fit import first_fit, have_room
@@ -126,12 +126,12 @@ class KubernetesHost:
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
         """See NativeScheduler."""
         gang = self.pods.book.gangs.get(job.key)
-        if gang is None or gang.is_released or not _needs_nodes(gang):
+        if gang is None or gang.stage is Stage.RELEASED or not _needs_nodes(gang):
             return Applied.GONE
         if gang.plan is None:
             if not _asks_for(gang, job, self.rules):
                 return Applied.REFUSED
-            gang.decide(placement)
+            gang.mark_applied(placement)
         if gang.is_own:
             return await self._bind_gang(gang)
         self._settle(gang)
@@ -202,7 +202,7 @@ class KubernetesHost:
 
     async def settled(self, gang: Gang, timeout_s: float) -> bool:
         """Waits until the gang has a plan, a reason to wait or its freedom. False where it has none in time."""
-        if gang.plan is not None or gang.is_released or gang.text:
+        if gang.stage is not Stage.WAITING or gang.text:
             return True
         event = self._settled.setdefault(gang.key, asyncio.Event())
         try:
@@ -214,8 +214,7 @@ class KubernetesHost:
 
     def let_go(self, gang: Gang) -> None:
         """Leaves a gang to the scheduler's own choice, and notes that on its pods for a later life of the adapter."""
-        gang.is_released = True
-        gang.undecide()
+        gang.mark_released()
         self.pods.book.touch(gang)
         self._settle(gang)
         if gang.is_own:
@@ -238,7 +237,7 @@ class KubernetesHost:
             raise HostUnreachableError("a watch is broken")
 
     def _undecide(self, gang: Gang) -> None:
-        gang.undecide()
+        gang.mark_waiting()
         self.pods.book.touch(gang)
 
     def _settle(self, gang: Gang) -> None:
@@ -285,7 +284,8 @@ class KubernetesHost:
         gangs that got no decision, which fit whole where there is room, or wait on.
         """
         for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
-            if gang.is_released and gang.may_bind(self.rules) and not gang.being_bound:
+            is_ours_to_choose = gang.plan is None and gang.stage in (Stage.RELEASED, Stage.RUNNING)
+            if is_ours_to_choose and gang.may_bind(self.rules) and not gang.being_bound:
                 await self._bind_by_fit(gang)
             else:
                 self._bind_planned(gang)
@@ -391,7 +391,7 @@ class KubernetesHost:
 
 def _needs_nodes(gang: Gang) -> bool:
     """Whether the gang has yet to start: pods of it wait, or are still to be made."""
-    return not gang.has_started and bool(gang.live() or gang.templates)
+    return gang.stage not in (Stage.RUNNING, Stage.ENDED) and bool(gang.live() or gang.templates)
 
 
 def _asks_for(gang: Gang, job: NativeJob, rules: GangRules) -> bool:

@@ -25,7 +25,7 @@ from placewise_kubernetes.gang import (
     Manage,
     Source,
 )
-from placewise_kubernetes.gangs import Gang, stage_of
+from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import KubeUnreachableError
 from placewise_kubernetes.objects import Pod
@@ -65,9 +65,9 @@ class VolcanoExtender:
             return {"status": ABSTAIN}
         gang.asked_at_s = self.clock()
         await self.host.settled(gang, self.enqueue_budget_s)
-        if gang.is_released:
+        if gang.stage is Stage.RELEASED:
             return {"status": ABSTAIN}
-        return {"status": PERMIT if gang.plan is not None or gang.has_started else REJECT}
+        return {"status": PERMIT if gang.plan is not None or gang.stage is Stage.RUNNING else REJECT}
 
     async def prioritize(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A score for the decided node that no other plugin's can outweigh; nothing where nothing was decided."""
@@ -78,7 +78,7 @@ class VolcanoExtender:
             gang = await self.host.pods.shown(uid, WATCH_LEAD_S)
         # An object is expected even where there is nothing to say: null counts as an error.
         scores: dict[str, float] = {}
-        if gang is not None and gang.plan is not None and not gang.is_released:
+        if gang is not None and gang.plan is not None:
             task = gang.task_of(gang.pods[uid])
             if task is not None and task.node in offered:
                 scores[task.node] = DECIDED_SCORE
@@ -87,7 +87,7 @@ class VolcanoExtender:
     def _known(self, reference: GangRef) -> Gang | None:
         """The gang of a PodGroup that was asked about before, or has pods."""
         gang = self.host.pods.book.find(reference)
-        if gang is None or stage_of(gang) is Stage.ENDED or not (gang.templates or gang.pods):
+        if gang is None or gang.stage is Stage.ENDED or not (gang.templates or gang.pods):
             return None
         return gang
 

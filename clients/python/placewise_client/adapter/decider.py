@@ -21,6 +21,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from placewise.v1 import decision_pb2 as pb
 from placewise.v1.job_pb2 import Job, Shape
+from placewise_client.adapter.book import Admitted, Book, Record
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import (
@@ -45,24 +46,12 @@ _EXPIRY_MARGIN_S = 5.0
 
 
 @dataclass(slots=True)
-class _Gang:
-    """What is remembered of one waiting gang between questions. `order`: which admission, and its rank there."""
-
-    job: NativeJob
-    verdict: Verdict | None = None
-    shape: Shape | None = None
-    is_admitted: bool = False
-    order: tuple[int, int] = (0, 0)
-    asked_at_s: float = float("-inf")
-    failing_since_s: float | None = None
-
-
-@dataclass(slots=True)
 class Decider:
     """Verdicts for gangs.
 
     `decide` takes the waiting gangs of the host in queue order and answers for each; one coroutine asks at a time, so
     two callers with the same gang get one decision. `clock` is monotonic seconds; `now` is seconds since the epoch.
+    The answers are kept in the gangs' records in `book`.
     """
 
     client: AsyncClient
@@ -71,7 +60,7 @@ class Decider:
     breaker: Breaker = field(default_factory=Breaker)
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    _gangs: dict[str, _Gang] = field(default_factory=dict)
+    book: Book = field(default_factory=Book)
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unanswered: pb.PlaceRequest | pb.AdmitOrWaitRequest | None = None
     _nonce: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -81,49 +70,25 @@ class Decider:
     async def decide(self, waiting: Sequence[NativeJob]) -> Mapping[str, Verdict]:
         """One verdict per job of `waiting`, by key. Takes about `decide_budget_s` at most when the service is away."""
         async with self._asking:
-            gangs = [self._remember(job) for job in waiting]
+            gangs = [self.book.put(job, self.clock()) for job in waiting]
             due = [gang for gang in gangs if self._is_due(gang)]
             for queue in dict.fromkeys(gang.job.job.queue for gang in due):
                 await self._ask_queue(queue, [gang for gang in due if gang.job.job.queue == queue])
-            return {gang.job.key: gang.verdict or Undecided("not asked yet") for gang in gangs}
+            return {gang.key: gang.verdict or Undecided("not asked yet") for gang in gangs}
 
-    def verdict(self, job: NativeJob) -> Verdict | None:
-        """What was last decided, without asking; None where nothing was or where it has expired."""
-        gang = self._gangs.get(job.key)
-        return gang.verdict if gang and not self._is_expired(gang) else None
-
-    def adopt(self, job: NativeJob, placement: Placement) -> None:
-        """Takes over a reservation the service still holds for this gang (after a restart of the adapter)."""
-        self._remember(job).verdict = Placed(placement)
-
-    def forget(self, job: NativeJob) -> Placement | None:
-        """Drops the gang (it started, ended or is left to the host). Returns the placement that was decided, if any."""
-        gang = self._gangs.pop(job.key, None)
-        return gang.verdict.placement if gang and isinstance(gang.verdict, Placed) else None
-
-    def wake(self) -> None:
-        """Something changed (a job ended, a node came): every gang that waits may be asked about at once."""
-        for gang in self._gangs.values():
-            gang.asked_at_s = float("-inf")
-
-    def _remember(self, job: NativeJob) -> _Gang:
-        gang = self._gangs.setdefault(job.key, _Gang(job))
-        gang.job = job
-        return gang
-
-    def _is_expired(self, gang: _Gang) -> bool:
+    def _is_expired(self, gang: Record) -> bool:
         if not isinstance(gang.verdict, Placed) or not gang.verdict.placement.expire_time_s:
             return False
         return self.now() > gang.verdict.placement.expire_time_s - _EXPIRY_MARGIN_S
 
-    def _is_due(self, gang: _Gang) -> bool:
+    def _is_due(self, gang: Record) -> bool:
         if isinstance(gang.verdict, Placed):
             return self._is_expired(gang)
         if gang.failing_since_s is not None:
             return True
         return self.clock() - gang.asked_at_s >= self.settings.retry_s
 
-    async def _ask_queue(self, queue: str, gangs: list[_Gang]) -> None:
+    async def _ask_queue(self, queue: str, gangs: list[Record]) -> None:
         if self.breaker.is_open():
             self._fail(gangs, self.breaker.reason)
             return
@@ -147,25 +112,22 @@ class Decider:
             self.breaker.succeed()
         self.metrics.decide_s.observe(self.clock() - started_s)
 
-    def _refuse(self, gang: _Gang, error: InvalidRequestError) -> None:
+    def _refuse(self, gang: Record, error: InvalidRequestError) -> None:
         """The service cannot read this one job, and never will: it is let go, and holds up no other."""
-        log.warning("job %s cannot be asked about: %s", gang.job.key, error)
+        log.warning("job %s cannot be asked about: %s", gang.key, error)
         self._answer(gang, Undecided(error.reason, is_release_due=True))
 
-    def _fail(self, gangs: Iterable[_Gang], reason: str) -> None:
+    def _fail(self, gangs: Iterable[Record], reason: str) -> None:
         for gang in gangs:
-            if gang.failing_since_s is None:
-                gang.failing_since_s = self.clock()
-            is_due = self.clock() - gang.failing_since_s >= self.settings.release_after_s
-            gang.verdict = Undecided(reason, is_due)
+            gang.mark_failed(reason, self.clock(), self.settings.release_after_s)
             self.metrics.undecided.inc()
 
-    def _is_one_question(self, gangs: list[_Gang]) -> bool:
+    def _is_one_question(self, gangs: list[Record]) -> bool:
         """Whether those that are admitted may be placed unseen: as they are, and none ahead of one that waits."""
-        are_as_asked = all(gang.job.job.groups and not gang.is_admitted for gang in gangs)
+        are_as_asked = all(gang.job.job.groups and gang.admitted is None for gang in gangs)
         return self.settings.ask_admission and 0 < len(gangs) <= self.settings.batch and are_as_asked
 
-    async def _ask_both(self, queue: str, gangs: list[_Gang], deadline_s: float) -> None:
+    async def _ask_both(self, queue: str, gangs: list[Record], deadline_s: float) -> None:
         """AdmitOrWait and Place in one call; where the service refuses it, each by itself says which job it refuses."""
         request = self._admission(queue, gangs)
         request.place.CopyFrom(self._placing())
@@ -181,16 +143,17 @@ class Decider:
         self._read_admissions(gangs, response)
         self._read_decisions(response.placed)
 
-    async def _admit(self, queue: str, gangs: list[_Gang], deadline_s: float) -> list[_Gang]:
+    async def _admit(self, queue: str, gangs: list[Record], deadline_s: float) -> list[Record]:
         """The gangs that may start now, in the order the policy gave. An admission is asked for once and kept."""
         if not self.settings.ask_admission:
             return gangs
-        asked = [gang for gang in gangs if not gang.is_admitted]
+        asked = [gang for gang in gangs if gang.admitted is None]
         if asked:
             await self._ask_admissions(queue, asked, deadline_s)
-        return sorted((gang for gang in gangs if gang.is_admitted), key=lambda gang: gang.order)
+        admitted = [(gang.admitted.order, gang) for gang in gangs if gang.admitted is not None]
+        return [gang for _, gang in sorted(admitted, key=lambda item: item[0])]
 
-    async def _ask_admissions(self, queue: str, gangs: list[_Gang], deadline_s: float) -> None:
+    async def _ask_admissions(self, queue: str, gangs: list[Record], deadline_s: float) -> None:
         """One question for all; where the service refuses it, halves of it, until the job it refuses is found."""
         request = self._admission(queue, gangs)
         try:
@@ -205,7 +168,7 @@ class Decider:
         else:
             self._read_admissions(gangs, response)
 
-    def _admission(self, queue: str, gangs: list[_Gang]) -> pb.AdmitOrWaitRequest:
+    def _admission(self, queue: str, gangs: list[Record]) -> pb.AdmitOrWaitRequest:
         return pb.AdmitOrWaitRequest(
             cluster=self.settings.cluster,
             queue=queue,
@@ -214,22 +177,20 @@ class Decider:
             dry_run=self.settings.is_dry_run,
         )
 
-    def _read_admissions(self, gangs: list[_Gang], response: pb.AdmitOrWaitResponse) -> None:
+    def _read_admissions(self, gangs: list[Record], response: pb.AdmitOrWaitResponse) -> None:
         self._admissions += 1
         by_job = {admission.job_id: admission for admission in response.admissions}
         for gang in gangs:
-            admission = by_job.get(gang.job.key)
+            admission = by_job.get(gang.key)
             if admission is None:
                 self._answer(gang, Waiting(text="not in the answer", decision_id=response.meta.decision_id))
             elif admission.verdict == pb.Admission.ADMIT:
-                gang.is_admitted = True
-                gang.order = (self._admissions, admission.rank)
-                gang.shape = _shape(admission)
+                gang.admitted = Admitted((self._admissions, admission.rank), _shape(admission))
             else:
                 blockers = admission.blockers
                 self._answer(gang, Waiting(reason_names(blockers), blocker_text(blockers), response.meta.decision_id))
 
-    async def _place_in_batches(self, gangs: list[_Gang], deadline_s: float) -> None:
+    async def _place_in_batches(self, gangs: list[Record], deadline_s: float) -> None:
         """Asks batch by batch; stops where a whole batch found no place, for nothing behind it stands better."""
         for first in range(0, len(gangs), self.settings.batch):
             batch = gangs[first : first + self.settings.batch]
@@ -240,7 +201,7 @@ class Decider:
                     self._answer(gang, Waiting(text="behind jobs that wait"))
                 return
 
-    async def _place(self, batch: list[_Gang], deadline_s: float) -> int:
+    async def _place(self, batch: list[Record], deadline_s: float) -> int:
         """Places one batch; returns how many were placed. Where the service refuses it, job by job."""
         request = self._placing()
         request.cluster = self.settings.cluster
@@ -276,7 +237,7 @@ class Decider:
         """
         if self._unanswered is None:
             return
-        waiting = [job for job in self._unanswered.jobs if job.id in self._gangs]
+        waiting = [job for job in self._unanswered.jobs if self.book.find_waiting(job.id) is not None]
         if not waiting:
             self._unanswered = None
             return
@@ -308,16 +269,14 @@ class Decider:
         """Notes each answer; returns how many were placed."""
         placed = 0
         for decision in response.decisions:
-            gang = self._gangs.get(decision.job_id)
+            gang = self.book.find_waiting(decision.job_id)
             if gang is not None:
                 self._answer(gang, _verdict(decision, response.meta))
                 placed += isinstance(gang.verdict, Placed)
         return placed
 
-    def _answer(self, gang: _Gang, verdict: Verdict) -> None:
-        gang.verdict = verdict
-        gang.asked_at_s = self.clock()
-        gang.failing_since_s = None
+    def _answer(self, gang: Record, verdict: Verdict) -> None:
+        gang.mark_answered(verdict, self.clock())
         self.metrics.verdicts.labels(type(verdict).__name__.lower()).inc()
 
     async def _in_time(self, call: AsyncMethod[Req, Res], request: Req, deadline_s: float) -> Res:
@@ -333,15 +292,16 @@ def _shape(admission: pb.Admission) -> Shape | None:
     return Shape(nodes=admission.nodes, gpus_per_node=admission.gpus_per_node)
 
 
-def _shaped(gang: _Gang) -> Job:
+def _shaped(gang: Record) -> Job:
     """The job as Place must see it: an elastic one carries the shape its admission gave."""
-    if gang.shape is None or gang.job.job.groups:
+    shape = gang.admitted.shape if gang.admitted is not None else None
+    if shape is None or gang.job.job.groups:
         return gang.job.job
     job = Job()
     job.CopyFrom(gang.job.job)
-    job.shape.CopyFrom(gang.shape)
+    job.shape.CopyFrom(shape)
     if gang.job.template is not None:
-        job.shape.CopyFrom(_in_range(gang.shape, gang.job.template.count, gang.job.most_nodes))
+        job.shape.CopyFrom(_in_range(shape, gang.job.template.count, gang.job.most_nodes))
         group = job.groups.add()
         group.CopyFrom(gang.job.template)
         group.count = job.shape.nodes

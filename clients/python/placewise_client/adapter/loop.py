@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Cluster, GetClusterRequest, Node, RunningJob
 from placewise.v1.job_pb2 import Job
-from placewise_client.adapter.book import Book, Entry, News
+from placewise_client.adapter.book import Book, News, Record
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.decider import Decider
 from placewise_client.adapter.metrics import AdapterMetrics
@@ -70,7 +70,7 @@ class AdapterLoop:
     def __post_init__(self) -> None:
         self._breaker = Breaker(clock=self.clock)
         parts = (self.client, self.settings, self.metrics, self._breaker, self.clock, self.now)
-        self.decider = Decider(*parts)
+        self.decider = Decider(*parts, self.book)
         self.reporter = OutcomeReporter(*parts)
 
     async def run(self) -> None:
@@ -123,7 +123,7 @@ class AdapterLoop:
             self.reporter.shares_done(job)
         is_told = await self._tell(state.nodes)
         if has_changed or not is_told:
-            self.decider.wake()
+            self.book.wake()
         await self._serve_waiting()
         await self._take_back_overdue()
 
@@ -147,44 +147,41 @@ class AdapterLoop:
         has_freed = False
         gone = []
         for item in news:
-            entry = item.entry
-            if entry.job.stage is Stage.RUNNING:
-                self._note_start(entry)
-            elif entry.job.stage is Stage.APPLIED:
-                self._take_over(entry)
-            elif entry.job.stage is Stage.WAITING and item.before is Stage.APPLIED:
-                self._drop_decision(entry)  # the host took it back by itself
-            elif entry.job.stage is Stage.ENDED:
-                has_freed |= self._note_end(entry, item.before)
-                if entry.job.key not in self.book.entries:
-                    gone.append(entry.job.key)
+            record = item.record
+            if record.stage is Stage.RUNNING:
+                self._note_start(record)
+            elif record.stage is Stage.APPLIED:
+                self._take_over(record)
+            elif record.stage is Stage.WAITING and item.before is Stage.APPLIED:
+                self._drop_decision(record)  # the host took it back by itself
+            elif record.stage is Stage.ENDED:
+                has_freed |= self._note_end(record, item.before)
+                if record.key not in self.book.records:
+                    gone.append(record.key)
         if gone:
             self.reporter.forget(gone)
         return has_freed
 
-    def _note_start(self, entry: Entry) -> None:
-        self._take_over(entry)
-        self.reporter.started(entry.job, entry.decided)
+    def _note_start(self, record: Record) -> None:
+        self._take_over(record)
+        self.reporter.started(record.job, record.decided)
 
-    def _take_over(self, entry: Entry) -> None:
+    def _take_over(self, record: Record) -> None:
         """The host shows that a verdict was carried out: so it was, although the host's answer may have been lost."""
-        verdict = self.decider.forget(entry.job)
-        if entry.decided is None and verdict is not None:
-            entry.decided = verdict
-            if is_as_decided(entry.job, verdict):
-                self._log_placed(entry.job, verdict)
+        if record.mark_taken_over() and record.decided is not None and is_as_decided(record.job, record.decided):
+            self._log_placed(record.job, record.decided)
 
     def _log_placed(self, job: NativeJob, placement: Placement) -> None:
         log.info("job %s placed on %s (decision %s)", job.key, placement.nodes, placement.decision_id)
 
-    def _note_end(self, entry: Entry, before: Stage | None) -> bool:
+    def _note_end(self, record: Record, before: Stage | None) -> bool:
         """A job that was seen for the first time when it had ended is reported as started, too: its outcome joins."""
         if before is Stage.ENDED:
             return False
-        entry.decided = entry.decided or self.decider.forget(entry.job)
-        if entry.job.placement and entry.job.end is not End.CANCELLED and before is not Stage.RUNNING:
-            self.reporter.started(entry.job, entry.decided)
-        self.reporter.ended(entry.job, entry.decided)
+        record.mark_taken_over()
+        if record.job.placement and record.job.end is not End.CANCELLED and before is not Stage.RUNNING:
+            self.reporter.started(record.job, record.decided)
+        self.reporter.ended(record.job, record.decided)
         return True
 
     async def _recover(self) -> None:
@@ -203,20 +200,20 @@ class AdapterLoop:
         self._has_recovered = True
 
     def _recover_job(self, known: RunningJob) -> None:
-        entry = self.book.entries.get(known.job_id)
+        record = self.book.records.get(known.job_id)
         is_running = known.state == RunningJob.RUNNING
-        if entry is None:
+        if record is None:
             if is_running:
                 end = NativeJob(known.job_id, Job(id=known.job_id), Stage.ENDED, end=End.FINISHED)
                 self.reporter.ended(dataclasses.replace(end, end_reason="no longer known to the host"), None)
             return
         placement = _placement_of(known)
-        if entry.job.stage is Stage.WAITING:
-            self.decider.adopt(entry.job, placement)
+        if record.stage is Stage.WAITING:
+            record.verdict = Placed(placement)
         else:
-            entry.decided = entry.decided or placement
-        if is_running and entry.job.stage is Stage.RUNNING:
-            self.reporter.note_started(entry.job.key)
+            record.decided = record.decided or placement
+        if is_running and record.stage is Stage.RUNNING:
+            self.reporter.note_started(record.key)
 
     async def _tell(self, nodes: Sequence[Node] | None) -> bool:
         """What changes what is free reaches the service before it is asked; what fails is sent again later."""
@@ -234,87 +231,85 @@ class AdapterLoop:
         """After an outage: the service may have lost what it knew, and repeats cost it nothing."""
         self.reporter.start_over()
         self._are_nodes_due = True
-        for entry in self.book.entries.values():
-            if entry.job.stage is Stage.RUNNING:
-                self.reporter.started(entry.job, entry.decided, in_full=True)
+        for record in self.book.records.values():
+            if record.stage is Stage.RUNNING:
+                self.reporter.started(record.job, record.decided, in_full=True)
 
     async def _serve_waiting(self) -> None:
         waiting = self.book.waiting()
         if not waiting:
             return
-        verdicts = await self.decider.decide([entry.job for entry in waiting])
+        verdicts = await self.decider.decide([record.job for record in waiting])
         gate = asyncio.Semaphore(_APPLY_AT_ONCE)
         if len(waiting) == 1:  # as nearly always: a task of its own would begin after whatever else has come meanwhile
             await self._follow(waiting[0], verdicts[waiting[0].job.key], gate)
             return
-        await asyncio.gather(*(self._follow(entry, verdicts[entry.job.key], gate) for entry in waiting))
+        await asyncio.gather(*(self._follow(record, verdicts[record.key], gate) for record in waiting))
 
-    async def _follow(self, entry: Entry, verdict: Verdict, gate: asyncio.Semaphore) -> None:
+    async def _follow(self, record: Record, verdict: Verdict, gate: asyncio.Semaphore) -> None:
         """Does what one verdict asks for."""
         if self.settings.is_dry_run:
-            log.info("dry run: job %s would be %s", entry.job.key, describe(verdict))
-            await self._release(entry, "dry_run", gate)
+            log.info("dry run: job %s would be %s", record.key, describe(verdict))
+            await self._release(record, "dry_run", gate)
             return
         match verdict:
             case Placed(placement):
-                await self._apply(entry, placement, gate)
+                await self._apply(record, placement, gate)
             case NoFit() if self.settings.is_no_fit_released:
-                await self._release(entry, "no_fit", gate)
+                await self._release(record, "no_fit", gate)
             case Undecided(_, True):
-                await self._release(entry, "no_decision", gate)
+                await self._release(record, "no_decision", gate)
             case Waiting() | NoFit():
-                await self._explain(entry, describe(verdict))
+                await self._explain(record, describe(verdict))
 
-    async def _apply(self, entry: Entry, placement: Placement, gate: asyncio.Semaphore) -> None:
+    async def _apply(self, record: Record, placement: Placement, gate: asyncio.Semaphore) -> None:
         async with gate:
             started_s = self.clock()
-            result = await self.native.apply(entry.job, placement)
+            result = await self.native.apply(record.job, placement)
             self.metrics.apply_s.observe(self.clock() - started_s)
             await asyncio.sleep(0)  # who waits for it goes on before it is written down
         self.metrics.applied.labels(result.value).inc()
         if result is Applied.UNREACHABLE:
             return  # the verdict stands, and applying it again is harmless
-        self.decider.forget(entry.job)
         if result is Applied.DONE:
-            entry.decided = placement
-            self.book.move(entry, Stage.APPLIED, self.clock())
-            self._log_placed(entry.job, placement)
-        elif result is Applied.GONE:
-            # The next look says what became of it; its end frees the reservation, which is joined through `decided`.
-            entry.decided = placement
-        elif result is Applied.REFUSED:
-            entry.decided = placement
-            self._drop_decision(entry)
+            record.mark_applied(placement, self.clock())
+            self._log_placed(record.job, placement)
+            return
+        # GONE: the next look says what became of the job; its end frees the reservation, found by `decided`.
+        record.close_question()
+        record.decided = placement
+        if result is Applied.REFUSED:
+            self._drop_decision(record)
 
-    def _drop_decision(self, entry: Entry) -> None:
+    def _drop_decision(self, record: Record) -> None:
         """The job will be decided anew, so what the service holds for it must go first."""
-        if entry.decided is not None:
-            self.reporter.withdrawn(entry.job, entry.decided)
-        entry.decided = None
+        if record.decided is not None:
+            self.reporter.withdrawn(record.job, record.decided)
+        record.decided = None
 
-    async def _release(self, entry: Entry, reason: str, gate: asyncio.Semaphore) -> None:
+    async def _release(self, record: Record, reason: str, gate: asyncio.Semaphore) -> None:
         async with gate:
-            result = await self.native.release(entry.job)
-        if result in (Applied.DONE, Applied.GONE):
-            self.decider.forget(entry.job)
-        if result is Applied.DONE:
-            self.book.move(entry, Stage.RELEASED, self.clock())
+            result = await self.native.release(record.job)
+        if result is Applied.GONE:
+            record.close_question()
+        elif result is Applied.DONE:
+            record.mark_released()
             self.metrics.released.labels(reason).inc()
-            log.info("job %s left to the host's own scheduling: %s", entry.job.key, reason)
+            log.info("job %s left to the host's own scheduling: %s", record.key, reason)
 
-    async def _explain(self, entry: Entry, text: str) -> None:
-        self.reporter.submitted(entry.job)
-        if text != entry.explained:
-            entry.explained = text
-            await self.native.explain(entry.job, text)
+    async def _explain(self, record: Record, text: str) -> None:
+        self.reporter.submitted(record.job)
+        if text != record.explained:
+            record.explained = text
+            await self.native.explain(record.job, text)
 
     async def _take_back_overdue(self) -> None:
-        for entry in self.book.overdue(self.clock(), self.settings.start_timeout_s):
-            if await self.native.withdraw(entry.job) is Applied.DONE:
-                log.warning("job %s did not start where it was placed; it is decided anew", entry.job.key)
+        for record in self.book.overdue(self.clock(), self.settings.start_timeout_s):
+            if await self.native.withdraw(record.job) is Applied.DONE:
+                log.warning("job %s did not start where it was placed; it is decided anew", record.key)
                 self.metrics.withdrawn.inc()
-                self._drop_decision(entry)
-                self.book.move(entry, Stage.WAITING, self.clock())
+                self._drop_decision(record)
+                record.mark_withdrawn()
 
 
 def describe(verdict: Verdict) -> str:
