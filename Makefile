@@ -175,8 +175,8 @@ sbom: install ## Write build/sbom-serve.json and build/sbom-kubernetes.json, Cyc
 	  --output-reproducible --output-file build/sbom-kubernetes.json
 
 # The SDK's own tests with the oldest grpcio and protobuf that its pyproject.toml allows.
-SDK_TESTS := tests/unit/test_sdk_http1.py tests/unit/test_sdk_retry.py tests/unit/test_sdk_status.py \
-  tests/unit/test_sdk_target.py
+SDK_TESTS := tests/unit/sdk/test_http1.py tests/unit/sdk/test_retry.py tests/unit/sdk/test_status.py \
+  tests/unit/sdk/test_target.py
 
 sdk-lowest: $(LOCK)/sdk-lowest.txt ## The SDK's tests on the lowest versions that it allows
 	rm -rf .venv-sdk

@@ -20,7 +20,8 @@ from tests.fakes import tls
 from tests.fakes.http_server import ReadyServer
 
 from placewise_kubernetes.config import ConfigError, ListenConfig
-from placewise_kubernetes.kube import (
+from placewise_kubernetes.faces.server import server_tls
+from placewise_kubernetes.kube.client import (
     OPENED,
     KubeAccess,
     KubeClient,
@@ -29,8 +30,7 @@ from placewise_kubernetes.kube import (
     in_cluster_access,
     kubeconfig_access,
 )
-from placewise_kubernetes.server import server_tls
-from placewise_kubernetes.watch import Reflector
+from placewise_kubernetes.kube.watch import Reflector
 
 PODS = "/api/v1/pods"
 
@@ -203,7 +203,7 @@ async def test_a_rotated_token_is_read_again(
     path = tmp_path / "token"
     path.write_text("first\n")
     now_s = [1000.0]
-    monkeypatch.setattr("placewise_kubernetes.kube.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("placewise_kubernetes.kube.client.time.monotonic", lambda: now_s[0])
     async with KubeClient(KubeAccess(url, token_path=str(path))) as kube:
         await kube.get(PODS)
         path.write_text("second\n")

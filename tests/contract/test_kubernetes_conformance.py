@@ -16,13 +16,13 @@ from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import Resources, TaskGroup
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings, Applied, End, NativeJob, Placement, Stage
-from placewise_kubernetes import names
-from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.gang import GangRules
-from placewise_kubernetes.gang_book import UID_LENGTH
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.gang.book import UID_LENGTH
+from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube import KubeClient
-from placewise_kubernetes.nodes import NodeReader
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import KubeClient
+from placewise_kubernetes.kube.nodes import NodeReader
 
 RULES = GangRules()
 PHASES = {End.FINISHED: "Succeeded", End.FAILED: "Failed"}

@@ -16,8 +16,8 @@ from tests.fakes.oracle import Oracle, OracleServer
 from placewise.v1.cluster_pb2 import JobEvent
 from placewise_client.adapter.native import Stage
 from placewise_client.errors import StateUnavailableError
-from placewise_kubernetes.gang import GangRules
-from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.gang.gang import Gang
+from placewise_kubernetes.gang.spec import GangRules
 
 OWN = GangRules().own_scheduler
 CONTROLLER = {"apiVersion": "batch/v1", "kind": "Job", "name": "g", "uid": "job-uid", "controller": True}

@@ -20,18 +20,18 @@ from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Resources, TaskGroup
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import NativeJob, Placement, Stage
-from placewise_kubernetes import names
 from placewise_kubernetes.config import ListenConfig
-from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.faces.server import BODY_LIMIT_BYTES, Face
+from placewise_kubernetes.faces.volcano import VolcanoExtender
+from placewise_kubernetes.gang.mirror import MOST_AWAITED
+from placewise_kubernetes.gang.passed import PassedPods
+from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube import KubeClient
-from placewise_kubernetes.mirror import MOST_AWAITED
-from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.objects import Pod, parse_pod
-from placewise_kubernetes.passed import PassedPods
-from placewise_kubernetes.server import BODY_LIMIT_BYTES, Face
-from placewise_kubernetes.volcano import VolcanoExtender
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import KubeClient
+from placewise_kubernetes.kube.nodes import NodeReader
+from placewise_kubernetes.kube.objects import Pod, parse_pod
 
 RULES = GangRules()
 NODES = ["n1", "n2", "n3", "n4"]

@@ -15,11 +15,11 @@ from tests.fakes.oracle import Oracle, OracleServer
 
 from placewise_client.adapter.native import Stage
 from placewise_client.errors import StateUnavailableError
-from placewise_kubernetes import names
-from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.host import JOB_FORGOTTEN_S
-from placewise_kubernetes.kube import KubeError
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import KubeError
 
 OWN, ASKS = GangRules().own_scheduler, "default-scheduler"
 

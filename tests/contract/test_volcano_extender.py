@@ -26,13 +26,13 @@ from placewise_client import AsyncClient
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings
 from placewise_kubernetes.config import ListenConfig
-from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, Manage, Source
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.faces.server import Face
+from placewise_kubernetes.faces.volcano import DECIDED_SCORE, VolcanoExtender
+from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Manage, Source
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
-from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import Face
-from placewise_kubernetes.volcano import DECIDED_SCORE, VolcanoExtender
+from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
+from placewise_kubernetes.kube.nodes import NodeReader
 
 RELEASES = ("1.13", "1.15", "1.16")
 GPU = "nvidia.com/gpu"

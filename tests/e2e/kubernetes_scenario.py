@@ -23,7 +23,7 @@ from tests.e2e.kubernetes_cluster import ADAPTER_TOKEN, ADMIN_TOKEN, ControlPlan
 from tests.e2e.kubernetes_cluster import pod as fake_pod
 
 from placewise_client.http1 import HttpPool
-from placewise_kubernetes.kube import KubeAccess, KubeClient
+from placewise_kubernetes.kube.client import KubeAccess, KubeClient
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

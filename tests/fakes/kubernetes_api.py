@@ -11,7 +11,7 @@ import itertools
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from placewise_kubernetes.kube import OPENED, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.client import OPENED, KubeError, KubeUnreachableError
 
 Document = dict[str, Any]
 PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"

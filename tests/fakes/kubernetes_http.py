@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from tests.fakes.kubernetes_api import FakeKube
 
-from placewise_kubernetes.kube import OPENED, KubeError
+from placewise_kubernetes.kube.client import OPENED, KubeError
 
 T = TypeVar("T")
 _COLLECTIONS = {"pods", "nodes", "jobs"}

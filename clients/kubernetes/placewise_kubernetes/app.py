@@ -18,13 +18,13 @@ from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target, Tls
 from placewise_kubernetes.config import LOOPBACK, KubernetesConfig, ListenConfig, ServiceConfig
-from placewise_kubernetes.extender import Extender
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.faces.server import Face, server_tls
+from placewise_kubernetes.faces.volcano import VolcanoExtender
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube import KubeAccess, KubeClient
-from placewise_kubernetes.lease import KubeLease
-from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import Face, server_tls
-from placewise_kubernetes.volcano import VolcanoExtender
+from placewise_kubernetes.kube.client import KubeAccess, KubeClient
+from placewise_kubernetes.kube.lease import KubeLease
+from placewise_kubernetes.kube.nodes import NodeReader
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from placewise_client.adapter.process import settle_garbage_collector, take_shor
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running, service_target
 from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
-from placewise_kubernetes.kube import KubeAccess, in_cluster_access, kubeconfig_access
+from placewise_kubernetes.kube.client import KubeAccess, in_cluster_access, kubeconfig_access
 
 CANNOT_START = 2
 LEASE_LOST = 3

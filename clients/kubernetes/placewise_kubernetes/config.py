@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import yaml
 
 from placewise_client.adapter.native import AdapterSettings
-from placewise_kubernetes.gang import PRIORITIES, GangRules, Manage
-from placewise_kubernetes.paths import is_label, is_name
+from placewise_kubernetes.gang.spec import PRIORITIES, GangRules, Manage
+from placewise_kubernetes.kube.paths import is_label, is_name
 
 T = TypeVar("T")
 

@@ -16,20 +16,20 @@ from functools import partial
 from prometheus_client import Counter
 
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement, Stage
-from placewise_kubernetes import names
-from placewise_kubernetes.bind import Binder, Bound, Target, decision_notes
-from placewise_kubernetes.fit import first_fit, have_room
-from placewise_kubernetes.gang import GangRules, GroupFacts, Source
-from placewise_kubernetes.gangs import UNREADABLE, Gang
-from placewise_kubernetes.gpus import GpuLedger
-from placewise_kubernetes.groups import GroupLookup, read_group
-from placewise_kubernetes.jobs import JobMirror
-from placewise_kubernetes.kube import KubeClient, KubeUnreachableError
-from placewise_kubernetes.mirror import NodeMirror, PodMirror
-from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.objects import Pod
-from placewise_kubernetes.wake import PodWriter
-from placewise_kubernetes.watch import Reflector
+from placewise_kubernetes.gang.fit import first_fit, have_room
+from placewise_kubernetes.gang.gang import UNREADABLE, Gang
+from placewise_kubernetes.gang.gpus import GpuLedger
+from placewise_kubernetes.gang.groups import GroupLookup, read_group
+from placewise_kubernetes.gang.jobs import JobMirror
+from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
+from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.bind import Binder, Bound, Target, decision_notes
+from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
+from placewise_kubernetes.kube.nodes import NodeReader
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.wake import PodWriter
+from placewise_kubernetes.kube.watch import Reflector
 
 log = logging.getLogger(__name__)
 

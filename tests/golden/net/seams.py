@@ -30,8 +30,8 @@ from placewise_core.errors import PlacewiseError
 from placewise_core.features import feature_schema
 from placewise_core.partition.registry import partition_policy
 from placewise_kubernetes import cli as kubernetes_cli
-from placewise_kubernetes import names as kubernetes_labels
 from placewise_kubernetes.config import KubernetesConfig
+from placewise_kubernetes.kube import names as kubernetes_labels
 from placewise_models.folder import shipped_bundle
 from placewise_service.api.auth import NOBODY, Open
 from placewise_service.api.desk import Desk

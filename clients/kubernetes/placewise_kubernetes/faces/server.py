@@ -19,8 +19,8 @@ from prometheus_client import Counter, Histogram
 
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_kubernetes.config import ConfigError, ListenConfig
-from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.volcano import VolcanoExtender
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.faces.volcano import VolcanoExtender
 
 log = logging.getLogger(__name__)
 

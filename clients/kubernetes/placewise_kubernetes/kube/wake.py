@@ -11,10 +11,10 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
-from placewise_kubernetes import names
-from placewise_kubernetes.kube import STRATEGIC_MERGE_PATCH, KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.objects import Pod
-from placewise_kubernetes.paths import CORE, collection_path, object_path
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import STRATEGIC_MERGE_PATCH, KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.paths import CORE, collection_path, object_path
 
 log = logging.getLogger(__name__)
 

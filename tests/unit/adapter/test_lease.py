@@ -13,8 +13,8 @@ import pytest
 
 from placewise_client.adapter import lease as module
 from placewise_client.adapter.lease import DURATION_S, RENEW_LIMIT_S, Lease, LeaseLostError, LeaseStoreError
-from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.lease import KubeLease
+from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.lease import KubeLease
 from placewise_slurm.lease import FileLease
 
 

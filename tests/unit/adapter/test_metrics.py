@@ -10,12 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_kubernetes.config import ListenConfig
-from placewise_kubernetes.extender import Extender
-from placewise_kubernetes.gang import GangRules
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.faces.server import Face
+from placewise_kubernetes.faces.volcano import VolcanoExtender
+from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.server import Face
-from placewise_kubernetes.volcano import VolcanoExtender
+from placewise_kubernetes.kube.nodes import NodeReader
 
 BOUNDS = ("0.001", "0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1.0", "5.0", "+Inf")
 

@@ -11,13 +11,13 @@ from typing import Any
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
-from placewise_kubernetes.gang import GangRules, GroupFacts, Source, build_job, role_of
-from placewise_kubernetes.gang_book import UID_LENGTH, GangBook
-from placewise_kubernetes.gangs import UNREADABLE, Gang, planned_gpus
-from placewise_kubernetes.gpus import GpuLedger
-from placewise_kubernetes.nodes import NodeReader, tellable
-from placewise_kubernetes.objects import Pod, parse_pod
-from placewise_kubernetes.passed import PassedPods
+from placewise_kubernetes.gang.book import UID_LENGTH, GangBook
+from placewise_kubernetes.gang.gang import UNREADABLE, Gang, planned_gpus
+from placewise_kubernetes.gang.gpus import GpuLedger
+from placewise_kubernetes.gang.passed import PassedPods
+from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
+from placewise_kubernetes.kube.nodes import NodeReader, tellable
+from placewise_kubernetes.kube.objects import Pod, parse_pod
 
 log = logging.getLogger(__name__)
 

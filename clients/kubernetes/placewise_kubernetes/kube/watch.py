@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from placewise_kubernetes.kube import GONE, OPENED, KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.client import GONE, OPENED, KubeClient, KubeError, KubeUnreachableError
 
 log = logging.getLogger(__name__)
 

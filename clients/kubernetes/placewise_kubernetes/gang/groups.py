@@ -7,10 +7,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from placewise_kubernetes.gang import DEFAULT_ROLE, MOST_COUNT, GangRef, GroupFacts, Source
-from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.objects import parse_time
-from placewise_kubernetes.paths import BadNameError, object_path
+from placewise_kubernetes.gang.spec import DEFAULT_ROLE, MOST_COUNT, GangRef, GroupFacts, Source
+from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.objects import parse_time
+from placewise_kubernetes.kube.paths import BadNameError, object_path
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewise.v1.cluster_pb2 import Gpu, Node
-from placewise_kubernetes import names
-from placewise_kubernetes.quantity import resources_from
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.quantity import resources_from
 
 # Whoever labels nodes with their GPU model calls it by one of these.
 GPU_MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", names.GPU_MODEL)

@@ -7,10 +7,10 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from placewise.v1.cluster_pb2 import Assignment
-from placewise_kubernetes import names
-from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.objects import Pod
-from placewise_kubernetes.paths import CORE, object_path
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.paths import CORE, object_path
 
 NOT_FOUND, CONFLICT = 404, 409
 _AT_ONCE = 32

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewise_client.adapter.native import Stage
-from placewise_kubernetes import names
-from placewise_kubernetes.gang import (
+from placewise_kubernetes.gang.gang import Gang
+from placewise_kubernetes.gang.spec import (
     DEFAULT_ROLE,
     PARAMETER_SERVER_ROLES,
     GangRef,
@@ -25,11 +25,11 @@ from placewise_kubernetes.gang import (
     Manage,
     Source,
 )
-from placewise_kubernetes.gangs import Gang
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube import KubeUnreachableError
-from placewise_kubernetes.objects import Pod
-from placewise_kubernetes.quantity import parse_quantity
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import KubeUnreachableError
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.quantity import parse_quantity
 
 log = logging.getLogger(__name__)
 

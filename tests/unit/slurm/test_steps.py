@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.counted import counted
-from tests.unit.test_slurm_shares import BATCH, JOB, PLACED, RUNNING, WALL_OFFSET_S, Clock, FakeClient, ended, taken
+from tests.unit.slurm.test_shares import BATCH, JOB, PLACED, RUNNING, WALL_OFFSET_S, Clock, FakeClient, ended, taken
 
 from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import AdapterSettings
@@ -22,7 +22,7 @@ from placewise_slurm.shares import JobShares
 from placewise_slurm.steps import StepLookups
 from placewise_slurm.versions import VERSIONS
 
-CASES = Path(__file__).parents[1] / "cases" / "slurm"
+CASES = Path(__file__).parents[2] / "cases" / "slurm"
 BEGAN_S = 5000.0  # wall time of the clock's first reading
 BOTH = frozenset({"n1", "n2"})
 

@@ -10,10 +10,14 @@ from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.adapter.native import End, Placement, Stage
 from placewise_core.validate import Limits, check_node
-from placewise_kubernetes import names
 from placewise_kubernetes.config import ConfigError, parse_config
-from placewise_kubernetes.fit import first_fit
-from placewise_kubernetes.gang import (
+from placewise_kubernetes.gang.book import GangBook
+from placewise_kubernetes.gang.fit import first_fit
+from placewise_kubernetes.gang.gang import native_job
+from placewise_kubernetes.gang.gpus import GpuLedger
+from placewise_kubernetes.gang.groups import facts_of
+from placewise_kubernetes.gang.mirror import NodeMirror
+from placewise_kubernetes.gang.spec import (
     GangRef,
     GangRules,
     GroupFacts,
@@ -23,14 +27,10 @@ from placewise_kubernetes.gang import (
     parse_roles,
     tasks_by_role,
 )
-from placewise_kubernetes.gang_book import GangBook
-from placewise_kubernetes.gangs import native_job
-from placewise_kubernetes.gpus import GpuLedger
-from placewise_kubernetes.groups import facts_of
-from placewise_kubernetes.mirror import NodeMirror
-from placewise_kubernetes.nodes import NodeReader
-from placewise_kubernetes.objects import Owner, Pod, parse_pod
-from placewise_kubernetes.quantity import parse_quantity, pod_requests, resources_from
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.nodes import NodeReader
+from placewise_kubernetes.kube.objects import Owner, Pod, parse_pod
+from placewise_kubernetes.kube.quantity import parse_quantity, pod_requests, resources_from
 from placewise_service.api import convert_in
 
 RULES = GangRules()

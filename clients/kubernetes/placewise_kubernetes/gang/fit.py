@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from placewise.v1.cluster_pb2 import Node
-from placewise_kubernetes.objects import Pod
-from placewise_kubernetes.quantity import GIB
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.quantity import GIB
 
 # Amounts come from text and are summed as floats.
 _SLACK = 1e-6

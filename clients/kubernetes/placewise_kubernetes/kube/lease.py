@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from placewise_client.adapter.lease import DURATION_S, Lease, LeaseStoreError
-from placewise_kubernetes.kube import KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.paths import collection_path, object_path
+from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.paths import collection_path, object_path
 
 NOT_FOUND, CONFLICT = 404, 409
 _ROOT = "/apis/coordination.k8s.io/v1"

@@ -17,7 +17,7 @@ from placewise_slurm import config
 from placewise_slurm.hooks import SCRIPTS, write_hooks
 from placewise_slurm.main import EXIT_CONFIG, EXIT_UNREACHABLE, main
 
-EXAMPLE = Path(__file__).parents[2] / "clients" / "slurm" / "slurm.toml.example"
+EXAMPLE = Path(__file__).parents[3] / "clients" / "slurm" / "slurm.toml.example"
 
 
 def test_the_example_is_valid_and_names_every_setting() -> None:

@@ -9,10 +9,10 @@ import dataclasses
 import logging
 
 from placewise_client.adapter.native import NativeJob, Stage
-from placewise_kubernetes import names
-from placewise_kubernetes.gang import GangRef, GangRules, GroupFacts, Source, single
-from placewise_kubernetes.gangs import UNREADABLE, Gang, native_job
-from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
+from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source, single
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.objects import Pod
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise_client.adapter.native import Stage
-from placewise_kubernetes.bind import Bound, decision_notes
-from placewise_kubernetes.gangs import Gang
+from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.objects import Pod, parse_pod
-from placewise_kubernetes.paths import is_label, is_name
+from placewise_kubernetes.kube.bind import Bound, decision_notes
+from placewise_kubernetes.kube.objects import Pod, parse_pod
+from placewise_kubernetes.kube.paths import is_label, is_name
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from placewise_kubernetes.gang import GangRef, Source
-from placewise_kubernetes.groups import read_group
-from placewise_kubernetes.kube import KubeClient
-from placewise_kubernetes.paths import CORE, BadNameError, collection_path, object_path
+from placewise_kubernetes.gang.groups import read_group
+from placewise_kubernetes.gang.spec import GangRef, Source
+from placewise_kubernetes.kube.client import KubeClient
+from placewise_kubernetes.kube.paths import CORE, BadNameError, collection_path, object_path
 
 BAD = [
     "",

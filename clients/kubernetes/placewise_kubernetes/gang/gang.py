@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import End, NativeJob, Placement, Stage
-from placewise_kubernetes.gang import (
+from placewise_kubernetes.gang.spec import (
     GangRef,
     GangRules,
     GroupFacts,
@@ -24,7 +24,7 @@ from placewise_kubernetes.gang import (
     tasks_by_role,
     widest,
 )
-from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.kube.objects import Pod
 
 # What building a job raises where pods say what no message can hold.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration)

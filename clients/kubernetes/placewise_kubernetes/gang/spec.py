@@ -14,9 +14,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job, TaskGroup
-from placewise_kubernetes import names
-from placewise_kubernetes.objects import Pod
-from placewise_kubernetes.quantity import resources_from
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.quantity import resources_from
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
 DEFAULT_ROLE = "worker"

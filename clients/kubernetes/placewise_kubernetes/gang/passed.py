@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from placewise_kubernetes.objects import Pod
+from placewise_kubernetes.kube.objects import Pod
 
 # kube-scheduler offers some hundred nodes, and binds within moments of its filter call. At the limit, the pod that was
 # let through longest ago is forgotten: its scheduler asks again before it binds.

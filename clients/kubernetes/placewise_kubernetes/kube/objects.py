@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from placewise_kubernetes.quantity import pod_requests
+from placewise_kubernetes.kube.quantity import pod_requests
 
 
 @dataclass(frozen=True, slots=True)

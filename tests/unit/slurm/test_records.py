@@ -17,7 +17,7 @@ from placewise_slurm.shares import divisible_task
 from placewise_slurm.translate import SiteNames, is_elastic, stage, to_job, to_native, to_node
 from placewise_slurm.versions import VERSIONS, Update
 
-CASES = Path(__file__).parents[1] / "cases" / "slurm"
+CASES = Path(__file__).parents[2] / "cases" / "slurm"
 STRUCTURED = ("v0.0.40", "v0.0.41", "v0.0.42")
 HELD = SlurmJob(
     7, "PENDING", is_held=True, partition="main", admin_comment="placewise:held", tres_per_node="gres:gpu:2", cpus=4

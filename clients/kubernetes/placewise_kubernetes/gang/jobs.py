@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from placewise_kubernetes import names
-from placewise_kubernetes.gang import GangRules, Source, role_of
-from placewise_kubernetes.gang_book import GangBook
-from placewise_kubernetes.gangs import Gang
-from placewise_kubernetes.groups import facts_of
-from placewise_kubernetes.objects import Pod, parse_pod
+from placewise_kubernetes.gang.book import GangBook
+from placewise_kubernetes.gang.gang import Gang
+from placewise_kubernetes.gang.groups import facts_of
+from placewise_kubernetes.gang.spec import GangRules, Source, role_of
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.objects import Pod, parse_pod
 
 log = logging.getLogger(__name__)
 

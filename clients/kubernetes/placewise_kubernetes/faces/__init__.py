@@ -1,0 +1,1 @@
+"""What schedulers call: kube-scheduler's extender and Volcano's."""

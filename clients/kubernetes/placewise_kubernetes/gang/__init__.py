@@ -1,0 +1,1 @@
+"""Gangs of pods: what they ask for, how far they are, what they hold."""

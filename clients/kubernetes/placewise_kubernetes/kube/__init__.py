@@ -1,0 +1,1 @@
+"""The API of Kubernetes: its client, watches, objects and their names."""
