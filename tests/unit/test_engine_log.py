@@ -88,6 +88,18 @@ async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_to
         assert all(record.choices[0].job_id == record.jobs[0].id for record in seen)
 
 
+async def test_what_does_not_explore_is_logged_as_it_was_before_the_choice() -> None:
+    async with running_engine(nodes=3, gpus=2, observe_share=1.0) as engine:
+        view = (await engine.get_cluster(CLUSTER)).view
+        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
+        answer = await engine.place(place(make_job("a", workers=2)))
+        assert await logged(engine)
+        (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
+        assert (choice.observation["nodes"].unpack() == expected.nodes).all()
+        assert choice.mask is not None
+        assert choice.mask.unpack()[0, :3].all()
+
+
 async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -> None:
     async with running_engine(nodes=200) as engine:
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))

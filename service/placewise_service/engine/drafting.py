@@ -166,7 +166,7 @@ class Placer:
     ) -> None:
         """Decides one job; a gang that found its place is then on the view, and among what the draft holds."""
         job = with_groups(job, view)
-        proposal, is_explored = self._propose(job, view, policy, context, rate, draft.decision_id)
+        proposal, is_explored = self._propose(job, view, policy, context, rate, draft)
         context.slices.pause()
         if proposal is None:
             outcome, blockers = why.explain(job, view, context)
@@ -227,16 +227,16 @@ class Placer:
         policy: PlacementPolicy,
         context: PlaceContext,
         rate: float,
-        decision_id: str,
+        draft: Draft,
     ) -> tuple[Proposal | None, bool]:
         """A policy that breaks never fails the call: the heuristic answers, and says so."""
         try:
             claim: Propose | None = getattr(policy, "claim", None)
-            if claim is not None and rate <= 0:
+            if claim is not None and rate <= 0 and not draft.is_observed:  # it is seen unclaimed
                 return claim(job, view, context), False
             return explore.propose(policy, rate, job, view, context)
         except Exception as error:
-            failed = {"decision_id": decision_id, "policy": policy.name, "job": job.id}
+            failed = {"decision_id": draft.decision_id, "policy": policy.name, "job": job.id}
             log.exception("policy failed; the fallback answers", **failed)
             proposal = self.fallback.propose(job, view, context)
             if proposal is None:
