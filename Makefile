@@ -72,11 +72,12 @@ e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake n
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-kubernetes"; exit 0; }; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/test_kubernetes_*.py
 
-lint: install ## ruff, mypy strict, import-linter, and the contract: buf lint, no breaking change
+lint: install ## ruff, mypy strict, import-linter, readable English, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose_check.py
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against $(CONTRACT)
 
