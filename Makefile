@@ -76,7 +76,7 @@ lint: install ## ruff, mypy strict, import-linter, readable English, and the con
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/lint-imports
 	$(BIN)/python tools/prose_check.py
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against $(CONTRACT)

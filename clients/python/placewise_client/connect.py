@@ -19,6 +19,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from placewise.v1.decision_pb2 import PlaceResponse
+from placewise_client.backoff import Backoff
 from placewise_client.errors import (
     DOMAIN,
     DeadlineExceededError,
@@ -33,7 +34,7 @@ from placewise_client.status import StatusDetails, read_details
 from placewise_client.target import Target, TargetError
 from placewise_client.transport import Invoke, Requests
 
-_AWAY_S, _LONGEST_AWAY_S = 1.0, 16.0
+_AWAY = Backoff(1.0, 16.0)
 # The service closes a connection that was idle for 75 s.
 _MOST_IDLE_S = 60.0
 _UNAVAILABLE = 503
@@ -117,15 +118,15 @@ class ConnectTransport:
             try:
                 answer = await replica.pool.request("POST", path, headers, body)
             except NotConnectedError as error:
-                replica.away_until_s = self._clock() + _AWAY_S
+                replica.away_until_s = self._clock() + _AWAY.pause_s(1)
                 refusal = error
             except asyncio.CancelledError:
-                away_s = min(_LONGEST_AWAY_S, _AWAY_S * 2.0**replica.silent_in_a_row)
-                replica.away_until_s, replica.silent_in_a_row = self._clock() + away_s, replica.silent_in_a_row + 1
+                replica.silent_in_a_row += 1
+                replica.away_until_s = self._clock() + _AWAY.pause_s(replica.silent_in_a_row)
                 raise
             else:
                 is_away = answer.status == _UNAVAILABLE
-                replica.away_until_s = self._clock() + _AWAY_S if is_away else float("-inf")
+                replica.away_until_s = self._clock() + _AWAY.pause_s(1) if is_away else float("-inf")
                 replica.silent_in_a_row = 0
                 return answer
         raise refusal or NotConnectedError("no address")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from placewise_client.backoff import Backoff
 from placewise_client.errors import PlacewiseError, StateUnavailableError
 
 # Where asking until the deadline would do harm: to a busy service, or to what a call may have done already.
 _FEW_ATTEMPTS = 4
-_LARGEST_EXPONENT = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class RetryPolicy:
         is_last = self.attempts is not None and failed >= self.attempts
         if not error.is_retryable or is_last or left_s < self.first_delay_s:
             return None
-        exponential_s = self.first_delay_s * 2.0 ** min(failed - 1, _LARGEST_EXPONENT)
+        pause_s = Backoff(self.first_delay_s, self.longest_delay_s).pause_s(failed)
         # The next try is to have half of what is left.
-        delay_s = rng.uniform(0.0, min(self.longest_delay_s, exponential_s, left_s / 2.0))
+        delay_s = rng.uniform(0.0, min(pause_s, left_s / 2.0))
         if error.retry_delay_s is not None:
             # Jitter comes on top of what was asked for, or all who were shed would come back together.
             delay_s += error.retry_delay_s

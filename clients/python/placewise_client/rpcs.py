@@ -7,16 +7,12 @@ the types of its request and response. Adding an RPC is one line here.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, overload
+from typing import Generic, Protocol, Self, TypeVar, overload
 
 from google.protobuf.message import Message
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise_client.retry import DEFAULT_RETRY, RetryPolicy
-
-if TYPE_CHECKING:
-    from placewise_client.aio import AsyncClient
-    from placewise_client.sync import Client
 
 Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
@@ -38,6 +34,18 @@ class AsyncMethod(Protocol[ReqT_contra, ResT_co]):
     def __call__(
         self, request: ReqT_contra, *, timeout_s: float | None = None, retry: RetryPolicy | None = DEFAULT_RETRY
     ) -> Awaitable[ResT_co]: ...
+
+
+class Binder(Protocol):
+    """A blocking client."""
+
+    def bind(self, rpc: Rpc[Req, Res]) -> Method[Req, Res]: ...
+
+
+class AsyncBinder(Protocol):
+    """An asyncio client."""
+
+    def bind(self, rpc: Rpc[Req, Res]) -> AsyncMethod[Req, Res]: ...
 
 
 def _always(request: Message) -> bool:
@@ -74,11 +82,11 @@ class Rpc(Generic[Req, Res]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: Client, owner: type) -> Method[Req, Res]: ...
+    def __get__(self, instance: Binder, owner: type) -> Method[Req, Res]: ...
     @overload
-    def __get__(self, instance: AsyncClient, owner: type) -> AsyncMethod[Req, Res]: ...
+    def __get__(self, instance: AsyncBinder, owner: type) -> AsyncMethod[Req, Res]: ...
     def __get__(
-        self, instance: Client | AsyncClient | None, owner: type
+        self, instance: Binder | AsyncBinder | None, owner: type
     ) -> Self | Method[Req, Res] | AsyncMethod[Req, Res]:
         if instance is None:
             return self

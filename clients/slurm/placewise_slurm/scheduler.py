@@ -24,6 +24,7 @@ from placewise_client.adapter.native import (
     SharesDone,
     Stage,
 )
+from placewise_client.backoff import Backoff
 from placewise_slurm import gres, hostlist
 from placewise_slurm.http import TransportError
 from placewise_slurm.pokes import Hints, PokeListener
@@ -36,8 +37,9 @@ log = logging.getLogger(__name__)
 
 # The submit hook runs before Slurm has made the job: the first look may come too early by a fraction of a millisecond.
 _EARLY_WAITS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
-# A controller under load may need longer than that: everything is looked at again after each of these.
-_LATE_WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+# A controller under load may need longer than that: everything is looked at again so many times.
+_LATE_WAITS = Backoff(0.05, 0.8)
+_LATE_LOOKS = 5
 # A record read so recently need not be read again before a change: reading takes a good part of this time itself.
 _FRESH_S = 0.01
 # Jobs that are read side by side: slurmrestd serves each connection by a thread of its own.
@@ -72,14 +74,15 @@ class SlurmScheduler:
     _completing: set[int] = field(default_factory=set)
     _let_go: set[int] = field(default_factory=set)
     _has_looked: bool = False
-    _late_waits_s: tuple[float, ...] = ()
+    _late_looks: int = 0
     _missing: int = 0
     _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
 
     async def wait(self, timeout_s: float) -> bool:
         limits_s = [timeout_s]
         if self._has_looked:  # else slurmrestd is away, and not to be asked twenty times a second
-            limits_s += [*self._late_waits_s[:1], *([_COMPLETING_WAIT_S] if self._completing else ())]
+            late_s = [_LATE_WAITS.pause_s(_LATE_LOOKS + 1 - self._late_looks)] if self._late_looks else []
+            limits_s += [*late_s, *([_COMPLETING_WAIT_S] if self._completing else ())]
         return await self.pokes.wait(min(limits_s))
 
     async def observe(self, full: bool) -> HostState:
@@ -89,7 +92,7 @@ class SlurmScheduler:
         try:
             if not is_complete and not hints.is_flood:
                 found, is_certain = await self._look_at_hints(hints)
-                if is_certain and not self._late_waits_s:
+                if is_certain and not self._late_looks:
                     return self._state(found)
             return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by) or not self._has_looked)
         except TransportError as error:
@@ -133,8 +136,8 @@ class SlurmScheduler:
         """
         self._missing = max(0, self._missing - found)
         has_moved = are_announced or found > 0
-        self._late_waits_s = _LATE_WAITS_S if has_moved and self._missing else self._late_waits_s[1:]
-        if not self._late_waits_s:
+        self._late_looks = _LATE_LOOKS if has_moved and self._missing else max(0, self._late_looks - 1)
+        if not self._late_looks:
             self._missing = 0
 
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:

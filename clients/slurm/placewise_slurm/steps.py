@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from placewise_client.backoff import Backoff
 from placewise_slurm.http import TransportError
 from placewise_slurm.records import SlurmStep
 
@@ -18,8 +19,9 @@ HELP = (
     'Run slurmdbd, and slurmrestd with its plugin for it (openapi/dbv… or slurmdbd), or set hooks.share_steps = "job".'
 )
 
-# slurmdbd hears of a step within a second. A job is looked up after each of these, until all is known.
-_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+# slurmdbd hears of a step within a second.
+_WAITS = Backoff(0.5, 8.0)
+_MOST_LOOKS = 5
 # Between two look-ups, whatever jobs they are for: slurmdbd has other work.
 _PAUSE_S = 0.2
 _MOST_JOBS = 1000
@@ -52,7 +54,7 @@ class StepLookups:
         """The job's steps have changed, or should be known anew. False where too many jobs wait already."""
         if job_id not in self._due and len(self._due) >= _MOST_JOBS:
             return False
-        at_s = self.clock() + _WAITS_S[0]
+        at_s = self.clock() + _WAITS.pause_s(1)
         known = self._due.get(job_id)
         self._due[job_id] = _Due(min(at_s, known.at_s) if known else at_s)
         self._has_due.set()
@@ -72,11 +74,11 @@ class StepLookups:
         due.at_s, due.asked = float("inf"), due.asked + 1  # `want` may make it new meanwhile
         steps = await self._steps(job_id)
         is_new = self._due[job_id] is not due
-        is_last = due.asked == len(_WAITS_S) and not is_new
+        is_last = due.asked == _MOST_LOOKS and not is_new
         if learn(job_id, steps, is_last=is_last) or is_last:
             del self._due[job_id]
         elif not is_new:
-            due.at_s = self.clock() + _WAITS_S[due.asked]
+            due.at_s = self.clock() + _WAITS.pause_s(due.asked + 1)
         if not self._due:
             self._has_due.clear()
 

@@ -11,6 +11,7 @@ import pytest
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job, Resources, Shape
 from placewise_client.adapter.book import Book
+from placewise_client.adapter.bounded import Bounded
 from placewise_client.adapter.breaker import Breaker
 from placewise_client.adapter.decider import _in_range
 from placewise_client.adapter.loop import AdapterLoop
@@ -27,6 +28,7 @@ from placewise_client.adapter.native import (
 )
 from placewise_client.adapter.reporter import is_as_decided
 from placewise_client.aio import AsyncClient
+from placewise_client.backoff import Backoff
 
 
 def test_the_breaker_opens_longer_and_never_long() -> None:
@@ -36,15 +38,34 @@ def test_the_breaker_opens_longer_and_never_long() -> None:
     for _ in range(8):
         breaker.fail("AWAY")
         assert breaker.is_open()
-        pauses.append(breaker.pause_s)
-        now_s += breaker.pause_s
+        pauses.append(breaker.open_until_s - now_s)
+        now_s = breaker.open_until_s
         assert not breaker.is_open()
-    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
-    assert set(pauses[4:]) == {1.0}
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8] + [1.0] * 4)
     assert breaker.outages == 1
     breaker.succeed()
     breaker.fail("AWAY")
-    assert (breaker.pause_s, breaker.outages) == (0.1, 2)
+    assert (breaker.open_until_s - now_s, breaker.outages) == (pytest.approx(0.1), 2)
+
+
+def test_a_backoff_doubles_up_to_its_longest_pause() -> None:
+    backoff = Backoff(0.1, 5.0)
+    assert [backoff.pause_s(failed) for failed in (1, 2, 3, 6, 7, 10_000)] == pytest.approx([0.1, 0.2, 0.4, 3.2, 5, 5])
+
+
+def test_a_bounded_memory_forgets_the_oldest_by_weight() -> None:
+    memory: Bounded[str, int] = Bounded(10)
+    memory.put("a", 1, 4)
+    memory.put("b", 2, 4)
+    memory.put("a", 3, 5)  # counts as new
+    assert (memory.get("a"), memory.get("b")) == (3, 2)
+    memory.put("c", 4, 2)
+    assert list(memory.keys()) == ["a", "c"]
+    memory.forget("a")
+    memory.put("d", 5, 8)
+    assert ("c" in memory, "d" in memory) == (True, True)
+    memory.put("e", 6, 11)  # more than there is room for
+    assert list(memory.keys()) == []
 
 
 async def fetch(port: int, path: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
+from placewise_client.adapter.bounded import Bounded
 from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
 from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source, single
@@ -34,7 +35,7 @@ class GangBook:
         self._current: dict[GangRef, Gang] = {}
         self._by_pod: dict[str, Gang] = {}
         self._dirty: dict[str, Gang] = {}
-        self._named: dict[str, None] = {}
+        self._named: Bounded[str, None] = Bounded(_NAMED_LIMIT)
         self._unreadable: list[Gang] = []
 
     def gang_of(self, pod_uid: str) -> Gang | None:
@@ -93,9 +94,7 @@ class GangBook:
         if gang is None or gang.stage is Stage.ENDED:
             keys = [f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}" for uid in uids]
             key = next((key for key in keys if key not in self._named), keys[-1])
-            self._named[key] = None
-            if len(self._named) > _NAMED_LIMIT:
-                del self._named[next(iter(self._named))]
+            self._named.put(key, None)
             gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
             self.gangs[key] = self._current[reference] = gang
         return gang

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from placewise_client.backoff import Backoff
 from placewise_kubernetes.kube.client import GONE, OPENED, KubeClient, KubeError, KubeUnreachableError
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
+PAUSES = Backoff(0.1, 5.0)
 
 
 class Sink(Protocol):
@@ -40,7 +40,7 @@ class Reflector:
         self._path = path
         self._sink = sink
         self._version = ""
-        self._pause_s = FIRST_PAUSE_S
+        self._failed = 0
         self.synced = asyncio.Event()
         self.is_broken = False
 
@@ -79,10 +79,11 @@ class Reflector:
 
     def _recovered(self) -> None:
         self.is_broken = False
-        self._pause_s = FIRST_PAUSE_S
+        self._failed = 0
 
     async def _rest(self, error: Exception) -> None:
         self.is_broken = True
-        log.warning("watch of %s: %s; again in %.1f s", self._path, error, self._pause_s)
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+        self._failed += 1
+        pause_s = PAUSES.pause_s(self._failed)
+        log.warning("watch of %s: %s; again in %.1f s", self._path, error, pause_s)
+        await asyncio.sleep(pause_s)

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# After a failure the service is asked again no sooner than this, so that a burst of jobs does not each wait a budget.
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 1.0
+from placewise_client.backoff import Backoff
+
+# A burst of jobs must not wait one budget each.
+_PAUSES = Backoff(0.1, 1.0)
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class Breaker:
     """
 
     clock: Callable[[], float] = time.monotonic
-    pause_s: float = 0.0
+    failed: int = 0
     open_until_s: float = float("-inf")
     reason: str = ""
     outages: int = 0
@@ -28,11 +29,11 @@ class Breaker:
         return self.clock() < self.open_until_s
 
     def fail(self, reason: str) -> None:
-        self.outages += self.pause_s == 0.0
-        self.pause_s = min(_LONGEST_PAUSE_S, self.pause_s * 2 or _FIRST_PAUSE_S)
-        self.open_until_s = self.clock() + self.pause_s
+        self.outages += self.failed == 0
+        self.failed += 1
+        self.open_until_s = self.clock() + _PAUSES.pause_s(self.failed)
         self.reason = reason
 
     def succeed(self) -> None:
-        self.pause_s = 0.0
+        self.failed = 0
         self.open_until_s = float("-inf")
