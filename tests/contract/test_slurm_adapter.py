@@ -11,7 +11,7 @@ import pytest
 from tests.contract.adapter_conformance import SETTINGS, AdapterConformance, World
 from tests.fakes.counted import counted
 from tests.fakes.slurmrestd import FakeSlurm
-from tests.unit.test_slurm_shares import FakeClient
+from tests.unit.slurm.test_shares import FakeClient
 
 from placewise.v1.cluster_pb2 import Node
 from placewise_client.adapter.native import Applied, End, HostUnreachableError, Stage
