@@ -23,7 +23,14 @@ from typing import NamedTuple
 
 # Read when no path is given, as `make lint` does. The list grows: a path joins once it is rewritten, and stays. A list
 # of exceptions would never have shrunk.
-CLEAN = ("tools",)
+CLEAN = (
+    "README.md",
+    "SECURITY.md",
+    "proto",
+    "service/placewise_service/api/page",
+    "service/placewise_service/state/lua",
+    "tools",
+)
 LIMIT = 0.5
 SKIPPED = ("node_modules", "build", "__pycache__")
 LEAST_WORDS = 3

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class BundleServiceStub(object):
-    """Model bundles, and decisions looked up by id.
+    """Manages model bundles and looks up decisions by id.
     """
 
     def __init__(self, channel):
@@ -68,7 +68,7 @@ class BundleServiceStub(object):
 
 
 class BundleServiceServicer(object):
-    """Model bundles, and decisions looked up by id.
+    """Manages model bundles and looks up decisions by id.
     """
 
     def ListBundles(self, request, context):
@@ -90,21 +90,21 @@ class BundleServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetShadow(self, request, context):
-        """A shadow bundle decides and logs, and never answers.
+        """Runs a bundle as shadow: it decides and logs, and never answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDecision(self, request, context):
-        """A past decision with its explanation.
+        """Returns a past decision with its explanation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDecisions(self, request, context):
-        """The latest decisions this replica took for a cluster, newest first.
+        """Lists the latest decisions of this replica for a cluster, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,7 +152,7 @@ def add_BundleServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BundleService(object):
-    """Model bundles, and decisions looked up by id.
+    """Manages model bundles and looks up decisions by id.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ClusterServiceStub(object):
-    """What a scheduler tells the service about its cluster.
+    """Keeps the service's view of a cluster: a scheduler reports nodes and job events here.
     """
 
     def __init__(self, channel):
@@ -68,25 +68,25 @@ class ClusterServiceStub(object):
 
 
 class ClusterServiceServicer(object):
-    """What a scheduler tells the service about its cluster.
+    """Keeps the service's view of a cluster: a scheduler reports nodes and job events here.
     """
 
     def ReportNodes(self, request, context):
-        """Inserts or updates nodes (inventory and telemetry); full=true removes the nodes that are not named.
+        """Inserts or updates nodes (inventory and telemetry); full=true removes all other nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportJobEvents(self, request, context):
-        """Says what happened to jobs. Idempotent by (job, kind): a repeat changes nothing.
+        """Reports job events. Idempotent by (job, kind): a repeat changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCluster(self, request, context):
-        """Inventory, jobs, queues and settings.
+        """Returns inventory, jobs, queues and settings.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -100,7 +100,7 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListClusters(self, request, context):
-        """Names of the clusters the caller may see.
+        """Lists the names of the clusters that the caller may see.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +155,7 @@ def add_ClusterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClusterService(object):
-    """What a scheduler tells the service about its cluster.
+    """Keeps the service's view of a cluster: a scheduler reports nodes and job events here.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DecisionServiceStub(object):
-    """Where, how and when to run a job.
+    """Decides where, how and when a job runs.
     """
 
     def __init__(self, channel):
@@ -58,11 +58,11 @@ class DecisionServiceStub(object):
 
 
 class DecisionServiceServicer(object):
-    """Where, how and when to run a job.
+    """Decides where, how and when a job runs.
     """
 
     def Place(self, request, context):
-        """Where do these jobs' tasks go?
+        """Chooses nodes for the tasks of these jobs.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -70,22 +70,22 @@ class DecisionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Partition(self, request, context):
-        """How is this divisible task split?
+        """Splits a divisible task over computing units.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdmitOrWait(self, request, context):
-        """Does this job start now, and with how many GPUs, or does it wait?
+        """Decides whether each job starts now, and with how many GPUs, or waits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamPlace(self, request_iterator, context):
-        """Place, many times over one connection; answers come in the order of the questions, and a question that
-        cannot be answered gets a response whose error is set, so that the stream goes on.
+        """Place, many times over one connection. Responses keep the order of the requests. A request that fails gets a
+        response with `error` set, and the stream goes on.
         The contract fixes these two types: a stream carries the same messages as the single call.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
@@ -127,7 +127,7 @@ def add_DecisionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DecisionService(object):
-    """Where, how and when to run a job.
+    """Decides where, how and when a job runs.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-// Polls the REST API and draws what it answers. Text from the service is set as text, never as markup.
+// Polls the REST API and draws the answers. Text from the service is set as text, never as markup.
 "use strict";
 
 const PERIOD_MS = 2000;

@@ -1,8 +1,8 @@
 -- append_decisions.lua: appends to the decision log's ring. No event: the log is no part of the view.
 -- KEYS    1 meta, 2 decisions, 3 exported, 4 decision_bytes
 -- ARGV    1 most entries to keep, 2 most bytes of entries to keep, then records
--- Returns how many entries fell off that were never exported (all of these, where there is no such cluster)
--- Cost    O(records appended + entries that fall off)
+-- Returns the number of entries dropped before they were exported (all records, if the cluster does not exist)
+-- Cost    O(records appended + entries dropped)
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return #ARGV - 2
 end

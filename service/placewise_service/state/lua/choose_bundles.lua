@@ -1,9 +1,9 @@
--- choose_bundles.lua: stores which bundles every replica is to use, unless another choice was made meanwhile.
+-- choose_bundles.lua: stores the bundles that every replica uses, unless somebody chose others meanwhile.
 -- KEYS    1 bundles (one key outside every cluster)
 -- ARGV    1 seq that the caller saw (0 = none yet), 2 active, 3 previous, 4 shadow, 5 to 7 their digests
--- Returns 1, or 0 where the stored seq is another
+-- Returns 1, or 0 if the stored seq differs
 -- Cost    O(1)
--- Replicas of 0.1.0 store the names alone. So the digests carry the seq of the choice that they belong to.
+-- Replicas of 0.1.0 store the names alone. So the digests carry the seq of their choice.
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
 if seq ~= tonumber(ARGV[1]) then
   return 0

@@ -1,7 +1,7 @@
 -- commit_queue.lua: stores a queue's state if nobody else did since it was read. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 queues, 4 queue_seqs
 -- ARGV    1 retain_s, 2 queue, 3 expected seq, 4 next seq, 5 record
--- Returns {life, version} | {} where the seq is another | false where there is no such cluster
+-- Returns {life, version} | {} if the seq differs | false if the cluster does not exist
 -- Cost    O(1)
 if not exists then
   return false

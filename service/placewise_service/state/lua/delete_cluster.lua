@@ -2,7 +2,7 @@
 -- Includes: clock, event.
 -- KEYS    1 meta, 2 events, then every other key of the cluster
 -- ARGV    1 retain_s
--- Returns 1, or 0 where there is no such cluster
+-- Returns 1, or 0 if the cluster does not exist
 -- Cost    O(1); memory is freed in the background
 if not exists then
   return 0

@@ -1,8 +1,8 @@
--- expire.lua: releases reservations past their time, by the server's clock. What they
--- held is kept for hosts that start late. Includes: clock, event, holdings, lapsed.
+-- expire.lua: releases expired reservations, by the server's clock, and keeps their
+-- records for hosts that start late. Includes: clock, event, holdings, lapsed.
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
--- ARGV    1 retain_s, 2 most jobs to release in one step (call again for the rest), 3 seconds that what they held is
---         kept, 4 most bytes of it
+-- ARGV    1 retain_s, 2 most jobs to release in one step (call again for the rest), 3 seconds that their records
+--         are kept, 4 most bytes of records
 -- Returns {life, version, released, 0, events}; an event is {version, kind, body, args}
 -- Cost    O(tasks released)
 used_key, lapsed_key, lapsed_times_key = KEYS[3], KEYS[8], KEYS[9]

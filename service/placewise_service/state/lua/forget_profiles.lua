@@ -1,10 +1,10 @@
--- forget_profiles.lua: dates the rows of profiles that are in use, and removes those that nobody used for a long time.
+-- forget_profiles.lua: dates the profile rows in use, and removes rows that are idle for long.
 -- Includes: clock, event.
--- The event merges an empty map, spelt in three bytes: a replica that knows of no forgetting keeps the row until it loads.
+-- The event merges an empty map, spelt in three bytes: an older replica keeps the row until it loads.
 -- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times
 -- ARGV    1 retain_s, 2 idle_s, 3 most rows removed at once, then the kinds in use
--- Returns {life, {version, kind, body, args} of each row removed} | false where there is no such cluster
--- Cost    O(kinds in use); O(rows) where rows and times differ in number, as where a replica of before wrote or deleted
+-- Returns {life, {version, kind, body, args} of each row removed} | false if the cluster does not exist
+-- Cost    O(kinds in use); O(rows) if rows and times differ in number, as after a write by a replica of 0.1.0
 if not exists then
   return false
 end

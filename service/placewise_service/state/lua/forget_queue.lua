@@ -1,8 +1,8 @@
--- forget_queue.lua: removes a queue that nobody has used, if nobody moved it since it was read. Includes: clock, event.
--- The event is a queue's state before its first question, number 0: a replica that knows of no forgetting shows that.
+-- forget_queue.lua: removes an unused queue, if nobody moved it since it was read. Includes: clock, event.
+-- The event is a queue's state before its first question, number 0: an older replica shows that state.
 -- KEYS    1 meta, 2 events, 3 queues, 4 queue_seqs
 -- ARGV    1 retain_s, 2 queue, 3 expected seq, 4 record of the empty state
--- Returns {life, version} | {} where the seq is another | false where there is no such cluster
+-- Returns {life, version} | {} if the seq differs | false if the cluster does not exist
 -- Cost    O(1)
 if not exists then
   return false

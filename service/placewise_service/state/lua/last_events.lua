@@ -1,6 +1,6 @@
--- last_events.lua: what clusters say of themselves, many in one command: their replies one by one cost readers more.
+-- last_events.lua: the last event of many clusters in one command, which costs readers less than one by one.
 -- KEYS    meta of each cluster
--- Returns {life, id of the last event} of each; nil for both where there is no such cluster, or its meta is no hash
+-- Returns {life, id of the last event} of each; nil for both if the cluster does not exist or its meta is no hash
 -- Cost    O(clusters)
 local found = {}
 for i, key in ipairs(KEYS) do

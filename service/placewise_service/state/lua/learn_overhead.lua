@@ -1,7 +1,7 @@
 -- learn_overhead.lua: adds one measured overhead to the running mean of its kind. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 overheads, 4 outcomes
 -- ARGV    1 retain_s, 2 outcome id, 3 kind, 4 overhead in seconds, 5 seconds an outcome id is remembered
--- Returns {life, event}, event being {version, kind, body, args} | {} for a repeat | false where there is no cluster
+-- Returns {life, event}, event being {version, kind, body, args} | {} for a repeat | false if the cluster does not exist
 -- Cost    O(log outcomes)
 if not exists then
   return false

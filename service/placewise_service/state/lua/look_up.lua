@@ -1,8 +1,8 @@
--- look_up.lua: what some jobs hold now, and which of them have ended. Writes nothing. Includes: clock.
+-- look_up.lua: the holdings of some jobs now, and which of them have ended. Writes nothing. Includes: clock.
 -- KEYS    1 jobs, 2 expiring, 3 progress, 4 ended
 -- ARGV    job ids
--- Returns for each job that holds something {id, record, expiry or "0", progress or ""}, for each that ended {id}. A
---         reservation past its time holds nothing.
+-- Returns for each job that holds something {id, record, expiry or "0", progress or ""}, for each that ended {id}. An
+--         expired reservation holds nothing.
 -- Cost    O(jobs asked for)
 local found = {}
 for _, job in ipairs(ARGV) do

@@ -1,7 +1,7 @@
 -- profile_subtask.lua: merges metrics into the row of a subtask kind. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times
 -- ARGV    1 retain_s, 2 kind, 3 metrics (msgpack map)
--- Returns {life, version} | false where there is no such cluster
+-- Returns {life, version} | false if the cluster does not exist
 -- Cost    O(metrics of the kind)
 if not exists then
   return false

@@ -1,4 +1,4 @@
--- release.lua: gives back reservations that were not confirmed. Includes: clock, event, holdings, lapsed.
+-- release.lua: releases unconfirmed reservations. Includes: clock, event, holdings, lapsed.
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
 -- ARGV    1 retain_s, then reservation ids
 -- Returns {life, version, released, unknown, events}; an event is {version, kind, body, args}

@@ -1,12 +1,12 @@
--- report_jobs.lua: what hosts say happened to jobs, in order. Includes: clock, event, holdings, fits, lapsed.
+-- report_jobs.lua: applies reports of hosts about jobs, in order. Includes: clock, event, holdings, fits, lapsed.
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times,
 --         10 progress, 11 ended, 12 capacities
--- ARGV    1 retain_s, 2 seconds an end is remembered, then per report: op, job id, reservation id, record, holds,
+-- ARGV    1 retain_s, 2 seconds to remember an end, then per report: op, job id, reservation id, record, holds,
 --         start time, speed, epochs done; op = "start" (record "" = as
---         reserved, also where that has expired), "progress", "end", or "none"
+--         reserved, even if expired), "progress", "end", or "none"
 -- Returns {life, version, applied, ignored, events, problems}, events being {version, kind, body, args}: one per run of
---         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; or false where there is
---         no such cluster
+--         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; or false if the
+--         cluster does not exist
 -- Cost    O(tasks of the jobs reported)
 if not exists then
   return false
@@ -40,7 +40,7 @@ local function changed(job, record, progress)
   redis.call('HSET', KEYS[10], job, cmsgpack.pack(progress))
 end
 
--- A job that runs is no reservation any more.
+-- A running job is no reservation any more.
 local function confirm(job, reservation)
   if redis.call('ZREM', KEYS[6], job) == 1 then
     leave_reservation(KEYS[7], reservation, job)
@@ -49,7 +49,7 @@ local function confirm(job, reservation)
   return false
 end
 
--- The host is right, even where what it started does not fit: that is said, not refused.
+-- The host is right: a job that does not fit is reported as a problem, not refused.
 local function note_problems(job, hold)
   local capacity = capacity_of(hold[1])
   if not capacity then

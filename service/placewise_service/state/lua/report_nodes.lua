@@ -1,6 +1,6 @@
--- report_nodes.lua: inserts or updates nodes; one event however many they are. Includes: clock, event.
+-- report_nodes.lua: inserts or updates nodes; one event for all of them. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 nodes, 4 capacities, 5 used, 6 jobs, 7 holds
--- ARGV    1 retain_s, 2 id of the life to begin where there is none, 3 "1" to remove all other nodes, 4 event body,
+-- ARGV    1 retain_s, 2 id of the life to begin if none exists, 3 "1" to remove all other nodes, 4 event body,
 --         then per node: id, record, capacity record (msgpack)
 -- Returns {life, version, removed ids, 1 if the cluster was created}
 -- Cost    O(nodes reported), and O(nodes of the cluster) with full

@@ -2,7 +2,7 @@
 -- KEYS    1 meta, 2 events, 3 capacities, 4 used, 5 jobs, 6 holds, 7 expiring, 8 reservations, 9 progress, 10 ended,
 --         11 answers, 12 answer_times
 -- ARGV    1 retain_s, 2 ttl_s, 3 request id or "", 4 answer, 5 answer ttl_s, 6 {"node/gpu": {job ids}} expected on
---         shared GPUs (msgpack), 7 fingerprint or "", 8 answer that is over, to be replaced, or "", then per job: id,
+--         shared GPUs (msgpack), 7 fingerprint or "", 8 outdated answer to replace, or "", then per job: id,
 --         reservation id, record, holds (msgpack)
 -- Returns {"held", life, version, expire time} | {"repeated", answer, expire time} | {"reused"}
 --         | {"conflict", node, reason, and for JOB_RUNNING record and progress of each job that runs}
@@ -41,7 +41,7 @@ local function conflict(hold)
   return nil
 end
 
--- A job that is only reserved may be decided anew: what it held counts as free.
+-- A job that is only reserved may be decided again: its reservation counts as free.
 local running, before = {}, {}
 for i = 9, #ARGV, 4 do
   local job = ARGV[i]

@@ -1,6 +1,6 @@
 -- update_settings.lua: replaces a cluster's settings. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 nodes, 4 jobs, 5 holds
--- ARGV    1 retain_s, 2 id of the life to begin where there is none, 3 record
+-- ARGV    1 retain_s, 2 id of the life to begin if none exists, 3 record
 -- Returns {life, version, 1 if the cluster was created}
 -- Cost    O(1)
 local was_created = 0

@@ -1,10 +1,10 @@
--- shared/answers.lua: answers remembered by request id, as {expiry of what the answer holds, answer, fingerprint of the
--- question and of who asked}. Needs `now_s`. Releases up to 0.1 wrote no fingerprint and read the first two values only:
--- an answer without one is given to whoever asks, as they do.
--- Cost    O(log answers); a write removes at most 16 that are too old
+-- shared/answers.lua: answers remembered by request id, as {expiry of the answer's reservations, answer, fingerprint of
+-- the question and the caller}. Needs `now_s`. Releases up to 0.1 wrote no fingerprint and read the first two values only:
+-- as there, an answer without a fingerprint goes to every caller.
+-- Cost    O(log answers); a write removes at most 16 expired ones
 
--- {"repeated", answer, expiry of what it holds ("0": it holds nothing)} | {"reused"} where another question has the id
--- | nil where there is none, or where it is the one that is known to be `over`.
+-- {"repeated", answer, expiry of its reservations ("0": none)} | {"reused"} if another question has the id
+-- | nil if there is no answer, or only the outdated one, `over`.
 local function recall(answers_key, times_key, request_id, fingerprint, over)
   local until_s = redis.call('ZSCORE', times_key, request_id)
   local packed = until_s and tonumber(until_s) > now_s and redis.call('HGET', answers_key, request_id)

@@ -1,9 +1,9 @@
 -- shared/event.lua: put before every script that moves a cluster's version.
 -- KEYS    1 meta, 2 events
--- ARGV    1 seconds that events are kept at least
+-- ARGV    1 least seconds to keep events
 -- Needs   shared/clock.lua
 -- Gives   exists, life, version, create(new_life), array_header(n), append(kind, body, args)
--- Cost    O(1) per event, and now and then the trimming of what is too old
+-- Cost    O(1) per event, and now and then the trimming of old events
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'mark_s', 'mark')
 if meta[1] and meta[1] ~= '1' then
   return redis.error_reply('PWSCHEMA ' .. meta[1])
@@ -18,7 +18,7 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- Begins a life of the cluster. Records without their meta are the remains of something this store did not do.
+-- Begins a life of the cluster. Records without their meta were not left by this store.
 local function create(new_life)
   for i = 3, #KEYS do
     if redis.call('EXISTS', KEYS[i]) == 1 then

@@ -1,6 +1,6 @@
--- shared/fits.lua: whether a hold fits on its node beside what is taken there; put after shared/holdings.lua. Needs
--- `capacities_key` to be set before use. `expected` are the jobs that a decision saw, {"node/gpu": {job ids}}; nil where
--- nobody decided. `own` are the jobs of the request, which are no surprise.
+-- shared/fits.lua: whether a hold fits on its node beside those already there; put after shared/holdings.lua. Needs
+-- `capacities_key` to be set before use. `expected` are the jobs that a decision saw, {"node/gpu": {job ids}}; nil
+-- without a decision. `own` are the jobs of the request.
 -- Cost    O(tenants of the node)
 local capacities_key, expected
 local own, capacities, checked = {}, {}, {}
@@ -43,7 +43,7 @@ local function is_as_expected(node, gpu, tenants)
   return true
 end
 
--- Nobody is there and nobody was expected: all that most GPUs are asked.
+-- The fast path of most GPUs: no tenant, and none expected.
 local function is_empty(gpu, tenants)
   for i = 1, #tenants, 5 do
     if tenants[i] == gpu then
@@ -85,7 +85,7 @@ local function gpu_conflict(hold, gpu, capacity, tenants)
   return nil
 end
 
--- Why the node itself has too little left; nil where it has enough.
+-- The reason if the node has too little left, else nil.
 local function pooled_conflict(hold, capacity, record)
   for i = 1, 4 do
     if hold[i + 1] > 0 and record[i] + hold[i + 1] > capacity[i + 2] then

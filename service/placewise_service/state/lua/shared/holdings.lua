@@ -1,4 +1,4 @@
--- shared/holdings.lua: what jobs hold on nodes; put after shared/event.lua. Needs `used_key` to be set before use.
+-- shared/holdings.lua: the holdings of jobs on nodes; put after shared/event.lua. Needs `used_key` to be set before use.
 -- A hold (written by holdings.py): {node, cpu, memory, gpu_memory, network, {extended}, {gpus}, fraction, gpu_memory
 -- per GPU, sharing 0|1}. A used record: {cpu, memory, gpu_memory, network, {extended}, {gpu, job, fraction, memory,
 -- sharing, ... five values per tenant}}. Amounts are multiples of 2^-20, so sums are exact.

@@ -1,7 +1,7 @@
--- shared/lapsed.lua: what jobs had reserved until it expired, for hosts that start one late; put after shared/event.lua.
+-- shared/lapsed.lua: expired reservations, for hosts that start a job late; put after shared/event.lua.
 -- Needs `lapsed_key` and `lapsed_times_key` to be set before use.
 -- lapsed: job id -> {life, reservation id, record, holds}, and under "" the bytes of all. lapsed_times: job ids by the
--- time they are forgotten. Both expire by themselves, so a life may find what an earlier one left: hence `life`.
+-- time they are forgotten. Both keys outlive the cluster, so a life may find records of an earlier one: hence `life`.
 -- Cost    O(log jobs) each
 local lapsed_key, lapsed_times_key
 
@@ -22,7 +22,7 @@ local function keep_lapsed(job, reservation, record, holds, ttl_s)
   redis.call('ZADD', lapsed_times_key, string.format('%.6f', now_s + ttl_s), job)
 end
 
--- Forgets what is too old, then the oldest while all are more than so many bytes.
+-- Forgets expired records, then the oldest until all are within so many bytes.
 local function trim_lapsed(ttl_s, most_bytes)
   for _, job in ipairs(redis.call('ZRANGEBYSCORE', lapsed_times_key, '-inf', string.format('%.6f', now_s))) do
     drop_lapsed(job)
@@ -34,7 +34,7 @@ local function trim_lapsed(ttl_s, most_bytes)
   redis.call('EXPIRE', lapsed_times_key, math.ceil(ttl_s) + 1)
 end
 
--- {life, reservation id, record, holds}, which is then forgotten; nil where nothing is known.
+-- Removes and returns {life, reservation id, record, holds}; nil if unknown.
 local function take_lapsed(job)
   local until_s = redis.call('ZSCORE', lapsed_times_key, job)
   local packed = until_s and tonumber(until_s) > now_s and redis.call('HGET', lapsed_key, job)
