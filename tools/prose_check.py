@@ -28,6 +28,11 @@ CLEAN = (
     "SECURITY.md",
     "proto",
     "service/placewise_service/api/page",
+    "service/placewise_service/commands",
+    "service/placewise_service/afterwards.py",
+    "service/placewise_service/audit.py",
+    "service/placewise_service/settings.py",
+    "service/placewise_service/telemetry.py",
     "service/placewise_service/state/lua",
     "tools",
 )

@@ -1,4 +1,4 @@
-"""What can wait until answers are on their way: counting and recording what was decided."""
+"""Work that waits until the answers are sent: counting and recording decisions."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,8 +9,8 @@ _DELAY_S = 0.01
 class Afterwards:
     """Acts of one event loop, carried out a moment later and several at a time.
 
-    After each request by itself, they would push out of the processor's caches what the next request needs, and be cold
-    themselves; together, what is cold for the first is warm for the others.
+    Work after each request would evict the next request's data from the processor's caches, and run cold itself. In a
+    batch, the first item warms the caches for the others.
     """
 
     def __init__(self) -> None:

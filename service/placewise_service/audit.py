@@ -1,8 +1,9 @@
 """Who did it: one JSON object a line, in a file or on standard output. Never holds a token or a body, and never waits.
 
 Records are queued by the event loop and written by a thread of their own. Workers share a file: each write holds whole
-lines and is appended at once. A file that is moved away (logrotate) is made anew. What cannot be written is kept and
-tried again, counted, and told by `problem`; beyond the queue's capacity records are lost, and counted as such.
+lines and is appended at once. If the file is moved away (logrotate), a new one is created. A record that cannot be
+written is kept, counted and retried, and `problem` reports it; beyond the queue's capacity records are lost
+and counted.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ STDOUT: Final = "-"
 _STDOUT_FD = 1
 _CAPACITY = 50_000  # records: half a minute of a busy process, some 20 MB
 _BATCH = 32
-_PIPE_BYTES = 4096  # PIPE_BUF: what a pipe takes at once, so that workers' lines do not mix
+_PIPE_BYTES = 4096  # PIPE_BUF: the largest atomic write to a pipe, so that workers' lines do not mix
 _RETRY_S = 0.5
 _STUCK_S = 5.0  # a write that takes so long is one that fails: a pipe that nobody empties
 _LONGEST_TEXT = 256
@@ -39,8 +40,8 @@ class AuditError(ValueError):
 
 @frozen
 class AuditRecord:
-    """What was done, or refused, and who did it. `method` is how the caller was recognised; `result` is "OK" or the
-    reason of the error; `count` is above 1 where one record stands for many refusals of nobody we know."""
+    """One action or refusal, and its caller. `method` is the way of authentication; `result` is "OK" or the error's
+    reason; `count` is above 1 if one record stands for many refusals of unknown callers."""
 
     time_s: float
     call: str
@@ -54,7 +55,7 @@ class AuditRecord:
     count: int = 1
 
     def line(self) -> bytes:
-        """One line of ASCII: whatever else ends a line somewhere, and all control characters, is escaped by JSON."""
+        """One line of ASCII: JSON escapes control characters and all that may end a line."""
         line = self._line(_LONGEST_TEXT)
         return line if len(line) <= _PIPE_BYTES else self._line(_LONGEST_TEXT // 8)
 
@@ -77,7 +78,7 @@ class AuditRecord:
 
 
 class AuditCounters(Protocol):
-    """Who counts what could not be written in time, and what is lost."""
+    """Counts the records that were written late or lost."""
 
     def audit_unwritten(self, count: int) -> None: ...
     def audit_lost(self, count: int) -> None: ...
@@ -125,7 +126,7 @@ class AuditFile:
         return len(lines)
 
     def _follow(self) -> None:
-        """Makes the file anew where it was moved away. Raises OSError."""
+        """Creates the file again after it was moved away. Raises OSError."""
         if self._path is None:
             return
         ours = os.fstat(self._fd)
@@ -190,7 +191,7 @@ class AuditLog:
         return ""
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Writes what is queued, as far as that goes in the time; the rest is lost, counted and logged."""
+        """Writes the queued records within the time; the rest is lost, counted and logged."""
         self._closing.set()
         self._wake.set()
         self._writer.join(timeout_s)

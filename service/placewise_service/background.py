@@ -8,7 +8,7 @@ _ASK_AGAIN_S = 0.2
 
 
 async def ended(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
-    """Cancels the tasks and returns when all are done, whatever they raised.
+    """Cancels the tasks and returns when all are done, even if they raised.
 
     A cancellation can meet the end of a read inside the Redis client and be lost there; a stop that waited for such a
     task once would wait for ever. So it is asked again until it is gone.
@@ -20,4 +20,4 @@ async def ended(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
         done, left = await asyncio.wait(left, timeout=_ASK_AGAIN_S)
         for task in done:
             if not task.cancelled():
-                task.exception()  # looked at, so that nobody is told of it when the task is collected
+                task.exception()  # retrieved, so that asyncio does not log it when the task is collected

@@ -51,7 +51,7 @@ def _imported(module: str) -> ModuleType:
 
 
 def _loaded(name: str, load: Callable[[], Any]) -> Any:
-    """A plugin's app; where its dependencies are missing, a command that says so."""
+    """A plugin's app; without its dependencies, a command that reports the missing one."""
     try:
         return load()
     except ImportError as error:
@@ -83,7 +83,7 @@ app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Where, how and when to run a job: the decision service and its tools.",
+    help="Placewise, a decision service for schedulers: where, how and when to run a job.",
 )
 
 
@@ -96,10 +96,10 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def _root(
     is_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Where, how and when to run a job: the decision service and its tools."""
+    """Placewise, a decision service for schedulers: where, how and when to run a job."""
 
 
 def invoke(args: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def why_unreadable(path: Path, error: OSError) -> str:
-    """Names the file, the reason, and where it is a matter of rights, whose the file is and who asks."""
+    """Names the file and the reason; for a lack of rights, also the owner and this process's user."""
     text = f"{path}: {error.strerror or error}"
     if not isinstance(error, PermissionError):
         return text

@@ -1,6 +1,6 @@
 """Starts the service: settings → store → engine → faces, in one process or in several that share the ports.
 
-Ready is what can answer at once: the state is read, the questions are rehearsed, and what was to be there is there.
+Ready means: the state is read, the calls are rehearsed, and every configured part runs.
 `serve` blocks until SIGTERM or SIGINT. Stopping is orderly: health says NOT_SERVING, calls in flight are finished
 within the drain time, the decision log is written out, and the embedded Redis, if there is one, goes last.
 """
@@ -77,8 +77,8 @@ def serve(settings: Settings, preparations: Sequence[Preparation] = ()) -> int:
         take_short_turns()
     log.info("starting", settings=settings.effective())
     if settings.server.insecure and not settings.auth.is_on:
-        log.warning("insecure: everybody who reaches the ports may do everything", hosts=_hosts(settings))
-    for number in (signal.SIGTERM, signal.SIGINT):  # until the loop has its own: what was started is stopped
+        log.warning("insecure: everybody who reaches the ports has all permissions", hosts=_hosts(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop has its own handlers
         signal.signal(number, _leave)
     try:
         with _redis_url(settings) as redis_url:
@@ -267,7 +267,7 @@ async def _answered(ask: Callable[[], Awaitable[None]], stop: asyncio.Event) -> 
 
 
 def _settle_garbage_collector() -> None:
-    """What is loaded now stays: without this every full collection would walk it, in the middle of a decision."""
+    """Freezes the objects loaded so far: otherwise a full collection would walk them, in the middle of a decision."""
     gc.collect()
     gc.freeze()
     # One of the second kind walks 30,000 objects at most: a few milliseconds; of the third kind there are few.

@@ -39,22 +39,22 @@ class Section(BaseModel):
 
 
 class ServerSettings(Section):
-    grpc_host: str = Field(default="127.0.0.1", description="Address the gRPC face binds.")
+    grpc_host: str = Field(default="127.0.0.1", description="Bind address of the gRPC face.")
     grpc_port: int = Field(default=50051, ge=0, le=65535, description="Port of the gRPC face; 0 takes a free one.")
-    rest_host: str = Field(default="127.0.0.1", description="Address the REST face binds.")
+    rest_host: str = Field(default="127.0.0.1", description="Bind address of the REST face.")
     rest_port: int = Field(default=8080, ge=0, le=65535, description="Port of the REST face; 0 takes a free one.")
     health_host: str = Field(default="127.0.0.1", description="Address of the plain listener for health.")
     health_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="Port of a listener without TLS that answers /healthz and /readyz alone; 0 takes a free one, "
+        description="Port of a listener without TLS that serves only /healthz and /readyz; 0 takes a free one, "
         "empty: none. The image sets 8082.",
     )
     allowed_hosts: str = Field(
         default="",
-        description="Names, with commas between them, by which REST, Connect and the page may be asked beside this "
-        "machine's own (localhost, 127.0.0.1, [::1]), where no token is demanded.",
+        description="Host names, separated by commas, that clients without a token may use for REST, Connect and the "
+        "page, beside this machine's own (localhost, 127.0.0.1, [::1]).",
     )
     workers: int = Field(default=1, ge=1, le=256, description="Processes that share the ports.")
     insecure: bool = Field(default=False, description="Allow an address other than loopback without authentication.")
@@ -64,9 +64,7 @@ class ServerSettings(Section):
         description="Ask Linux (6.12 and later) for turns of 0.3 ms on the processor: sooner answers where others keep "
         "every core busy, at some per cent of the rate of a service that computes all the time.",
     )
-    drain_timeout_s: float = Field(
-        default=20.0, ge=0, description="How long requests in flight may take after SIGTERM."
-    )
+    drain_timeout_s: float = Field(default=20.0, ge=0, description="Time for requests in flight after SIGTERM.")
 
     @field_validator("health_port", mode="before")
     @classmethod
@@ -94,13 +92,11 @@ class LimitSettings(Section):
     profiles_per_cluster: int = Field(
         default=2000, ge=0, description="Most subtask kinds and co-run models of one cluster; more are not learned."
     )
-    queue_idle_s: float = Field(
-        default=604_800.0, ge=60, description="A queue that nobody asked about for so long is forgotten."
-    )
+    queue_idle_s: float = Field(default=604_800.0, ge=60, description="Idle time after which a queue is deleted.")
     profile_idle_s: float = Field(
         default=7_776_000.0,
         ge=60,
-        description="A subtask kind's or model's measurements that no job used for so long are forgotten.",
+        description="Idle time after which measurements of a subtask kind or model are deleted.",
     )
     queue_series: int = Field(
         default=1000, ge=0, description="Most queues shown by name in metrics; the rest of a cluster are one series."
@@ -108,13 +104,13 @@ class LimitSettings(Section):
     items_per_request: int = Field(
         default=262_144, ge=1024, description="Most entries of all lists and maps of one request together."
     )
-    in_flight: int = Field(default=512, ge=1, description="Requests worked on at once per process; more are shed.")
+    in_flight: int = Field(default=512, ge=1, description="Concurrent requests per process; further ones are shed.")
     caller_share: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="Largest share of IN_FLIGHT, and of BODIES_BYTES, that one caller may hold, where callers are told "
-        "apart by credentials.",
+        description="Largest share of IN_FLIGHT, and of BODIES_BYTES, for one caller, if callers are distinguished by "
+        "credentials.",
     )
     bodies_bytes: int = Field(
         default=256 << 20,
@@ -122,22 +118,22 @@ class LimitSettings(Section):
         description="Most bytes of all messages above 64 KiB that are read or answered at once, per process; more are "
         "shed before they are read.",
     )
-    stream_pipeline: int = Field(default=32, ge=1, description="Questions of one stream worked on at once.")
+    stream_pipeline: int = Field(default=32, ge=1, description="Concurrent requests of one stream.")
     json_objects: int = Field(
         default=131_072, ge=1, description="Most objects and lists in one JSON body; of values, eight times as many."
     )
     connections: int = Field(
         default=0,
         ge=0,
-        description="Most connections of each face, per process; 0: what the limit on open files leaves, at most 1000.",
+        description="Most connections of each face, per process; 0: from the limit on open files, at most 1000.",
     )
     header_bytes: int = Field(default=64 << 10, ge=1024, description="Most bytes of the headers of an HTTP request.")
     url_bytes: int = Field(default=8 << 10, ge=256, description="Most bytes of the URL of an HTTP request.")
     metadata_bytes: int = Field(default=16 << 10, ge=1024, description="Most bytes of the metadata of a gRPC call.")
-    header_s: float = Field(default=10.0, gt=0, description="How long the headers of an HTTP request may take.")
-    body_s: float = Field(default=30.0, gt=0, description="How long a message may take to arrive after its headers.")
-    handshake_s: float = Field(default=10.0, gt=0, description="How long a TLS handshake, or one of gRPC, may take.")
-    idle_s: float = Field(default=300.0, gt=0, description="How long a connection without a call is kept.")
+    header_s: float = Field(default=10.0, gt=0, description="Longest time for the headers of an HTTP request.")
+    body_s: float = Field(default=30.0, gt=0, description="Longest time for a message after its headers.")
+    handshake_s: float = Field(default=10.0, gt=0, description="Longest time for a TLS or gRPC handshake.")
+    idle_s: float = Field(default=300.0, gt=0, description="Idle time after which a connection is closed.")
 
 
 class AuthSettings(Section):
@@ -145,10 +141,10 @@ class AuthSettings(Section):
         default=None, description="YAML file of bearer tokens (hashed); reloaded when it changes."
     )
     certificates_file: Path | None = Field(
-        default=None, description="YAML file: what the subjects of client certificates may do; reloaded as well."
+        default=None, description="YAML file: permissions of the subjects of client certificates; reloaded as well."
     )
     jwks_file: Path | None = Field(
-        default=None, description="JWKS file: public keys that JSON Web Tokens are verified with; reloaded as well."
+        default=None, description="JWKS file: public keys that verify JSON Web Tokens; reloaded as well."
     )
     jwt_issuer: str = Field(default="", description="`iss` that a JSON Web Token must have.")
     jwt_audience: str = Field(default="", description="`aud` that a JSON Web Token must have.")
@@ -162,7 +158,7 @@ class AuthSettings(Section):
     keep_last_good_s: float = Field(
         default=600.0,
         ge=0,
-        description="How long the last good content of these files holds while one is missing or broken; then every "
+        description="Time to use the last good content of these files while one is missing or broken; then every "
         "call is refused.",
     )
     allow_plaintext_tokens: bool = Field(
@@ -214,7 +210,7 @@ class BundleSettings(Section):
 
 
 class RedisSettings(Section):
-    sentinel_service: str = Field(default="", description="Name of the master, where redis_url names a Sentinel.")
+    sentinel_service: str = Field(default="", description="Name of the master, if redis_url names a Sentinel.")
     is_cluster: bool = Field(default=False, description="redis_url names a node of a Redis Cluster.")
     ca_file: Path | None = Field(default=None, description="CA of the server's certificate (rediss://), PEM.")
     cert_file: Path | None = Field(default=None, description="Client certificate (rediss://), PEM.")
@@ -226,19 +222,19 @@ class RedisSettings(Section):
 
 class PlaceSettings(Section):
     policy: str = Field(
-        default="consolidate", description="Placement policy where neither request nor cluster names one."
+        default="consolidate", description="Placement policy, unless the request or the cluster names one."
     )
     fallback_policy: str = Field(
-        default="consolidate", description="Heuristic that answers when a learned policy cannot."
+        default="consolidate", description="Heuristic that decides when a learned policy fails."
     )
     reserve_ttl_s: float = Field(
-        default=60.0, gt=0, description="How long a placement is held until the job is started."
+        default=60.0, gt=0, description="Time for which a placement is reserved, until the job starts."
     )
     max_reserve_ttl_s: float = Field(default=3600.0, gt=0, description="Longest reserve_ttl a request may ask for.")
 
 
 class AdmitSettings(Section):
-    policy: str = Field(default="proteus", description="Admission policy where neither request nor cluster names one.")
+    policy: str = Field(default="proteus", description="Admission policy, unless the request or the cluster names one.")
     v: float = Field(default=1.0, ge=0, description="V of a queue that sets none: weight of cost against backlog.")
     epsilon_s: float = Field(default=60.0, ge=0, description="Growth of the delay queue Z per slot while work waits.")
     tau_s: float = Field(default=3600.0, gt=0, description="Reference duration that makes S(n) dimensionless.")
@@ -270,13 +266,13 @@ class DecisionLogSettings(Section):
     buffer_records: int = Field(
         default=20_000,
         ge=1,
-        description="Records a process holds until Redis has taken them; more are dropped and counted.",
+        description="Records that a process keeps until Redis accepts them; further ones are dropped and counted.",
     )
     observe_share: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="Share of the Place decisions logged with what was seen, on clusters that do not explore.",
+        description="Share of the Place decisions logged with their observation, on clusters that do not explore.",
     )
 
 
@@ -295,10 +291,10 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = Field(
         default=None, description="redis:// or rediss:// URL; empty: an embedded Redis."
     )
-    state_dir: Path = Field(default=Path("var/placewise"), description="Where the embedded Redis keeps its state.")
+    state_dir: Path = Field(default=Path("var/placewise"), description="State directory of the embedded Redis.")
     bundle_dir: Path | None = Field(default=None, description="Directory of model bundles; empty: the shipped ones.")
     stale_telemetry_after_s: float = Field(
-        default=90.0, gt=0, description="Older telemetry keeps a node from being offered."
+        default=90.0, gt=0, description="Age of telemetry above which a node is not used."
     )
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
@@ -328,20 +324,20 @@ class Settings(BaseSettings):
             raise ValueError("PLACEWISE_AUTH__CERTIFICATES_FILE needs PLACEWISE_TLS__CLIENT_CA_FILE")
         if self.tls.client_ca_file and not self.auth.is_on and not self.server.insecure:
             raise ValueError(
-                "every certificate of PLACEWISE_TLS__CLIENT_CA_FILE could do everything: name the callers in "
-                "PLACEWISE_AUTH__CERTIFICATES_FILE (docs/security.md), or say --insecure "
+                "every certificate of PLACEWISE_TLS__CLIENT_CA_FILE would have all permissions: list the callers in "
+                "PLACEWISE_AUTH__CERTIFICATES_FILE (docs/security.md), or use --insecure "
                 "(PLACEWISE_SERVER__INSECURE=true)"
             )
         if public and not self.auth.is_on and not self.server.insecure:
             raise ValueError(
                 f"binding {', '.join(sorted(public))} needs authentication: set PLACEWISE_AUTH__TOKENS_FILE, "
-                "PLACEWISE_AUTH__CERTIFICATES_FILE or PLACEWISE_AUTH__JWKS_FILE, or say --insecure "
+                "PLACEWISE_AUTH__CERTIFICATES_FILE or PLACEWISE_AUTH__JWKS_FILE, or use --insecure "
                 "(PLACEWISE_SERVER__INSECURE=true)"
             )
         if public and self.auth.takes_tokens and not self.tls.is_on and not self.auth.allow_plaintext_tokens:
             raise ValueError(
                 f"tokens would travel in clear to {', '.join(sorted(public))}: set PLACEWISE_TLS__CERT_FILE and "
-                "_KEY_FILE, or PLACEWISE_AUTH__ALLOW_PLAINTEXT_TOKENS=true where something else encrypts"
+                "_KEY_FILE, or PLACEWISE_AUTH__ALLOW_PLAINTEXT_TOKENS=true if another layer encrypts"
             )
         return self
 

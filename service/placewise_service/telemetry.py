@@ -1,4 +1,4 @@
-"""What can be seen from outside: Prometheus metrics, structured logs, and traces where an endpoint is configured.
+"""Observability: Prometheus metrics, structured logs, and traces if an endpoint is configured.
 
 Nothing here may fail or slow a decision: it is counted after the answer, metric children are looked up once and kept,
 and without an endpoint a span is a shared object that does nothing. OpenTelemetry is imported only when it is used.
@@ -37,8 +37,8 @@ SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
-# Files that workers share cannot take a gauge back. This stands in for it: less than what any other worker may show of
-# a cluster of that name, under "livemax".
+# Files that workers share cannot delete a gauge. This value stands in for it under "livemax": less than the value of
+# any other worker for a cluster of that name.
 _GONE = -math.inf
 QueueSource = Callable[[], Iterable[tuple[str, QueueState]]]
 """(cluster, queue) of every queue."""
@@ -64,7 +64,7 @@ class Telemetry:
         )
         self._conflicts = self._counter("placewise_conflicts_total", "Reservations refused by the store.", "cluster")
         self._overcommits = self._counter(
-            "placewise_overcommits_total", "Times that a host started a job on a node where it does not fit.", "cluster"
+            "placewise_overcommits_total", "Jobs that a host started on a node that had too little left.", "cluster"
         )
         self._profiles_refused = self._counter(
             "placewise_profiles_refused_total", "Rows of profiles not learned: the cluster has its most.", "cluster"
@@ -97,7 +97,7 @@ class Telemetry:
         self.afterwards = Afterwards()
         self._tracing = _Tracing(otel) if otel and otel.endpoint else None
 
-    # -- what the engine reports ------------------------------------------------------------------------------
+    # -- reports of the engine --------------------------------------------------------------------------------
 
     def decision(self, rpc: str, policy: str, outcome: str, is_fallback: bool, seconds: float) -> None:
         """One decision: its latency, outcome, and whether a heuristic stood in."""
@@ -121,7 +121,7 @@ class Telemetry:
             self._child("profiles", self._profiles_refused, cluster).inc(count)
 
     def overcommits(self, cluster: str, count: int) -> None:
-        """So many times a host started a job on a node where it does not fit."""
+        """Counts jobs that a host started on a node that had too little left."""
         if count:
             self._child("overcommit", self._overcommits, cluster).inc(count)
 
@@ -138,7 +138,7 @@ class Telemetry:
             self._child("fallback", self._fallbacks, "Place", policy)
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
-        """Shows no more what clusters were like that are gone. What was counted there stays counted."""
+        """Removes the gauges of deleted clusters. Counters stay."""
         for key in [key for key in self._children if key[0] == "lag" and key[1] not in clusters]:
             child = self._children.pop(key)
             if self._is_shared:
@@ -152,17 +152,17 @@ class Telemetry:
 
     @property
     def is_tracing(self) -> bool:
-        """True where an endpoint is configured: only then is a caller's trace looked for."""
+        """True if an endpoint is configured: only then is a caller's trace read."""
         return self._tracing is not None
 
     def span(
         self, name: str, trace: Mapping[str, str] | None = None, **attributes: str | int | float | bool
     ) -> AbstractContextManager[None]:
-        """A trace span around a `with` block; nothing without an endpoint. `trace` holds what the caller sent of
-        TRACE_HEADERS: the span belongs to that trace, and is recorded if the caller records it."""
+        """A trace span around a `with` block; nothing without an endpoint. `trace` holds the caller's TRACE_HEADERS:
+        then the span belongs to that trace, and is recorded if the caller records it."""
         return self._tracing.span(name, trace, attributes) if self._tracing else _NO_SPAN
 
-    # -- what the faces report --------------------------------------------------------------------------------
+    # -- reports of the faces ---------------------------------------------------------------------------------
 
     def rpc(self, name: str, code: str, seconds: float) -> None:
         """One request was answered, with this reason ("OK" or an error's)."""
@@ -207,7 +207,7 @@ class Telemetry:
         return generate_latest(registry)
 
     def close(self) -> None:
-        """Counts what is left to count, and sends what traces are left."""
+        """Runs the remaining work and sends the remaining traces."""
         self.afterwards.run()
         if self._tracing:
             self._tracing.close()
@@ -268,7 +268,7 @@ class _Queues(Collector):
 
 
 class _Shared(Collector):
-    """What all workers wrote, but for what is gone."""
+    """The metrics of all workers, without those of deleted clusters."""
 
     def collect(self) -> Iterator[Metric]:
         for metric in multiprocess.MultiProcessCollector(None).collect():  # type: ignore[no-untyped-call]
@@ -290,7 +290,7 @@ class MutedTelemetry(Telemetry):
 
 
 class _Uncounted:
-    """Takes what a counter, a gauge and a histogram take."""
+    """Accepts every call of a counter, a gauge and a histogram, and counts nothing."""
 
     def labels(self, *values: str) -> "_Uncounted":
         return self
@@ -348,7 +348,7 @@ def configure_logging(settings: LogSettings) -> None:
         structlog.processors.format_exc_info,
     ]
     is_json = settings.format == "json"
-    # A plain traceback: the decorated one prints local variables, and with them whatever secrets those hold.
+    # A plain traceback: the decorated one prints local variables, which may hold secrets.
     text = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     renderer: Any = structlog.processors.JSONRenderer() if is_json else text
     structlog.configure(

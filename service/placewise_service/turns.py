@@ -1,4 +1,4 @@
-"""Asks the kernel for short turns on the processor: what a decision needs, it needs soon, and for a moment only.
+"""Asks the kernel for short turns on the processor: a decision needs it soon, and only for a moment.
 
 The adapters ask for the same, in a module of their own (`placewise_client.adapter.process`): neither side imports the
 other.

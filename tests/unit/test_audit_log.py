@@ -234,7 +234,7 @@ def test_who_serves_everybody_is_warned(monkeypatch: pytest.MonkeyPatch) -> None
         )
 
 
-INSECURE = "insecure: everybody who reaches the ports may do everything"
+INSECURE = "insecure: everybody who reaches the ports has all permissions"
 
 
 def refuse(settings: Settings) -> None:

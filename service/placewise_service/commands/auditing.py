@@ -1,4 +1,4 @@
-"""Puts commands on record that change state themselves, beside the calls that the service records."""
+"""Records commands that change state themselves in the audit log, as the service records its calls."""
 
 import os
 import pwd
@@ -18,9 +18,9 @@ _METHOD = "local"
 def audited(command: str, subject: str = "", cluster: str = "") -> Iterator[None]:
     """Records the command when the block is done, however it ends.
 
-    The record goes to the service's audit file (PLACEWISE_AUDIT__FILE); to standard error where that is not set or is
-    `-`, as standard output is the command's answer. Raises CommandError before the block where the file cannot be
-    opened, and after it where the record cannot be written.
+    The record goes to the service's audit file (PLACEWISE_AUDIT__FILE). If none is set, or it is `-`, it goes to
+    standard error: standard output is the command's answer. Raises CommandError before the block if the file cannot be
+    opened, and after it if the record cannot be written.
     """
     file = _opened()
     result = "INTERRUPTED"
@@ -45,7 +45,8 @@ def _opened() -> AuditFile | None:
     try:
         return AuditFile(target)
     except AuditError as error:
-        raise CommandError(f"{error}: nothing was done, as it could not be recorded", Exit.FAILED) from None
+        remedy = "nothing was changed, because the audit log cannot be written. Check PLACEWISE_AUDIT__FILE"
+        raise CommandError(f"{error}: {remedy}", Exit.FAILED) from None
 
 
 def _write(file: AuditFile | None, record: AuditRecord) -> None:
@@ -57,15 +58,15 @@ def _write(file: AuditFile | None, record: AuditRecord) -> None:
     try:
         written = file.write([line])
     except OSError as error:
-        raise CommandError(f"{record.call}: {record.result}, but not recorded: {error.strerror}") from None
+        raise CommandError(f"{record.call}: {record.result}, but not in the audit log: {error.strerror}") from None
     finally:
         file.close()
     if not written:
-        raise CommandError(f"{record.call}: {record.result}, but not recorded whole: is the disk full?")
+        raise CommandError(f"{record.call}: {record.result}, but its audit record is incomplete: check the disk")
 
 
 def _caller() -> str:
-    """The user that the process runs as; who became that user by sudo stands beside it, as sudo tells."""
+    """The user of this process, with the user who called sudo beside it."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user may have no name

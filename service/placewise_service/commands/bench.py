@@ -40,7 +40,7 @@ JobsOption = Annotated[int, typer.Option(min=0, help="Running jobs.")]
 TasksOption = Annotated[int, typer.Option(min=1, help="Tasks per gang, one GPU each.")]
 PolicyOption = Annotated[str, typer.Option(help="Policy; empty: the service's default.")]
 RoundsOption = Annotated[int, typer.Option(min=1, help="Rounds of up to 32 calls, on service and echo by turns.")]
-ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Callers at once where throughput is measured.")]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Concurrent callers in the throughput run.")]
 ReplicasOption = Annotated[int, typer.Option(min=1, help="Service processes on one Redis.")]
 BundlesOption = Annotated[
     Path | None,
@@ -75,7 +75,7 @@ def learned(
     jobs: JobsOption = 32,
     tasks: TasksOption = 4,
     batch: Annotated[
-        int, typer.Option(min=1, max=256, help="Gangs asked for at once, for decisions per second.")
+        int, typer.Option(min=1, max=256, help="Concurrent requests when decisions per second are measured.")
     ] = 256,
     rounds: RoundsOption = 40,
     batch_rounds: Annotated[int, typer.Option(min=1, help="Rounds of `batch` gangs for each way of asking.")] = 6,
@@ -96,7 +96,7 @@ def learned(
         print_table("learned policies", ("figure", "value"), list(result.items()))
     errors = sum(value for name, value in result.items() if name.endswith("errors"))
     if errors:
-        raise CommandError(f"{errors} calls failed or found no room", Exit.NEGATIVE)
+        raise CommandError(f"{errors} calls failed or did not fit", Exit.NEGATIVE)
 
 
 @app.command()
@@ -149,12 +149,12 @@ def chaos(
     decisions: Annotated[int, typer.Option(min=1, help="Place calls at least.")] = 20_000,
     clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 64,
     replicas: ReplicasOption = 2,
-    kills: Annotated[int, typer.Option(min=1, help="How often Redis is killed.")] = 20,
+    kills: Annotated[int, typer.Option(min=1, help="Number of times to kill Redis.")] = 20,
     policy: PolicyOption = "",
     seed: Annotated[int, typer.Option(help="Seed of the load.")] = 0,
     is_json: JsonOption = False,
 ) -> None:
-    """The same while Redis is killed and started again."""
+    """Run `contention` while Redis is killed and started again."""
     _hunt(ContentionPlan(nodes, clients, decisions, policy, kills, seed), replicas, is_json)
 
 
@@ -174,7 +174,7 @@ def _bench(
     else:
         print_table(f"{rpc} against a bare gRPC echo", ("figure", "value"), list(result.items()))
     if result["errors"]:
-        raise CommandError(f"{result['errors']} calls failed or found no room", Exit.NEGATIVE)
+        raise CommandError(f"{result['errors']} calls failed or did not fit", Exit.NEGATIVE)
 
 
 async def _measure(
@@ -214,7 +214,7 @@ def _load(plan: Plan) -> Result:
 
 
 def _run_client(module: str, plan: bytes) -> bytes:
-    """What a client of placewise_service.bench prints, in a process of its own."""
+    """The output of a client of placewise_service.bench, run in a process of its own."""
     command = [sys.executable, "-m", f"placewise_service.bench.{module}"]
     done = subprocess.run(command, input=plan, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own words
     if done.returncode:

@@ -1,4 +1,4 @@
-"""`placewise bundle`: put model bundles together, sign and verify them; tell a running service which one answers."""
+"""`placewise bundle`: build, sign and verify model bundles; choose the bundle of a running service."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ from placewise_service.commands.exits import BadInputError, CommandError, Exit
 app = typer.Typer(help="Model bundles: build, sign, verify, activate, roll back.", no_args_is_help=True)
 
 _KEPT = (".onnx", ".json", ".md")
-# Reports of training runs and documents of fits: what they say of seeds, data and figures goes into the manifest.
+# Reports of training runs and documents of fits: the manifest takes their seeds, data and figures.
 _REPORTS = (
     REWARD_REPORT,
     POLICY_REPORT,
@@ -68,17 +68,17 @@ def _build(directory: Path, sources: Sequence[Path], commit: str, *, is_json: bo
     _check_new(directory.resolve())
     for source in sources:
         if not source.is_dir():
-            raise BadInputError(str(source), "is not a directory")
+            raise BadInputError(str(source), "is not a directory: name a folder of *.onnx and *.json files")
     directory.mkdir(parents=True, exist_ok=True)
     commit = commit or checked_out()  # before anything is copied: a bundle in the repository would make itself dirty
     taken = _copy(sources, directory)
     if not taken:
-        raise CommandError("there is no model and no coefficient file in the folders named", Exit.BAD_INPUT)
+        raise CommandError("the folders hold no model (*.onnx) and no coefficient file (*.json)", Exit.BAD_INPUT)
     write_manifest(directory, _described(directory, taken, commit))
     try:
         _verify(directory, (), is_json=is_json)
     except (CommandError, typer.Exit):
-        (directory / MANIFEST).unlink()  # what cannot be used is no bundle, and may be put together again
+        (directory / MANIFEST).unlink()  # without it, the folder is no bundle and can be built again
         raise
 
 
@@ -86,7 +86,7 @@ def _build(directory: Path, sources: Sequence[Path], commit: str, *, is_json: bo
 def verify(
     directory: DirectoryArgument,
     public_keys: Annotated[
-        list[Path] | None, typer.Option("--public-key", help="Demand a signature of this key, or of another one named.")
+        list[Path] | None, typer.Option("--public-key", help="Require a signature by this key or another one given.")
     ] = None,
     is_json: JsonOption = False,
 ) -> None:
@@ -104,7 +104,9 @@ def keygen(
     try:
         key = generate(private, public)
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}. A key is never overwritten", Exit.REFUSED) from None
+        raise CommandError(
+            f"{error.filename}: {error.strerror}. Keys are never overwritten: choose another name", Exit.REFUSED
+        ) from None
     if is_json:
         print_json({"key_id": key.id, "private": str(private), "public": str(public)})
         return
@@ -163,7 +165,7 @@ def activate(
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """Verify a bundle in a running service and let it answer. A refused one changes nothing."""
+    """Verify a bundle in a running service and activate it. If the service refuses the bundle, nothing changes."""
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
         _answer(client.activate_bundle(ActivateBundleRequest(name=name)).bundle, is_json=is_json)
 
@@ -172,16 +174,16 @@ def activate(
 def rollback(
     target: TargetOption = DEFAULT_TARGET, token: TokenOption = "", tls_ca: CaOption = None, is_json: JsonOption = False
 ) -> None:
-    """Let the bundle answer that answered before."""
+    """Activate the previous bundle again."""
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
         _answer(client.rollback_bundle(RollbackBundleRequest()).bundle, is_json=is_json)
 
 
 def _check_new(directory: Path) -> None:
-    """Raises CommandError for what is a bundle already, and for a folder that no bundle can be named by."""
+    """Raises CommandError if the folder holds a bundle already, or its name cannot be the name of a bundle."""
     if (directory / MANIFEST).exists():
         raise CommandError(
-            f"{directory} holds a bundle already. A bundle is never altered: build the new one in a folder of its own",
+            f"{directory} holds a bundle already, and bundles are never altered: build the new one in another folder",
             Exit.REFUSED,
         )
     if not BUNDLE_NAME.fullmatch(directory.name):
@@ -203,7 +205,7 @@ def _copy(sources: Sequence[Path], directory: Path) -> list[str]:
 
 
 def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
-    """The manifest, with what the reports of the nets say of their training."""
+    """The manifest, with the training facts from the nets' reports."""
     reports = {file.removesuffix(".json"): _report(directory / file) for file in _REPORTS if file in files}
     return Manifest(
         name=directory.resolve().name,
@@ -225,7 +227,7 @@ def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
 
 
 def _data(report: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes of what a net was trained on, or of the tables that coefficients were fitted to."""
+    """Hashes of a net's training data, or of the tables behind fitted coefficients."""
     fitted = report.get("provenance", {}).get("sha256", {})
     hashes = fitted if isinstance(fitted, Mapping) else {report["provenance"].get("data", "data"): fitted}
     return {name: str(value) for name, value in {**report.get("data", {}), **hashes}.items()}

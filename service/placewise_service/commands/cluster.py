@@ -1,4 +1,4 @@
-"""`placewise cluster`: apply an inventory, show what the service knows, change settings, forget a cluster."""
+"""`placewise cluster`: apply an inventory, show or delete a cluster, change its settings."""
 
 import time
 from pathlib import Path
@@ -43,7 +43,7 @@ def apply(
     file: Annotated[Path, typer.Argument(help="YAML inventory; - is standard input.")],
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name; empty: the one in the file.")] = "",
     is_full: Annotated[bool, typer.Option("--full", help="Remove the nodes that the file does not name.")] = False,
-    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Wait so long for the service to answer.")] = 0.0,
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the service.")] = 0.0,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -53,7 +53,7 @@ def apply(
     inventory = read_inventory(file)
     name = cluster or inventory.cluster
     if not name:
-        raise CommandError("name the cluster: in the file, or by --cluster", Exit.USAGE)
+        raise CommandError("no cluster named: set it in the file or with --cluster", Exit.USAGE)
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
         wait_for_service(client, wait_s)
         version = send_inventory(client, name, inventory, is_full=is_full)
@@ -64,7 +64,7 @@ def apply(
 
 
 def wait_for_service(client: Client, wait_s: float) -> None:
-    """Returns when the service answers, or after `wait_s` (the next call then says what is wrong)."""
+    """Returns as soon as the service answers, or after `wait_s`: the next call then raises the error."""
     deadline_s = time.monotonic() + wait_s
     while time.monotonic() < deadline_s:
         try:
@@ -78,7 +78,7 @@ def wait_for_service(client: Client, wait_s: float) -> None:
 def send_inventory(client: Client, cluster: str, inventory: Inventory, *, is_full: bool) -> int:
     """Reports the nodes, and sets the settings if there are any; the snapshot version after it.
 
-    A full report must be one message: in parts, each would remove what the others brought.
+    A full report must be one message: each part would remove the nodes of the others.
     """
     nodes = inventory.nodes
     size = max(1, len(nodes)) if is_full else _NODES_PER_REPORT
@@ -113,7 +113,7 @@ def show(
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """What the service knows: totals, queues, settings; with --full every node and job."""
+    """Show a cluster: totals, queues, settings; with --full every node and job."""
     with connect(target, token, tls_ca) as client:
         answer = client.get_cluster(GetClusterRequest(cluster=cluster, full=is_full))
     if is_json:
@@ -138,7 +138,7 @@ def settings(
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """Show the settings of a cluster, or change those that are given."""
+    """Show or change the settings of a cluster."""
     changes = {
         "place_policy": place_policy,
         "admit_policy": admit_policy,
@@ -168,9 +168,9 @@ def delete(
     token: TokenOption = "",
     tls_ca: CaOption = None,
 ) -> None:
-    """Forget a cluster: its nodes, jobs, queues and decision log."""
+    """Delete a cluster: its nodes, jobs, queues and decision log."""
     if not is_sure:
-        typer.confirm(f"Forget everything about cluster {cluster}?", abort=True)
+        typer.confirm(f"Delete cluster {cluster} and all its records?", abort=True)
     with connect(target, token, tls_ca) as client:
         client.delete_cluster(DeleteClusterRequest(cluster=cluster))
 

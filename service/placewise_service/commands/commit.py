@@ -8,8 +8,8 @@ _WORDS = ("--no-optional-locks", "describe", "--always", "--abbrev=40", "--exclu
 
 
 def checked_out() -> str:
-    """Its 40 digits, with "-dirty" behind them where tracked files differ from it. Empty outside of a repository, where
-    there is no commit yet, and where there is no git."""
+    """Its 40 digits, with "-dirty" appended if tracked files differ from it. Empty outside of a repository, before the
+    first commit, and without git."""
     git = shutil.which("git")
     if git is None:
         return ""

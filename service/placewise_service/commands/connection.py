@@ -14,7 +14,7 @@ from placewise_client.sync import Client
 from placewise_client.target import Target, TargetError, Tls
 from placewise_service.commands.exits import CommandError, Exit
 
-# Somebody is waiting at the terminal: a service that is not there is said at once.
+# Somebody waits at the terminal: report an unreachable service at once.
 _RETRY = RetryPolicy(attempts=4)
 DEFAULT_TARGET = "127.0.0.1:50051"
 

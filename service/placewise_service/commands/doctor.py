@@ -56,7 +56,7 @@ class Verdict(enum.StrEnum):
 
 @frozen
 class Finding:
-    """One thing looked at, and what to do about it where it is not well."""
+    """The result of one check, with the remedy if it failed."""
 
     check: str
     verdict: Verdict
@@ -65,12 +65,12 @@ class Finding:
 
 @app.command()
 def doctor(
-    target: Annotated[str, typer.Option(help="Also ask this running service.")] = "",
+    target: Annotated[str, typer.Option(help="Check this running service, too.")] = "",
     token: TokenOption = "",
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """Check settings, Redis, ports, bundle, credentials; exit code 5 where the service could not work."""
+    """Check settings, Redis, ports, bundle and credentials. Exit code 5 if the service could not work."""
     findings = list(examine())
     if target:
         findings.append(_running_service(target, token, tls_ca))
@@ -112,7 +112,7 @@ def _finding(name: str, check: Callable[[Settings], str], settings: Settings) ->
         return Finding(name, Verdict.OK, check(settings))
     except ConcernError as concern:
         return Finding(name, Verdict.WARNING, str(concern))
-    except Exception as error:  # whatever it is, the other checks still say something
+    except Exception as error:  # the other checks still run
         return Finding(name, Verdict.FAILED, str(error) or type(error).__name__)
 
 
@@ -124,7 +124,7 @@ def _state_directory(settings: Settings) -> str:
     with tempfile.NamedTemporaryFile(dir=path):
         pass
     if path.stat().st_mode & stat.S_IWOTH:
-        raise ConcernError(f"{path} can be written by everybody: chmod 700")
+        raise ConcernError(f"everybody can write {path}: run chmod 700 {path}")
     return f"{path} can be written; {check_disk(path)}"
 
 
@@ -165,18 +165,18 @@ async def _reached_redis(settings: Settings) -> str:
 
 
 def _redis_concerns(policy: Mapping[str | None, str | None], is_embedded: bool) -> list[str]:
-    """What the configuration of a Redis lets it forget; an answer that it does not give is no concern."""
+    """Settings of a Redis that may lose data; a setting that Redis does not show is no concern."""
     concerns = []
     if (eviction := policy.get("maxmemory-policy")) not in (None, "noeviction"):
         concerns.append(f"maxmemory-policy is {eviction}: it may forget state; set noeviction")
     if policy.get("appendonly") == "no":
-        concerns.append("appendonly is off: a restart of Redis forgets what came since its last save")
+        concerns.append("appendonly is off: a restart of Redis loses all changes since its last save; set it to yes")
     elif not is_embedded and (flush := policy.get("appendfsync")) not in (None, "always"):
         concerns.append(f"appendfsync is {flush}: killed while it flushes, it forgets answers")
     if int(policy.get("replicas") or 0) > 0 and policy.get("min-replicas-to-write") == "0":
         concerns.append(
-            "it has replicas, and min-replicas-to-write is 0: a master that is cut off goes on answering, and what it "
-            "answered is lost when a replica takes over; set it to 1 or more"
+            "it has replicas, and min-replicas-to-write is 0: a master without its replicas goes on accepting "
+            "writes, and a failover loses them; set it to 1 or more"
         )
     if not is_embedded and policy.get("maxmemory") == "0":
         concerns.append(
@@ -187,7 +187,7 @@ def _redis_concerns(policy: Mapping[str | None, str | None], is_embedded: bool) 
 
 
 async def _replicas(client: Client) -> str:
-    """How many replicas the server has; "0" where it does not say."""
+    """The number of replicas of the server; "0" if unknown."""
     info = await client.info("replication")
     return str(info.get("connected_slaves", 0)) if isinstance(info, dict) else "0"
 
@@ -197,7 +197,7 @@ async def _version(client: Client) -> str:
     try:
         info = await client.info("server")
     except NoPermissionError:
-        return "of a version that this user may not ask for"
+        return "of unknown version: this user may not read it"
     version = str(info.get("redis_version", "")) if isinstance(info, dict) else ""
     _check_version(version)
     return version
@@ -221,7 +221,7 @@ def _port(host: str, port: int, settings: Settings) -> str:
             probe.bind((host, port))
         except OSError as error:
             if _is_placewise(settings):
-                raise ConcernError(f"{host}:{port} is taken by a Placewise that answers") from None
+                raise ConcernError(f"a Placewise already runs on {host}:{port}") from None
             raise OSError(f"{host}:{port}: {os.strerror(error.errno or 0)}") from None
     return f"{host}:{port} is free"
 
@@ -254,7 +254,7 @@ def _bundle(settings: Settings) -> str:
 
 def _tokens(settings: Settings) -> str:
     if not settings.auth.is_on:
-        return "none: nobody is asked for credentials"
+        return "none: every caller may do everything"
     try:
         authenticator(settings.auth, SystemClock())
     except CredentialsFileError as error:
@@ -263,7 +263,7 @@ def _tokens(settings: Settings) -> str:
     if path is None:
         return "none; certificates and keys of other credentials can be used"
     if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise ConcernError(f"{path} can be read or changed by others: chmod 600")
+        raise ConcernError(f"other users can read or change {path}: run chmod 600 {path}")
     return f"{path} can be used"
 
 

@@ -1,7 +1,7 @@
-"""Checks of `placewise doctor` on what is around the service: disk, policies, certificates, traces.
+"""Checks of `placewise doctor` on the service's surroundings: disk, policies, certificates, traces.
 
-Each takes the settings and returns what to say if all is well. Raises ConcernError for what the service would survive,
-anything else for what it would not.
+Each takes the settings and returns a message if all is well. Raises ConcernError if the service would still work, any
+other error if it would not.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ class ConcernError(Exception):
 
 
 def check_disk(path: Path) -> str:
-    """Room where the embedded Redis writes."""
+    """Free space on the embedded Redis's disk."""
     free = shutil.disk_usage(path).free
     said = f"{free >> 20} MiB are free on the disk of {path}"
     if free < FREE_NEEDED_BYTES:
@@ -49,7 +49,7 @@ def check_policies(settings: Settings) -> str:
         clock = SystemClock()
         engine = make_engine(settings, MemoryStore(clock), clock, MutedTelemetry())
     except BundleError:
-        raise ConcernError("not looked at: the bundle cannot be used") from None
+        raise ConcernError("not checked: the bundle cannot be used") from None
     place = settings.place
     if place.policy not in engine.place_policies:
         raise ConcernError(

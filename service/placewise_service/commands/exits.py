@@ -48,7 +48,7 @@ class BadInputError(CommandError):
 def run(command: Callable[..., Any], args: Sequence[str] | None = None) -> int:
     """Runs a click command; its exit code. Errors a user can act on are one line; defects keep their trace.
 
-    What is logged on the way goes to standard error: standard output is the command's answer, which scripts parse.
+    Log lines go to standard error: standard output is the command's answer, which scripts parse.
     """
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # of that moment
     try:
@@ -74,7 +74,7 @@ def exit_code(error: Exception) -> int | None:
     """The code for an error a user can act on; None for a defect."""
     if isinstance(error, CommandError):
         return error.code
-    if isinstance(error, typer.Abort):  # Ctrl-C, or "no" where a command asks before it acts
+    if isinstance(error, typer.Abort):  # Ctrl-C, or "no" at a prompt
         return Exit.INTERRUPTED
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,7 +88,7 @@ def exit_code(error: Exception) -> int | None:
 
 
 def _client_code(error: Exception) -> int | None:
-    """Codes of the client library's errors, told by name: importing it here would cost every command gRPC."""
+    """Exit code of a client library's error, by its name: importing the classes would cost every command gRPC."""
     names = {base.__name__ for base in type(error).__mro__ if base.__module__.startswith("placewise_client")}
     if not names:
         return None

@@ -53,7 +53,7 @@ def parse_inventory(text: str, source: str) -> Inventory:
     parts = {key.value: (key, value) for key, value in root.value}
     for name, (key, _) in parts.items():
         if name not in _KNOWN:
-            raise _bad(source, key, f"unknown key {name!r}; there are: {', '.join(sorted(_KNOWN))}")
+            raise _bad(source, key, f"unknown key {name!r}; use one of: {', '.join(sorted(_KNOWN))}")
     settings = None
     if data.get("settings") is not None:
         settings = _message(data["settings"], ClusterSettings(), source, parts["settings"][1])
@@ -92,7 +92,7 @@ def _expanded(entry: Any, mark: yaml.Node, source: str) -> Iterator[Node]:
     fields = dict(entry)
     ids, gpu = fields.pop("ids", None), fields.pop("gpu", None)
     if (ids is None) == (fields.get("id") is None):
-        raise _bad(source, mark, "a node needs either id or ids")
+        raise _bad(source, mark, "a node needs exactly one of id and ids")
     template: Node = _message(fields, Node(), source, mark)
     if gpu is not None:
         like: Gpu = _message(gpu, Gpu(), source, mark)
@@ -109,7 +109,7 @@ def _expanded(entry: Any, mark: yaml.Node, source: str) -> Iterator[Node]:
 def _ids(pattern: str, mark: yaml.Node, source: str) -> Iterator[str]:
     match = _RANGE.match(pattern)
     if match is None or int(match["last"]) < int(match["first"]):
-        raise _bad(source, mark, f"ids {pattern!r} is not of the form name-[00-15]")
+        raise _bad(source, mark, f"ids {pattern!r}: write a range such as name-[00-15]")
     width = len(match["first"])
     for number in range(int(match["first"]), int(match["last"]) + 1):
         yield f"{match['head']}{number:0{width}d}{match['tail']}"

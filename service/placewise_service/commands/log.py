@@ -36,15 +36,15 @@ _FOLLOW_POLL_S = 0.5
 
 @app.command()
 def export(
-    directory: Annotated[Path, typer.Argument(help="Where the Parquet files go.", file_okay=False)],
-    clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="Only these; none: all.")] = None,
+    directory: Annotated[Path, typer.Argument(help="Folder for the Parquet files.", file_okay=False)],
+    clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="These clusters; default: all.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Entries per file.")] = 5000,
     dangling_after_s: Annotated[
         float, typer.Option("--dangling-after", min=0, help="Silence after which a job counts as dangling, seconds.")
     ] = DEFAULT_DANGLING_AFTER_S,
     is_json: JsonOption = False,
 ) -> None:
-    """Write what is new to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
+    """Write new entries to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
     with audited("log export", str(directory), ",".join(clusters or ())):
         report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
     if is_json:
@@ -59,8 +59,8 @@ def export(
 @app.command()
 def tail(
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Cluster name.")],
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many of the latest entries.")] = 20,
-    is_following: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries come.")] = False,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of latest entries.")] = 20,
+    is_following: Annotated[bool, typer.Option("--follow", "-f", help="Print new entries as they arrive.")] = False,
     is_json: JsonOption = False,
 ) -> None:
     """The latest entries of the log, one per line, from the state store that the settings name."""
@@ -108,7 +108,7 @@ async def _export(directory: Path, clusters: Sequence[str], batch: int, dangling
                 raise CommandError(str(error), Exit.REFUSED) from None
             except OSError as error:  # a full disk, most of all
                 reason = error.strerror or str(error)
-                raise CommandError(f"{directory}: {reason}; a repeat goes on where this export stopped") from None
+                raise CommandError(f"{directory}: {reason}. Run the export again: it goes on from here") from None
 
 
 async def _tail(cluster: str, count: int, is_following: bool, is_json: bool) -> None:

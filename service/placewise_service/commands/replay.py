@@ -56,7 +56,7 @@ def replay(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the replayed cluster.")] = 12,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node.")] = 8,
     max_jobs: Annotated[int, typer.Option(min=0, help="Only the first so many jobs; 0: all.")] = 0,
-    plot: Annotated[Path, typer.Option(help="Where the plot goes (PNG).")] = Path("replay.png"),
+    plot: Annotated[Path, typer.Option(help="File for the plot (PNG).")] = Path("replay.png"),
     is_keeping: Annotated[bool, typer.Option("--keep", help="Keep the clusters of the replay afterwards.")] = False,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
@@ -78,7 +78,7 @@ def replay(
 
 
 def _drawn(runs: Sequence[Figures], plot: Path, title: str) -> str:
-    """Where the plot is; why there is none, where the library is not installed that serving does not need."""
+    """The path of the plot, or the reason if there is none: serving does not install the library for it."""
     try:
         from placewise_service.replay.plot import draw  # noqa: PLC0415 - of the extra `plot`
     except ModuleNotFoundError as error:

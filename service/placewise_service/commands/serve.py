@@ -25,7 +25,7 @@ def serve(
     rest_port: Annotated[int | None, typer.Option(min=0, max=65535, help="REST port.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that share both ports.")] = None,
     redis_url: Annotated[str, typer.Option(help="Redis; default: an embedded one.", show_default=False)] = "",
-    state_dir: Annotated[Path | None, typer.Option(help="Where the embedded Redis keeps its state.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="State directory of the embedded Redis.")] = None,
     tokens_file: Annotated[Path | None, typer.Option(help="Bearer tokens (placewise token create).")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
@@ -73,7 +73,7 @@ def _nested(given: dict[tuple[str, ...], Any]) -> dict[str, Any]:
 def _demo(settings: Settings) -> tuple[main.Preparation, ...]:
     """Brings the demo inventory in before the service says that it is ready."""
     if settings.auth.is_on:
-        raise CommandError("--demo is for trying things out: without tokens or certificates", Exit.USAGE)
+        raise CommandError("--demo cannot be used with tokens or certificates", Exit.USAGE)
     inventory = read_inventory(DEMO_INVENTORY)
     request = ReportNodesRequest(cluster=DEMO_CLUSTER, nodes=inventory.nodes)
     return (main.Preparation("ReportNodes", request.SerializeToString()),)

@@ -17,7 +17,7 @@ from placewise_service.state.aof import soundness
 
 app = typer.Typer(help="The state directory of the embedded Redis.", no_args_is_help=True)
 
-CutOption = Annotated[bool, typer.Option("--cut", help="Copy the file, then cut off what cannot be read.")]
+CutOption = Annotated[bool, typer.Option("--cut", help="Copy the file, then cut off its unreadable end.")]
 
 
 @app.callback()
@@ -27,11 +27,11 @@ def _group() -> None:
 
 @app.command()
 def check(cut: CutOption = False, as_json: JsonOption = False) -> None:
-    """Says up to where the append-only file can be read and, with --cut, ends it there. A copy of it is kept."""
+    """Check how far the append-only file can be read. With --cut, copy it and truncate it there."""
     directory = settings().state_dir / "redis"
     path = directory / "appendonly.aof"
     if not path.exists():
-        raise CommandError(f"there is no {path}", Exit.USAGE)
+        raise CommandError(f"{path} does not exist: check PLACEWISE_STATE_DIR", Exit.USAGE)
     with (directory / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,7 +39,7 @@ def check(cut: CutOption = False, as_json: JsonOption = False) -> None:
             raise CommandError("a service uses this state directory: stop it first", Exit.USAGE) from None
         found = soundness(path)
         if found.sound < 0:
-            raise CommandError(f"{path} holds a snapshot that cannot be looked into: restore a copy of it", Exit.FAILED)
+            raise CommandError(f"{path} holds a snapshot, which cannot be checked: restore a copy", Exit.FAILED)
         copy = _cut(path, found.sound) if cut and not found.is_whole else None
     lost = found.size - found.sound
     if as_json:

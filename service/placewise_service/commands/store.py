@@ -1,6 +1,6 @@
-"""Opens the state store that the service's settings name, for what the service itself does not offer over gRPC.
+"""Opens the state store named by the service's settings, for commands without a gRPC call.
 
-Beside a running service it shares that service's Redis. Where the embedded Redis is not running, it is started for as
+Shares Redis with a running service. If the embedded Redis is not running, it is started and runs as
 long as the command takes.
 """
 
@@ -42,7 +42,7 @@ def redis_options(found: Settings, url: str = "") -> RedisOptions:
 
 @asynccontextmanager
 async def opened_store() -> AsyncIterator[RedisStore]:
-    """The store, closed at the end. Raises CommandError where there is none to open."""
+    """The store, closed at the end. Raises CommandError if it cannot be opened."""
     found = settings()
     if found.redis_url is not None or await _answers(RedisStore(redis_options(found))):
         async with _closing(RedisStore(redis_options(found))) as store:

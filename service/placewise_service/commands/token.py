@@ -30,12 +30,10 @@ def _group() -> None:
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Who will use it; stands in the audit log.")],
-    file: Annotated[
-        Path, typer.Option(envvar="PLACEWISE_AUTH__TOKENS_FILE", help="Tokens file; made if it is not there.")
-    ],
-    scopes: Annotated[list[Scope], typer.Option("--scope", help="What it allows; repeat for more.")],
-    clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="Only these; none: every one.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the caller, as the audit log will show it.")],
+    file: Annotated[Path, typer.Option(envvar="PLACEWISE_AUTH__TOKENS_FILE", help="Tokens file; created if missing.")],
+    scopes: Annotated[list[Scope], typer.Option("--scope", help="Scope of the token; repeat for more.")],
+    clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="These clusters; default: all.")] = None,
     days: Annotated[float, typer.Option(min=0, help="Expires after so many days; 0: never.")] = 0.0,
     mode: Annotated[
         str, typer.Option(help="Permissions of the file, octal (640); a new file is 600, an old one keeps its own.")
@@ -58,7 +56,7 @@ def create(
 
 @app.command("list")
 def list_(file: FileOption, is_json: JsonOption = False) -> None:
-    """List who has a token, what it allows, and until when."""
+    """List the tokens with their scopes, clusters and expiry."""
     with _told():
         entries = list_tokens(file)
     now_s = datetime.now(UTC).timestamp()
@@ -80,7 +78,7 @@ def list_(file: FileOption, is_json: JsonOption = False) -> None:
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="Whose token; as `token list` shows it.")],
+    name: Annotated[str, typer.Argument(help="Name of the token, as in `token list`.")],
     file: FileOption,
     is_json: JsonOption = False,
 ) -> None:
@@ -119,7 +117,7 @@ def _mode(text: str) -> int | None:
     except ValueError:
         mode = -1
     if not 0 <= mode <= 0o777:
-        raise CommandError(f"--mode {text}: must be octal permissions, as 640", Exit.USAGE)
+        raise CommandError(f"--mode {text}: expected octal permissions such as 640", Exit.USAGE)
     return mode
 
 
@@ -129,4 +127,4 @@ def _group_id(text: str) -> int | None:
     try:
         return grp.getgrnam(text).gr_gid
     except KeyError:
-        raise CommandError(f"--group {text}: there is no such group", Exit.USAGE) from None
+        raise CommandError(f"--group {text}: unknown group", Exit.USAGE) from None

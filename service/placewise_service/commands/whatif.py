@@ -1,4 +1,4 @@
-"""`placewise whatif`: asks where a job would go, and why not, without changing anything (dry run, explained)."""
+"""`placewise whatif`: shows the placement that a job would get, or the reasons against it, by a dry run."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,14 +50,14 @@ def whatif(
     max_slowdown: Annotated[float, typer.Option(min=0, help="Share GPUs up to this slowdown; 0: do not.")] = 0.0,
     model: Annotated[str, typer.Option(help="Name of the trained model.")] = "",
     policy: Annotated[str, typer.Option(help="Placement policy; empty: the cluster's.")] = "",
-    queue: Annotated[str, typer.Option(help="Also ask whether it would be admitted from this queue.")] = "",
+    queue: Annotated[str, typer.Option(help="Check admission from this queue, too.")] = "",
     admit_policy: Annotated[str, typer.Option(help="Admission policy; empty: the cluster's.")] = "",
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """Ask where a job would go; exit code 5 where it would not start now."""
+    """Show the placement that a job would get. Exit code 5 if it would not start now."""
     if job is not None:
         asked = read_job(job)
     else:
@@ -127,7 +127,7 @@ def _print_admission(admitted: Admission) -> None:
 
 
 def print_decision(decision: JobDecision, policy: str) -> None:
-    """One job's answer as tables: where it goes, or what stands in the way."""
+    """Prints the answer for one job: its placement, or its blockers."""
     speed = f", predicted speed {decision.predicted_speed:.3g}" if decision.predicted_speed else ""
     console.print(f"{decision.job_id}: {Outcome.Name(decision.outcome)} by {policy}{speed}")
     if decision.assignments:
