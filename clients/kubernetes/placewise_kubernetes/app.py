@@ -98,7 +98,7 @@ async def _decide(loop: AdapterLoop, lease: Lease | None) -> None:
 
 async def _listen(stack: AsyncExitStack, face: Face, listen: ListenConfig) -> int:
     if not listen.client_ca_path and listen.host not in LOOPBACK:
-        log.warning("whoever reaches port %d may call: guard it, or set listen.client_ca_path", listen.port)
+        log.warning("anybody who reaches port %d may call: guard the port, or set listen.client_ca_path", listen.port)
     if listen.health_port:
         await _serve(stack, face.health_server(), listen.host, listen.health_port, None)
     return await _serve(stack, face.server(listen), listen.host, listen.port, server_tls(listen))

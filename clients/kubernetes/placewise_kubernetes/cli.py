@@ -1,4 +1,4 @@
-"""`placewise-kubernetes`: runs the adapter until it is told to stop.
+"""`placewise-kubernetes`: runs the adapter until it is stopped.
 
 Exit codes: 0 stopped, 2 cannot start, 3 another replica decides now: start it again, and it waits for its turn.
 """

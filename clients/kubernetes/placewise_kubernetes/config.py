@@ -66,7 +66,7 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesConfig:
-    """Everything the adapter can be told."""
+    """The whole configuration."""
 
     cluster: str
     service: ServiceConfig = field(default_factory=ServiceConfig)

@@ -93,7 +93,7 @@ class KubernetesHost:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def is_current(self) -> bool:
-        """Whether what is known of nodes and pods is up to date."""
+        """Whether the mirrors of nodes and pods are up to date."""
         return self.is_synced() and not any(reflector.is_broken for reflector in self._reflectors)
 
     # --- NativeScheduler ----------------------------------------------------------------------------------------------
@@ -151,9 +151,9 @@ class KubernetesHost:
         return Applied.DONE
 
     async def withdraw(self, job: NativeJob) -> Applied:
-        """See NativeScheduler. A gang of which some pods are bound cannot be taken back: the others are let go.
+        """See NativeScheduler. A gang of which some pods are bound cannot be taken back: the others are released.
 
-        Where the others were never made, it ends there: what is bound is the gang, and is told as such.
+        If the others were never made, the bound pods are the gang, and are reported as such.
         """
         gang = self.pods.book.gangs.get(job.key)
         if gang is None or not _needs_nodes(gang):
@@ -179,19 +179,19 @@ class KubernetesHost:
         if gang.is_own:
             self._serve_own(gang)
             return
-        # A pod we have refused is told by its scheduler; one that its scheduler has not shown us yet is told by us.
+        # The pod's own scheduler reports our refusal; if it has not asked about the pod yet, we report it.
         stale = [pod for pod in gang.waiting() if gang.refused.get(pod.uid, text) != text]
         self.writer.wake(stale)
         self.writer.explain((pod for pod in gang.waiting() if pod.uid not in gang.refused), text)
 
-    # --- what the extender and Volcano ask ----------------------------------------------------------------------------
+    # --- for the extender and Volcano ---------------------------------------------------------------------------------
 
     def poke(self) -> None:
         """Something changed: the loop looks at once."""
         self._news.set()
 
     def poke_soon(self) -> None:
-        """Something changed that nobody waits for: it is looked at with whatever else comes in the next moment."""
+        """Something changed that nobody waits for: the loop looks at it with other changes of the next moment."""
         if not self._is_poke_due:
             self._is_poke_due = True
             asyncio.get_running_loop().call_later(LINGER_S, self._poke_late)
@@ -201,7 +201,7 @@ class KubernetesHost:
         self.poke()
 
     async def settled(self, gang: Gang, timeout_s: float) -> bool:
-        """Waits until the gang has a plan, a reason to wait or its freedom. False where it has none in time."""
+        """Waits until the gang has a plan, has a reason to wait or is released. False if that takes too long."""
         if gang.stage is not Stage.WAITING or gang.text:
             return True
         event = self._settled.setdefault(gang.key, asyncio.Event())
@@ -213,7 +213,7 @@ class KubernetesHost:
         return True
 
     def let_go(self, gang: Gang) -> None:
-        """Leaves a gang to the scheduler's own choice, and notes that on its pods for a later life of the adapter."""
+        """Leaves a gang to the scheduler's own choice, and notes that on its pods for a later run of the adapter."""
         gang.mark_released()
         self.pods.book.touch(gang)
         self._settle(gang)
@@ -233,7 +233,7 @@ class KubernetesHost:
             except TimeoutError as error:
                 raise HostUnreachableError("nodes and pods have not been listed yet") from error
         if not self.is_current():
-            # What is decided on an old view could not be bound anyway.
+            # A decision on an old view could not be bound anyway.
             raise HostUnreachableError("a watch is broken")
 
     def _undecide(self, gang: Gang) -> None:
@@ -268,10 +268,10 @@ class KubernetesHost:
         return await self._bind(gang, _planned_targets(gang))
 
     def _has_room(self, gang: Gang) -> bool:
-        """Whether what was decided is still free, also for pods that are still to come.
+        """Whether the decided resources are still free, also for pods that are still to come.
 
-        Who binds has to look: while the service was away, or before it was told, gangs may have been bound without it
-        where it had something reserved.
+        Checked before each binding: while the service was away, or before it had the report, gangs may have been bound
+        on reserved resources.
         """
         wanted = gang.wanted()
         nodes = [self.nodes.nodes[name] for name in wanted if name in self.nodes.nodes]
@@ -281,7 +281,7 @@ class KubernetesHost:
         """Pods of our own scheduler name that the loop will not bring up again.
 
         Gangs that were decided before all of their pods were made; pods that replace others of a decided gang; and
-        gangs that got no decision, which fit whole where there is room, or wait on.
+        gangs that got no decision, which are bound if they fit as a whole, or wait on.
         """
         for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
             is_ours_to_choose = gang.plan is None and gang.stage in (Stage.RELEASED, Stage.RUNNING)
@@ -297,7 +297,7 @@ class KubernetesHost:
             await self._bind(gang, [(pod, chosen[pod.uid], {}) for pod in gang.waiting()])
 
     def _serve_own(self, gang: Gang) -> None:
-        """Pods of our own scheduler name have come: each gets its node, or hears what its gang was told."""
+        """Pods of our own scheduler name have come: each gets its node, or the reason why its gang waits."""
         if gang.plan is not None:
             self._bind_planned(gang)
             return
@@ -308,7 +308,7 @@ class KubernetesHost:
     def _bind_planned(self, gang: Gang) -> None:
         """Binds what waits of a decided gang while the loop goes on: neither other gangs nor pods to come wait for it.
 
-        Where there is no room (any more), the loop takes the decision back.
+        Without room, the loop takes the decision back.
         """
         if gang.plan is None or not (gang.may_bind(self.rules) and self.is_current()):
             return
@@ -395,15 +395,15 @@ def _needs_nodes(gang: Gang) -> bool:
 
 
 def _asks_for(gang: Gang, job: NativeJob, rules: GangRules) -> bool:
-    """Whether the gang is still what was asked about: a pod may have come meanwhile that asks for more."""
+    """Whether the gang still has the demands of the question: a larger pod may have come meanwhile."""
     try:
         return list(gang.build(rules).groups) == list(job.job.groups)
     except UNREADABLE:
-        return False  # the next look says so, and lets it go
+        return False  # the next look releases it
 
 
 def _planned_targets(gang: Gang) -> list[Target]:
-    """What is to be bound of a decided gang now."""
+    """The pods of a decided gang to bind now."""
     decision_id = gang.plan.decision_id if gang.plan else ""
     waiting = (pod for pod in gang.waiting() if pod.uid not in gang.being_bound)
     tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
@@ -411,7 +411,7 @@ def _planned_targets(gang: Gang) -> list[Target]:
 
 
 def _worst(outcomes: list[Bound]) -> Applied:
-    """The gang as a whole: what one pod lacks the gang lacks."""
+    """The gang as a whole: the worst outcome of its pods."""
     if Bound.UNREACHABLE in outcomes:
         return Applied.UNREACHABLE
     if Bound.REFUSED in outcomes:

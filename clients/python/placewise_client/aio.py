@@ -1,4 +1,4 @@
-"""The asyncio client. One per event loop. What it can call is in `rpcs.Rpcs`."""
+"""The asyncio client. One per event loop. `rpcs.Rpcs` lists its calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Calls over plain HTTP/1.1 in the Connect protocol, for targets that are named by http:// or https://.
 
-What gRPC does in several threads of its own is done in the caller's event loop here. On a machine whose processors are
-busy, where each thread waits for its turn, that is what a call costs. Several addresses share the calls in turn; one
-that cannot be reached is left out for a moment.
+All work is done in the caller's event loop. gRPC has threads of its own, each of which waits for its turn on a busy
+machine. Several addresses share the calls in turn; one that cannot be reached is left out for a moment.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _MOST_IDLE_S = 60.0
 _UNAVAILABLE = 503
 _PROTO = "application/proto"
 _CODES = {code.name.lower(): code for code in grpc.StatusCode} | {"canceled": grpc.StatusCode.CANCELLED}
-# What a proxy before the service may answer by itself, without the protocol's words.
+# A proxy before the service may answer by itself, without the protocol's words.
 _CODES_BY_STATUS = {
     400: grpc.StatusCode.INTERNAL,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -108,10 +107,10 @@ class ConnectTransport:
             await replica.pool.close()
 
     async def _exchange(self, path: str, headers: dict[str, str], body: bytes) -> HttpAnswer:
-        """Asks the replica whose turn it is; where nothing could be sent, the next.
+        """Asks the replica whose turn it is; if nothing could be sent, the next.
 
-        One that is shutting down is left out for a moment, too. So is one that was given up waiting for, each time for
-        longer: a machine that is off says nothing, and to ask whether it is back costs a call.
+        A replica that is shutting down is left out for a moment. So is one that did not answer in time, each time for
+        longer: a machine that is off says nothing, and each try costs a call.
         """
         refusal: NotConnectedError | None = None
         for replica in self._in_turn():
@@ -140,7 +139,7 @@ class ConnectTransport:
 
 
 def _message(rpc: Rpc[Any, Res], answer: HttpAnswer) -> Res:
-    """Raises InternalError where something else than the service has answered."""
+    """Raises InternalError if something else than the service has answered."""
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTO:
         raise InternalError(f"{rpc.path}: the answer is no {_PROTO}")
     try:
@@ -150,7 +149,7 @@ def _message(rpc: Rpc[Any, Res], answer: HttpAnswer) -> Res:
 
 
 def _error(answer: HttpAnswer) -> PlacewiseError:
-    """The typed error of an answer that is none; one that does not come from the service goes by its HTTP status."""
+    """The typed error of a failed call. An answer that does not come from the service is read by its HTTP status."""
     try:
         document: Any = json.loads(answer.body)
         code = _CODES[document["code"]]

@@ -1,4 +1,4 @@
-"""Errors of the Placewise API, rebuilt from what the service sends.
+"""Errors of the Placewise API, rebuilt from its answers.
 
     PlacewiseError
     ├── InvalidRequestError      INVALID_ARGUMENT       the request can never succeed as it is
@@ -125,7 +125,7 @@ class FailedCall(Protocol):
 
 
 def error_from_call(call: FailedCall) -> PlacewiseError:
-    """The typed error for a failed call; an unreadable or foreign detail is left out, never raised."""
+    """The typed error for a failed call; details that cannot be read are left out."""
     details = StatusDetails()
     for key, value in call.trailing_metadata() or ():
         if key == STATUS_TRAILER and isinstance(value, bytes):
@@ -134,7 +134,7 @@ def error_from_call(call: FailedCall) -> PlacewiseError:
 
 
 def error_from(code: grpc.StatusCode, details: StatusDetails, text: str = "") -> PlacewiseError:
-    """The typed error for a status; `text` is its message where the details have none."""
+    """The typed error for a status; `text` is its message if the details have none."""
     return _BY_CODE.get(code, InternalError)(
         details.message or text or code.name,
         reason=details.reason,

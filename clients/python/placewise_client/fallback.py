@@ -16,7 +16,7 @@ DEFAULT_WITHIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Decided(Generic[Res, F]):
-    """Either what the service answered or the fallback; `error` says why there was no answer."""
+    """The service's answer or the fallback; `error` tells why no answer came."""
 
     value: Res | F
     error: PlacewiseError | None = None

@@ -1,4 +1,4 @@
-"""Typed readings of the answers. The protobuf messages are the result types; these functions say what they mean."""
+"""Readings of the answers. The protobuf messages are the result types; these functions interpret them."""
 
 from __future__ import annotations
 

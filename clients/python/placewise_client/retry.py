@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from placewise_client.backoff import Backoff
 from placewise_client.errors import PlacewiseError, StateUnavailableError
 
-# Where asking until the deadline would do harm: to a busy service, or to what a call may have done already.
+# More tries could harm a busy service, or repeat a call that was carried out.
 _FEW_ATTEMPTS = 4
 
 
@@ -33,10 +33,10 @@ class RetryPolicy:
         if not error.is_retryable or is_last or left_s < self.first_delay_s:
             return None
         pause_s = Backoff(self.first_delay_s, self.longest_delay_s).pause_s(failed)
-        # The next try is to have half of what is left.
+        # The next try gets half of the time left.
         delay_s = rng.uniform(0.0, min(pause_s, left_s / 2.0))
         if error.retry_delay_s is not None:
-            # Jitter comes on top of what was asked for, or all who were shed would come back together.
+            # Jitter comes on top of the service's delay, or all shed callers would come back together.
             delay_s += error.retry_delay_s
         return delay_s if delay_s < left_s else None
 

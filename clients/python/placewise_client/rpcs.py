@@ -57,7 +57,7 @@ def _never(request: Message) -> bool:
 
 
 class Rpc(Generic[Req, Res]):
-    """One unary RPC: where it is and what goes in and out.
+    """One unary RPC: its path, request and response.
 
     `is_repeatable` says of a request whether carrying it out twice does no harm.
     """

@@ -1,4 +1,4 @@
-"""The blocking client. Safe to share between threads. What it can call is in `rpcs.Rpcs`."""
+"""The blocking client. Safe to share between threads. `rpcs.Rpcs` lists its calls."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Client(Rpcs):
     ) -> Iterator[PlaceResponse]:
         """Asks many questions over one call; answers come in the order of the questions.
 
-        One that could not be answered has `error` set (`errors.error_from_stream` types it) and the stream goes on.
-        Raises PlacewiseError where the stream itself breaks; it is never tried again by itself.
+        An answer that failed has `error` set (`errors.error_from_stream` types it) and the stream goes on.
+        Raises PlacewiseError if the stream itself breaks; the client never opens it again.
         """
         invoke = self._channel.stream_stream(
             STREAM_PLACE_PATH,

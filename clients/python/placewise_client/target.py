@@ -1,4 +1,4 @@
-"""Where the service is and how to reach it: addresses, credentials, channel options. Opens nothing by itself."""
+"""The service's addresses, credentials and channel options. Opens nothing by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tls:
     chain: Path | None = None
     key: Path | None = None
     server_name: str = ""
-    """Name the server's certificate must carry, where it is not the host of its address (over gRPC: of the first)."""
+    """Name in the server's certificate, if it differs from the host of its address (over gRPC: of the first)."""
 
     def check(self) -> None:
         """Raises TargetError for half a certificate."""
@@ -71,7 +71,7 @@ class Target:
     (`AsyncClient` only), which is less work for a caller on a busy machine.
 
     A token is a string or a function that gives it at each call (so that a rotated file is read again). It is not
-    sent in plain text to another machine unless `allow_plaintext_token` says so.
+    sent in plain text to another machine unless `allow_plaintext_token` is set.
     """
 
     addresses: Sequence[str]
@@ -89,7 +89,7 @@ class Target:
         return Target(tuple(target.split(",")) if isinstance(target, str) else tuple(target))
 
     def check(self) -> None:
-        """Raises TargetError for what can never work or must not be done."""
+        """Raises TargetError for a target that can never work or must not be used."""
         if not self.addresses or not all(self.addresses):
             raise TargetError("no address of the service given")
         self._check_scheme()
@@ -155,7 +155,7 @@ class Target:
             # This one is also the longest that one attempt may take, TLS and a busy machine included.
             ("grpc.min_reconnect_backoff_ms", 2000),
             ("grpc.max_reconnect_backoff_ms", 1000),
-            # A client made anew tries at once: it does not inherit the wait of another one that has just failed.
+            # A new client tries at once: it does not inherit the wait of another one that has just failed.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", self.max_message_bytes),

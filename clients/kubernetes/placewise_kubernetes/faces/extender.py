@@ -2,7 +2,7 @@
 
 A gang is decided once; each of its pods is answered from that decision, and the same at every repeat. What Placewise
 does not manage passes through, save that GPUs held for a gang in the middle of being bound are kept free. Nothing is
-decided for a pod that only a caller knows, and nothing is bound but where a decision or the last filter call says.
+decided for a pod that only a caller knows. Pods are bound only as decided, or as the last filter call allowed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WATCH_LEAD_S = 0.05
 class Extender:
     """Answers the extender's calls; each method takes and gives decoded JSON.
 
-    `is_caller_known`: whoever calls has shown a certificate. Only then are pods bound that Placewise has not decided.
+    `is_caller_known`: callers show a certificate. Only then does it bind pods that Placewise has not decided.
     """
 
     host: KubernetesHost
@@ -50,7 +50,7 @@ class Extender:
         """The one node the pod's task was given, all nodes for a pod that is let through, none while it waits.
 
         Raises:
-            ValueError, KeyError: the call is not what an extender gets with nodeCacheCapable.
+            ValueError, KeyError: this is no call to an extender with nodeCacheCapable.
         """
         offered = _names(arguments)
         uid = arguments["Pod"]["metadata"]["uid"]
@@ -83,10 +83,10 @@ class Extender:
         return [{"Host": name, "Score": TOP_SCORE if name == task.node else 0} for name in offered]
 
     async def bind(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Creates the Binding, with the decision noted on the pod; for what is not to be bound so, says why.
+        """Creates the Binding, with the decision noted on the pod. A refusal gives its reason.
 
         Raises:
-            KeyError: the call is not what an extender with a bindVerb gets.
+            KeyError: this is no call to an extender with a bindVerb.
         """
         node = arguments["Node"]
         pod = Pod(arguments["PodNamespace"], arguments["PodName"], arguments["PodUID"])
@@ -139,7 +139,7 @@ class Extender:
         return _failed(offered, f"Placewise: {text}")
 
     def _filter_foreign(self, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
-        """A pod that is not ours, or was let go, must not take what was promised to a gang a moment ago."""
+        """A pod that is not ours, or was released, must not take the GPUs that a gang was promised a moment ago."""
         wanted = sum(pod.requests.get(name, 0.0) for name in self.host.rules.gpu_resources)
         held = self.host.pods.gpus_held() if wanted and self.is_reservation_protected else {}
         if not held:

@@ -35,9 +35,9 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """What the adapter answers: scheduler's calls on one port, health and metrics there and, where wanted, on another.
+    """Answers schedulers' calls on one port, health and metrics there and, if configured, on another.
 
-    A replica that does not lead answers no scheduler: what it said could differ from what the leader says.
+    A replica that does not lead answers no scheduler: its answers could differ from the leader's.
     """
 
     extender: Extender
@@ -108,7 +108,7 @@ class Face:
             try:
                 result = await answer(json.decode(await request.read()))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                # A caller that is ignorable goes on without us; the text is for whoever reads the scheduler's log.
+                # A caller that is ignorable goes on without us; the text is for the scheduler's log.
                 log.warning("%s: %r", request.path, error)
                 return web.json_response({"Error": f"bad request: {error!r}"}, status=400)
             histogram.observe(time.monotonic() - started_s)

@@ -70,13 +70,13 @@ class VolcanoExtender:
         return {"status": PERMIT if gang.plan is not None or gang.stage is Stage.RUNNING else REJECT}
 
     async def prioritize(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A score for the decided node that no other plugin's can outweigh; nothing where nothing was decided."""
+        """A score for the decided node that outweighs all plugins; no score if nothing was decided."""
         uid = str(arguments["task"]["UID"])
         offered = {str(node.get("Name", "")) for node in arguments.get("nodes") or ()}
         gang = self.host.pods.book.gang_of(uid)
         if gang is None and self.host.pods.book.find(_reference(arguments["task"]["Job"])) is not None:
             gang = await self.host.pods.shown(uid, WATCH_LEAD_S)
-        # An object is expected even where there is nothing to say: null counts as an error.
+        # An object is always expected: null counts as an error.
         scores: dict[str, float] = {}
         if gang is not None and gang.plan is not None:
             task = gang.task_of(gang.pods[uid])
@@ -92,7 +92,7 @@ class VolcanoExtender:
         return gang
 
     async def _opened(self, reference: GangRef) -> Gang | None:
-        """The gang of a PodGroup that has no pods yet, made from its minimal resources; None where it is not ours.
+        """The gang of a PodGroup that has no pods yet, made from its minimal resources; None if it is not ours.
 
         Raises:
             KubeUnreachableError: the API server did not say in time whether there is such a group.
@@ -124,9 +124,9 @@ def _reference(job_id: str) -> GangRef:
 
 
 def _templates(reference: GangRef, facts: GroupFacts, rules: GangRules) -> dict[str, Pod]:
-    """One stand-in pod per role, from what the group needs in sum.
+    """One stand-in pod per role, cut from the group's total demand.
 
-    The sum does not say who needs what: GPUs go to the roles that are no parameter servers, the rest in equal parts.
+    The total does not say how it is divided: GPUs go to the roles that are no parameter servers, the rest in equal parts.
     Whole GPUs are asked for, since a pod cannot hold part of one.
     """
     roles = facts.roles
@@ -144,7 +144,7 @@ def _templates(reference: GangRef, facts: GroupFacts, rules: GangRules) -> dict[
 
 
 def _requests(minimum: Mapping[str, Any]) -> dict[str, Any]:
-    """minResources may name requests ("requests.cpu"), limits, counts; only what a pod requests matters."""
+    """minResources may name requests ("requests.cpu"), limits, counts; only the requests matter."""
     plain = {
         name: amount for name, amount in minimum.items() if not name.startswith(("requests.", "limits.", "count/"))
     }
@@ -167,6 +167,6 @@ def _template(reference: GangRef, facts: GroupFacts, role: str, requests: Mappin
 
 
 def _settings(annotations: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What the PodGroup says about its job, other than its role and size."""
+    """The PodGroup's settings of its job, other than role and size."""
     skipped = (names.ROLE, names.GANG)
     return {name: value for name, value in annotations if name.startswith(names.DOMAIN) and name not in skipped}

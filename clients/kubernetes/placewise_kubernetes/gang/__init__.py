@@ -1,1 +1,1 @@
-"""Gangs of pods: what they ask for, how far they are, what they hold."""
+"""Gangs of pods: their demands, their stages and their tasks."""

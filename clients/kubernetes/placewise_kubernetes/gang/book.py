@@ -69,7 +69,7 @@ class GangBook:
             return None
         gone = gang.pods.pop(pod_uid)
         gang.refused.pop(pod_uid, None)
-        # The last one stays as it ended (or was deleted), so that the end of the gang can be told.
+        # The last one stays as it ended (or was deleted), so that the end of the gang can be reported.
         if not gang.pods:
             gang.pods[pod_uid] = dataclasses.replace(gone, is_gone=True)
             gang.templates.clear()
@@ -85,10 +85,10 @@ class GangBook:
         is_own: bool = False,
         group: GangRef | None = None,
     ) -> Gang:
-        """The gang of this name, made where there is none (or only one that has ended).
+        """The gang of this name; a new one if none is known or the known one has ended.
 
-        `uids` are those of its Job, where it has one, and of its first pod. The Job's names the gang, whichever of the
-        two is seen first and also after a restart; but once only, and what comes after it the next time.
+        `uids` are those of its Job, if it has one, and of its first pod. The Job's uid names the gang, even if the pod is
+        seen first and also after a restart. It names one gang only; the next is named by its pod.
         """
         gang = self._current.get(reference)
         if gang is None or gang.stage is Stage.ENDED:
@@ -131,7 +131,7 @@ class GangBook:
             self.active.pop(gang.key, None)
 
     def inform(self, gang: Gang, facts: GroupFacts) -> None:
-        """Takes in what the group object says; pods beyond the size it gives become gangs of their own."""
+        """Takes in the group object; pods beyond its size become gangs of their own."""
         gang.facts = facts
         pods = list(gang.pods.values())
         gang.pods.clear()
@@ -187,7 +187,7 @@ class GangBook:
 
 
 def _reconsider(gang: Gang) -> None:
-    """A pod asks for more than was decided for it: the gang is decided anew, unless a part of it is bound already."""
+    """A pod asks for more than its task: the gang is decided again, unless a part of it is bound already."""
     gang.is_even = False
     if gang.stage in (Stage.WAITING, Stage.APPLIED) and not gang.is_bound_in_part():
         gang.mark_waiting()

@@ -1,6 +1,6 @@
-"""Whole-gang first fit on what is free: what happens to pods of our own scheduler name while the service is away.
+"""Whole-gang first fit, for pods of our own scheduler name while the service is away.
 
-No policy: it only keeps work flowing, and says so. It never splits a gang.
+No policy: it only keeps work flowing. It never splits a gang.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def first_fit(
     in_use: Mapping[str, Mapping[str, float]],
     gpu_resources: Iterable[str],
 ) -> dict[str, str] | None:
-    """Node by pod uid for all pods, or None where they do not fit together.
+    """Node by pod uid for all pods, or None if they do not fit together.
 
     `in_use` is requests by node and resource name; fullest nodes come first, so that gangs stay together.
     """
@@ -47,7 +47,7 @@ def have_room(
     in_use: Mapping[str, Mapping[str, float]],
     gpu_resources: Iterable[str],
 ) -> bool:
-    """Whether every node has room for what is wanted of it; requests by node and resource name."""
+    """Whether every node has room for the requests; by node and resource name."""
     gpu_names = frozenset(gpu_resources)
     return all(
         _fits(_amounts(wanted[node.id], gpu_names), _free(node, in_use.get(node.id, {}), gpu_names)) for node in nodes

@@ -1,4 +1,4 @@
-"""One gang: its pods, what was decided, which pod has which task. Never talks to anybody.
+"""One gang: its pods, its decision, the task of each pod. Never talks to anybody.
 
 A gang is decided once; each pod is handed one of its tasks, and the same one again however often it asks.
 """
@@ -26,7 +26,7 @@ from placewise_kubernetes.gang.spec import (
 )
 from placewise_kubernetes.kube.objects import Pod
 
-# What building a job raises where pods say what no message can hold.
+# Raised by building a job from pods with values that no message can hold.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration)
 
 
@@ -88,7 +88,7 @@ class Gang:
         return sum(self.roles().values())
 
     def missing(self) -> str:
-        """What has to be known or made before the gang can be decided; empty where nothing is missing."""
+        """The reason why the gang cannot be decided yet; empty if it can."""
         if self.facts is None:
             return "size of the gang is being read"
         if not self.live() and not self.templates:
@@ -126,7 +126,7 @@ class Gang:
         return decided is None or all(amount <= decided.get(name, 0.0) for name, amount in pod.requests.items())
 
     def cut(self) -> None:
-        """Gives up the rest, which never came: the gang is what is there, and later pods are gangs of their own."""
+        """Gives up the pods that never came: the others are the gang, and later pods are gangs of their own."""
         self.cut_to = count_roles(self.live())
 
     def has_room_for(self, pod: Pod) -> bool:
@@ -148,11 +148,11 @@ class Gang:
                 by_role.setdefault(role_of(pod), []).append(pod)
             present = {role: widest(pods) for role, pods in by_role.items()}
             examples = self.templates | present
-            # What a Volcano group's pods will ask for is only guessed before they are there.
+            # Requests of a Volcano group's pods are only guessed before the pods exist.
             known = present if self.ref.source is Source.VOLCANO else examples
             self.asked = {role: pod.requests for role, pod in known.items()}
             roles = {role: count for role, count in self.roles().items() if role in examples}
-            roles = roles or count_roles(examples.values())  # what is said of it is said of others
+            roles = roles or count_roles(examples.values())  # the size names other roles than the pods
             self.job_roles = tuple(roles)
             self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
         return self.job
@@ -172,7 +172,7 @@ class Gang:
     def mark_waiting(self) -> None:
         """Drops the decision. The next is made for a complete gang: an incomplete one holds nothing a second time.
 
-        A Job whose pods have not come is not decided again before they do; Volcano makes none before it was told to.
+        A Job without pods is not decided again before they exist; Volcano makes pods only after its call was permitted.
         """
         if self.stage is Stage.APPLIED:
             self.stage = Stage.WAITING
@@ -205,7 +205,7 @@ class Gang:
         return self.stage
 
     def task_of(self, pod: Pod) -> Assignment | None:
-        """The pod's task, the same at every call; None where the decision has none for it."""
+        """The pod's task, the same at every call; None if the decision has none for it."""
         if pod.uid in self.held:
             return self.held[pod.uid]
         free = self._free(self._tasks_for(pod))
@@ -217,18 +217,18 @@ class Gang:
         return free[0]
 
     def placement(self) -> tuple[Assignment, ...]:
-        """Where the pods really are."""
+        """The tasks on their real nodes."""
         return tuple(self._real(pod) for pod in self.pods.values() if pod.node)
 
     def planned(self) -> Iterator[Assignment]:
-        """Tasks whose pod is not bound yet: what is held free for them."""
+        """Tasks whose pod is not bound yet: their resources are held free."""
         if self.plan is None or self.stage is not Stage.APPLIED:
             return
         bound = {id(self.held.get(pod.uid)) for pod in self.pods.values() if pod.node and not pod.is_ended}
         yield from (task for task in self.plan.assignments if id(task) not in bound)
 
     def wanted(self) -> dict[str, dict[str, float]]:
-        """What its pods without a node will hold, by node and resource name: as they ask, or as those to come will."""
+        """The future holdings of pods without a node, by node and resource name: as they ask, or as those to come will."""
         tasks = [(task, pod.requests) for pod in self.waiting() if (task := self.task_of(pod)) is not None]
         tasks += [
             (task, self.asked[role])
@@ -247,7 +247,7 @@ class Gang:
         return self.facts or GroupFacts()
 
     def _tasks_for(self, pod: Pod) -> list[Assignment]:
-        """Tasks of the pod's role; of any role, where the pod calls its role by a name the group did not know."""
+        """Tasks of the pod's role, or of any role if the group does not know the pod's."""
         role = role_of(pod)
         return self.tasks[role] if role in self.tasks else [task for tasks in self.tasks.values() for task in tasks]
 

@@ -55,7 +55,7 @@ class GpuLedger:
         return completed
 
     def _lowest(self, node: str, wanted: int) -> tuple[int, ...]:
-        """Free ones first; where what is known leaves too few, what is known is wrong, and any will do."""
+        """Free ones first. If too few are free, the known holders are wrong, and any index will do."""
         taken = {index for indices in self._on(node).values() for index in indices}
         every = range(max(self.count(node), wanted))
         free = [index for index in every if index not in taken]

@@ -25,7 +25,7 @@ _MOST_LOOKUPS = 32
 
 
 async def read_group(client: KubeClient, reference: GangRef) -> GroupFacts | None:
-    """What the group object says; None where it is not there or not to be read.
+    """The facts of the group object; None if it does not exist or must not be read.
 
     Raises:
         KubeUnreachableError: the API did not answer.
@@ -47,7 +47,7 @@ class GroupLookup:
         self._under_way = 0
 
     async def find(self, reference: GangRef) -> GroupFacts | None:
-        """What the group object says; None where it is not there or not to be read.
+        """The facts of the group object; None if it does not exist or must not be read.
 
         Raises:
             KubeUnreachableError: the API did not answer in time, or too many groups are being looked up.
@@ -81,7 +81,7 @@ def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
 def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
     """Pods by role. A batch Job runs `parallelism` pods side by side, but never more than are left to complete.
 
-    Empty where it says no size: a Job that is scaled to none and still has pods does not make each a gang of one.
+    Empty without a size: a Job that is scaled to none and still has pods does not make each a gang of one.
     """
     if source is Source.BATCH_JOB:
         if spec.get("parallelism") == 0:
@@ -97,7 +97,7 @@ def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _count(number: Any) -> int:
-    """A number of pods; 0 for what is none. A PodGroup's schema may be another release's, or not be checked at all."""
+    """A number of pods; 0 if it is no number. A PodGroup's schema may be another release's, or not be checked at all."""
     try:
         return min(max(0, int(number or 0)), MOST_COUNT)
     except (TypeError, ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Batch Jobs with the job label in their pod template: decided while the Job controller is about to make the pods.
 
-It opens a gang from the Job's pod template and ends it where no pod ever came. What pods come later and how they end is
-seen in the pods themselves; a Job is never written.
+It opens a gang from the Job's pod template and ends it if no pod ever came. The pods themselves show when they come and
+how they end; a Job is never written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class JobMirror:
             return None
         reference = self._rules.reference(pod)
         is_own = pod.scheduler == self._rules.own_scheduler
-        generation = str(item["metadata"].get("generation", ""))  # another one where it was suspended in between
+        generation = str(item["metadata"].get("generation", ""))  # another one after a suspension
         gang = self._book.open(reference, uid, generation, is_own=is_own)
         if gang.pods or gang.plan is not None:
             return gang  # the pods were quicker
@@ -101,7 +101,7 @@ def _will_make_pods(job: Mapping[str, Any]) -> bool:
     """Neither suspended, nor scaled to none, nor over, nor being deleted."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     is_over = any(item.get("type") in ("Complete", "Failed") and item.get("status") == "True" for item in conditions)
-    is_idle = job["spec"].get("suspend") or job["spec"].get("parallelism") == 0  # whatever size it will have one day
+    is_idle = job["spec"].get("suspend") or job["spec"].get("parallelism") == 0  # its later size is unknown
     return not (is_over or is_idle or job["metadata"].get("deletionTimestamp"))
 
 

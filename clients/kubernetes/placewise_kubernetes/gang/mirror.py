@@ -1,4 +1,4 @@
-"""What the adapter has seen of the cluster: nodes, pods, and what is free. Fed by watches; never talks to the API."""
+"""The cluster as the adapter has seen it: nodes, pods, free resources. Fed by watches; never talks to the API."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NodeMirror:
         return int(self.nodes[name].capacity.gpus) if name in self.nodes else 0
 
     def take(self, *, full: bool) -> list[Node] | None:
-        """All nodes as the service takes them; None where none has changed since the last call and not `full`."""
+        """All nodes as the service takes them; None if none has changed since the last call and not `full`."""
         if not self._has_changed and not full:
             return None
         self._has_changed = False
@@ -76,7 +76,7 @@ class NodeMirror:
 
 
 class PodMirror:
-    """Pods: those of gangs go to the book, the others only count as what they use."""
+    """Pods: those of gangs go to the book; of the others only the usage counts."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ class PodMirror:
     async def shown(self, uid: str, timeout_s: float) -> Gang | None:
         """The gang of a pod that a scheduler may know before the watch has shown it.
 
-        None where the watch does not show it in time, or too many are waited for: a pod that somebody only talks about
-        leaves nothing behind.
+        None if the watch does not show it in time, or too many are awaited: a pod that exists only in a call leaves
+        nothing behind.
         """
         gang = self.book.gang_of(uid)
         if gang is not None or (len(self._awaited) >= MOST_AWAITED and uid not in self._awaited):
@@ -193,7 +193,7 @@ class PodMirror:
         return dataclasses.replace(job, placement=placement)
 
     def _move(self, uid: str, pod: Pod | None) -> None:
-        """Notes where a pod holds resources; None: nowhere."""
+        """Notes the node on which a pod holds resources; None: on no node."""
         before = self._node_of.pop(uid, "")
         if before:
             self._on_node[before].pop(uid, None)
@@ -226,7 +226,7 @@ class PodMirror:
         (self._notify if self._is_awaited(pod, gang) else self._notify_soon)()
 
     def _is_awaited(self, pod: Pod | None, gang: Gang | None) -> bool:
-        """Whether somebody waits for the loop: for the pod's own node, or for what a pod that is over has left.
+        """Whether somebody waits for the loop: for the pod's own node, or for resources that a pod has freed.
 
         A pod that was bound or has started, one of a gang that is decided already, or one whose gang is still being
         made: these are only told further, and together.
@@ -236,7 +236,7 @@ class PodMirror:
         return (pod is None or pod.is_over) and any(gang.plan is None for gang in self.book.active.values())
 
     def _foreign(self, pod: Pod) -> NativeJob | None:
-        """A pod that Placewise does not decide for: what it uses has to be known all the same. None: not to be read.
+        """A pod that Placewise does not decide for; its usage counts all the same. None: it cannot be read.
 
         Kept while the pod stays as it is: a complete look at a large cluster must not hold up the scheduler.
         """

@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to, and what the gang asks for. Pure: reads pods and what is known of their group."""
+"""The gang of a pod, and the gang's demands. Pure: reads pods and the facts of their group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placewise_kubernetes.kube.quantity import resources_from
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
 DEFAULT_ROLE = "worker"
-# What the contract can hold: an annotation may say anything, and must not stop the gangs of others.
+# The contract's limit: an annotation may hold any number, and must not stop the gangs of others.
 MOST_COUNT = 2**31 - 1
 _MOST_NUMBER = 1e15
 ARCHITECTURES = {
@@ -44,7 +44,7 @@ class Source(enum.Enum):
 
 
 class Manage(enum.StrEnum):
-    """Which pods Placewise decides for."""
+    """The pods that Placewise decides for."""
 
     LABELLED = "labelled"
     """Only those that carry the job label."""
@@ -65,7 +65,7 @@ class GangRef:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What a group object (PodGroup, batch Job) says; empty where there is none."""
+    """The facts of a group object (PodGroup, batch Job); empty without one."""
 
     uid: str = ""
     roles: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class GroupFacts:
     created_s: float = 0.0
     annotations: Mapping[str, str] = field(default_factory=dict)
     min_resources: Mapping[str, str] = field(default_factory=dict)
-    """What the group needs in sum, as quantities; Volcano's PodGroups say it."""
+    """The group's total demand, as quantities; from Volcano's PodGroups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GangRules:
     priority_classes: Mapping[str, str] = field(default_factory=dict)
     is_bound_early: bool = True
     """Pods of our own scheduler name that a controller makes are bound as they come, once all of the gang is reserved;
-    False: none is bound before all are there, whoever makes them."""
+    False: none is bound before all exist."""
     is_job_watched: bool = True
     """Gangs of batch Jobs with the job label in their pod template are decided when the Job is made, not at a pod."""
 
@@ -111,7 +111,7 @@ class GangRules:
         return _pod_group(pod) or single(pod)
 
     def group_object(self, pod: Pod) -> GangRef | None:
-        """The object that has to be read for the gang's size; None where the pod says it, or is alone."""
+        """The object that has to be read for the gang's size; None if the pod gives the size, or is alone."""
         if pod.setting(names.GANG):
             return None
         if names.JOB not in pod.labels:
@@ -126,7 +126,7 @@ class GangRules:
         return own or facts.annotations.get(names.QUEUE) or facts.queue or self.default_queue
 
     def priority(self, pod: Pod | None, facts: GroupFacts) -> Job.Priority:
-        """Service class: the pod's own word, else what the configuration makes of its priority class."""
+        """Service class: the pod's own setting, else by the configuration's table of priority classes."""
         word = (pod.setting(names.PRIORITY) if pod else "") or facts.annotations.get(names.PRIORITY, "")
         if not word:
             priority_class = (pod.priority_class if pod else "") or facts.priority_class
@@ -165,7 +165,7 @@ def count_roles(pods: Iterable[Pod]) -> dict[str, int]:
 
 
 def widest(pods: Sequence[Pod]) -> Pod:
-    """The first of these pods, asking for what each of them can do with: one role has one demand in a decision."""
+    """The first of these pods with requests that are enough for each: one role has one demand in a decision."""
     first = pods[0]
     if all(pod.requests == first.requests for pod in pods):
         return first
@@ -179,7 +179,7 @@ def widest(pods: Sequence[Pod]) -> Pod:
 def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -> dict[str, int]:
     """How many pods of each role the gang has.
 
-    The annotation wins over the group object. Where neither says anything, the pods that are there are the gang.
+    The annotation wins over the group object. Without either, the existing pods are the gang.
     """
     pods = list(pods)
     if reference.source is Source.SINGLE:
@@ -246,7 +246,7 @@ def proto_role(role: str) -> TaskGroup.Role:
 def tasks_by_role(job: Job, roles: Iterable[str], assignments: Sequence[Assignment]) -> dict[str, list[Assignment]]:
     """Cuts a decision into the roles of the gang, in the order of the job's groups.
 
-    Two roles may be one role to the contract (a launcher and its workers): their tasks differ in what they hold.
+    Two roles may be one role to the contract (a launcher and its workers): their tasks differ in their demands.
     """
     left = list(assignments)
     result: dict[str, list[Assignment]] = {}
@@ -265,7 +265,7 @@ def _is_same_demand(task: Assignment, group: TaskGroup) -> bool:
 
 
 def _architecture(pod: Pod, job: Job) -> Job.Architecture:
-    """What the annotation says; else parameter servers show themselves, and several workers reduce together."""
+    """The annotation's, if any; else a parameter server shows itself, and several workers reduce together."""
     word = pod.setting(names.ARCHITECTURE).lower()
     if word in ARCHITECTURES:
         return ARCHITECTURES[word]
@@ -288,7 +288,7 @@ def _int(pod: Pod, name: str) -> int:
 
 
 def _float(pod: Pod, name: str) -> float:
-    """A number from an annotation; what cannot be read, or is none the service takes, counts as not given."""
+    """A number from an annotation; 0 if it cannot be read or the service would not take it."""
     try:
         value = float(pod.setting(name) or 0)
     except ValueError:

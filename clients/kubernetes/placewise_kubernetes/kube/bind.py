@@ -17,7 +17,7 @@ _AT_ONCE = 32
 
 
 class Bound(enum.Enum):
-    """What came of one binding."""
+    """The outcome of one binding."""
 
     DONE = "done"
     GONE = "gone"

@@ -46,7 +46,7 @@ class KubeUnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KubeAccess:
-    """Where the API is, and who we are: by a token, a file with a token that is rotated, or a client certificate."""
+    """The API's address and our identity: a token, a file with a token that is rotated, or a client certificate."""
 
     server: str
     ca_path: str = ""
@@ -203,7 +203,7 @@ class KubeClient:
         """(type, object) of every change after `version`, until the apiserver ends the watch; first (OPENED, {}).
 
         Raises:
-            KubeError: with status 410 where the version is too old.
+            KubeError: with status 410 if the version is too old.
             KubeUnreachableError: the connection broke.
         """
         params = {

@@ -10,7 +10,7 @@ from placewise.v1.cluster_pb2 import Gpu, Node
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.quantity import resources_from
 
-# Whoever labels nodes with their GPU model calls it by one of these.
+# Usual labels for the GPU model of a node.
 GPU_MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", names.GPU_MODEL)
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 RACK_LABELS = (names.RACK, "topology.kubernetes.io/rack")
@@ -18,7 +18,7 @@ BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 # The taint by which a site keeps pods without GPUs away from nodes with them; gangs that ask for GPUs tolerate it.
 GPU_TAINT_SUFFIX = "/gpu"
 MIB_PER_GIB = 1024.0
-# The service takes no more of a resource; what is counted in bytes goes over it.
+# The service takes no more of a resource; byte counts exceed it.
 MOST_EXTENDED = 2.0**32
 
 

@@ -71,7 +71,7 @@ def resources_from(amounts: Mapping[str, Any], gpu_resources: Iterable[str]) -> 
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:
-    """What a pod holds, by resource name, by the API's own rule.
+    """The resources of a pod by name, by the API's own rule.
 
     The larger of (sum over containers) and (largest initialisation container, with the sidecars started before it),
     plus the overhead of its runtime class.
@@ -95,7 +95,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _container_requests(container: Mapping[str, Any]) -> dict[str, float]:
-    """Requests, where a limit without a request counts as one."""
+    """Requests; a limit without a request counts as one."""
     resources = container.get("resources") or {}
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: parse_quantity(amount) for name, amount in amounts.items()}

@@ -1,4 +1,4 @@
-"""Writes what users and the scheduler see on pods: annotations that wake them, events and conditions that say why.
+"""Writes annotations that wake pods, and events and conditions that give the reason why they wait.
 
 Best effort: a pod that is gone or an API that is away is logged and left; the scheduler's own retry comes later.
 """
@@ -25,7 +25,7 @@ _EVENT_DELAY_S = 0.05
 
 
 class PodWriter:
-    """Writes to pods in the background, in no order; `drain` waits for what is under way."""
+    """Writes to pods in the background, in no order; `drain` waits for the writes under way."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -59,12 +59,12 @@ class PodWriter:
         self.explain(pods, text)
 
     def scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
-        """The event that says where the pod went; a little later, so that it is in the way of no binding."""
+        """The event with the pod's node; a little later, so that it delays no binding."""
         text = f"Successfully assigned {pod.path} to {node} (decision {decision_id})"
         self._start(self._event(pod, "Normal", "Scheduled", text, _EVENT_DELAY_S))
 
     async def drain(self) -> None:
-        """Waits for everything that is under way."""
+        """Waits for the writes under way."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 

@@ -1,7 +1,7 @@
 """Keeps a mirror of one resource: list, then watch, for ever. Never writes.
 
-After a break it resumes from the last version seen; where the apiserver has forgotten that one it lists again, and the
-sink learns of everything that went missing meanwhile.
+After a break it resumes from the last version seen. If the apiserver has forgotten that version, it lists again, and the
+sink learns of all objects that went missing meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PAUSES = Backoff(0.1, 5.0)
 
 
 class Sink(Protocol):
-    """Who is told. Methods are called from one coroutine and must not block or raise."""
+    """The receiver of changes. Methods are called from one coroutine and must not block or raise."""
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Everything there is; what is not named is gone."""
+        """The complete list; objects that are not in it are gone."""
 
     def change(self, item: Mapping[str, Any]) -> None:
         """Added or modified."""

@@ -1,10 +1,10 @@
 """Asks the service about waiting gangs: AdmitOrWait and Place, once per gang, within a budget, and never raises.
 
-Both are one call where nothing stands between them; an elastic gang, whose shape the host must agree to, and gangs that
-were admitted earlier and still wait for room take two.
+Both go in one call if possible. Two calls are needed for an elastic gang, whose shape the host must accept, and for gangs
+that were admitted earlier and still wait for room.
 
-A verdict is kept until it is used, so that a host that asks again (they all do) hears the same. What it never does:
-touch the host, or hold a job back longer than `release_after_s` because the service is away.
+A verdict is kept until it is used, so that a host that asks again (they all do) gets the same answer. It never touches the
+host, and never holds a job back longer than `release_after_s` because the service is away.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Decider:
         self.metrics.decide_s.observe(self.clock() - started_s)
 
     def _refuse(self, gang: Record, error: InvalidRequestError) -> None:
-        """The service cannot read this one job, and never will: it is let go, and holds up no other."""
+        """The service will never accept this job: the host gets it back, and no other job waits for it."""
         log.warning("job %s cannot be asked about: %s", gang.key, error)
         self._answer(gang, Undecided(error.reason, is_release_due=True))
 
@@ -128,7 +128,7 @@ class Decider:
         return self.settings.ask_admission and 0 < len(gangs) <= self.settings.batch and are_as_asked
 
     async def _ask_both(self, queue: str, gangs: list[Record], deadline_s: float) -> None:
-        """AdmitOrWait and Place in one call; where the service refuses it, each by itself says which job it refuses."""
+        """AdmitOrWait and Place in one call. If the service refuses it, separate calls find the job that it refuses."""
         request = self._admission(queue, gangs)
         request.place.CopyFrom(self._placing())
         self._unanswered = request
@@ -154,7 +154,7 @@ class Decider:
         return [gang for _, gang in sorted(admitted, key=lambda item: item[0])]
 
     async def _ask_admissions(self, queue: str, gangs: list[Record], deadline_s: float) -> None:
-        """One question for all; where the service refuses it, halves of it, until the job it refuses is found."""
+        """One question for all. If the service refuses it, smaller halves find the job that it refuses."""
         request = self._admission(queue, gangs)
         try:
             response = await self._in_time(self.client.admit_or_wait, request, deadline_s)
@@ -191,7 +191,7 @@ class Decider:
                 self._answer(gang, Waiting(reason_names(blockers), blocker_text(blockers), response.meta.decision_id))
 
     async def _place_in_batches(self, gangs: list[Record], deadline_s: float) -> None:
-        """Asks batch by batch; stops where a whole batch found no place, for nothing behind it stands better."""
+        """Asks batch by batch. Stops when a whole batch found no place: the jobs behind it have no better chance."""
         for first in range(0, len(gangs), self.settings.batch):
             batch = gangs[first : first + self.settings.batch]
             # The budget is per decision: a later batch of a long queue has a whole one of its own.
@@ -202,7 +202,7 @@ class Decider:
                 return
 
     async def _place(self, batch: list[Record], deadline_s: float) -> int:
-        """Places one batch; returns how many were placed. Where the service refuses it, job by job."""
+        """Places one batch and returns how many were placed. If the service refuses the batch, asks job by job."""
         request = self._placing()
         request.cluster = self.settings.cluster
         request.dry_run = self.settings.is_dry_run
@@ -221,7 +221,7 @@ class Decider:
         return self._read_decisions(response)
 
     def _placing(self) -> pb.PlaceRequest:
-        """How to place, whatever is placed; each with an id of its own, so that it can be sent again."""
+        """The settings of a placement, with a new request id, so that the question can be sent again."""
         self._attempt += 1
         return pb.PlaceRequest(
             request_id=f"{self._nonce}-{self._attempt}",
@@ -232,8 +232,8 @@ class Decider:
     async def _settle_unanswered(self, deadline_s: float) -> None:
         """Sends the question whose answer was lost again, with the same id: it may have reserved something.
 
-        Jobs that were let go meanwhile are left out: should it be new to the service, nothing is reserved for them.
-        That is another question and takes a new id; jobs that hold something are answered with that all the same.
+        Jobs that were released meanwhile are left out, so that the service reserves nothing for them. The question then
+        differs and takes a new id; the service still answers for jobs that hold a reservation.
         """
         if self._unanswered is None:
             return
@@ -249,7 +249,7 @@ class Decider:
                     placed = await self._in_time(self.client.place, request, deadline_s)
                 case pb.AdmitOrWaitRequest() as both:
                     placed = (await self._in_time(self.client.admit_or_wait, both, deadline_s)).placed
-        except AlreadyExistsError:  # this adapter goes by another name by now: it asks anew
+        except AlreadyExistsError:  # the adapter has another name now: the next pass asks a new question
             self._unanswered = None
             return
         self._unanswered = None

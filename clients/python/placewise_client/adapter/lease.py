@@ -1,8 +1,8 @@
 """One adapter of a cluster decides at a time: the one that holds a lease and renews it.
 
-Another waits. It takes over at once when the holder lets go, and after DURATION_S when the holder falls silent. One
-that could not renew for RENEW_LIMIT_S stops before that, so two never decide together. Silence is measured by the
-waiting adapter's own clock from when it saw the last renewal: clocks of different machines are never compared.
+Another waits. It takes over at once when the holder releases the lease, and after DURATION_S without a renewal. A holder
+that could not renew for RENEW_LIMIT_S stops before that, so two never decide together. The waiting adapter measures the
+silence by its own clock, from the moment when it saw the last renewal: clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class LeaseLostError(Exception):
 
 
 class LeaseStoreError(Exception):
-    """Where the lease is kept did not answer, or refused."""
+    """The store of the lease did not answer, or refused."""
 
 
 class Lease(ABC):
-    """`identity` is this adapter's alone. Where the lease is kept is for subclasses: one record, compared and set."""
+    """`identity` is this adapter's alone. Subclasses store the lease: one record, compared and set."""
 
     def __init__(self, name: str, identity: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Lease(ABC):
 
     @abstractmethod
     async def _read(self) -> tuple[str, str]:
-        """(holder, version). The version is another after each write; both empty where nobody has held it yet.
+        """(holder, version). Each write changes the version. Both are empty before the first holder.
 
         Raises LeaseStoreError.
         """
@@ -92,7 +92,7 @@ class Lease(ABC):
             await asyncio.gather(*parts, return_exceptions=True)
 
     async def release(self) -> None:
-        """Lets go, so that another need not wait. Best effort."""
+        """Releases the lease, so that another need not wait. Best effort."""
         if not self.is_held:
             return
         self.is_held = False
@@ -104,7 +104,7 @@ class Lease(ABC):
             log.info("lease %s is not released: %s", self.name, error)
 
     async def attempt(self) -> str:
-        """Takes or renews the lease where it may. Returns who holds it, as far as is known."""
+        """Takes or renews the lease if it may. Returns the holder, as far as known."""
         started_s = self._clock()
         try:
             holder, version = await self._read()

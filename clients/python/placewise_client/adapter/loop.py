@@ -74,7 +74,7 @@ class AdapterLoop:
         self.reporter = OutcomeReporter(*parts)
 
     async def run(self) -> None:
-        """Passes until it is cancelled. What there is to report is sent while the next news are waited for."""
+        """Passes until it is cancelled. Reports are sent while the loop waits for the next news."""
         try:
             while True:
                 await self._look(full=self.clock() - self._synced_at_s >= self.settings.resync_s)
@@ -86,7 +86,7 @@ class AdapterLoop:
 
     def _report_meanwhile(self) -> None:
         if self._reporting is not None and self._reporting.done():
-            self._reporting.result()  # what it cannot deliver it keeps; anything else ends the loop, as it would in it
+            self._reporting.result()  # undelivered events stay queued; any other error ends the loop
             self._reporting = None
         if self._reporting is None and self.reporter.backlog:
             self._reporting = asyncio.create_task(self.reporter.flush())
@@ -105,7 +105,7 @@ class AdapterLoop:
         await self.reporter.flush()
 
     async def _look(self, full: bool) -> None:
-        """A pass but for what is only to be reported: nobody waits for that."""
+        """A pass without the reports that nobody waits for."""
         self.metrics.passes.inc()
         try:
             state = await self.native.observe(full)
@@ -143,7 +143,7 @@ class AdapterLoop:
         log.warning("the host scheduler does not answer: %s", error)
 
     def _note(self, news: list[News]) -> bool:
-        """Queues the events that the news call for. True where resources may have come free."""
+        """Queues the events that follow from the news. True if resources may have come free."""
         has_freed = False
         gone = []
         for item in news:
@@ -167,7 +167,7 @@ class AdapterLoop:
         self.reporter.started(record.job, record.decided)
 
     def _take_over(self, record: Record) -> None:
-        """The host shows that a verdict was carried out: so it was, although the host's answer may have been lost."""
+        """The host shows that a verdict was carried out, although its answer may have been lost."""
         if record.mark_taken_over() and record.decided is not None and is_as_decided(record.job, record.decided):
             self._log_placed(record.job, record.decided)
 
@@ -185,7 +185,7 @@ class AdapterLoop:
         return True
 
     async def _recover(self) -> None:
-        """Learns from the service what an earlier life of this adapter had decided. Tried until it works once."""
+        """Reads the decisions of an earlier run of this adapter from the service. Tried until it works once."""
         try:
             request = GetClusterRequest(cluster=self.settings.cluster, full=True)
             cluster = await self.client.get_cluster(request, timeout_s=_RECOVER_TIMEOUT_S, retry=None)
@@ -216,7 +216,7 @@ class AdapterLoop:
             self.reporter.note_started(record.key)
 
     async def _tell(self, nodes: Sequence[Node] | None) -> bool:
-        """What changes what is free reaches the service before it is asked; what fails is sent again later."""
+        """Reports changes of free resources before the next question. Failed reports are sent again later."""
         if self._breaker.outages != self._outages_seen:
             self._outages_seen = self._breaker.outages
             self._say_all_again()
@@ -228,7 +228,7 @@ class AdapterLoop:
         return not self._are_nodes_due and (not self.reporter.is_pressing or await self.reporter.flush())
 
     def _say_all_again(self) -> None:
-        """After an outage: the service may have lost what it knew, and repeats cost it nothing."""
+        """After an outage the service may have lost its state; repeats cost it nothing."""
         self.reporter.start_over()
         self._are_nodes_due = True
         for record in self.book.records.values():
@@ -241,13 +241,13 @@ class AdapterLoop:
             return
         verdicts = await self.decider.decide([record.job for record in waiting])
         gate = asyncio.Semaphore(_APPLY_AT_ONCE)
-        if len(waiting) == 1:  # as nearly always: a task of its own would begin after whatever else has come meanwhile
+        if len(waiting) == 1:  # nearly always; a new task would start after everything else that is ready
             await self._follow(waiting[0], verdicts[waiting[0].job.key], gate)
             return
         await asyncio.gather(*(self._follow(record, verdicts[record.key], gate) for record in waiting))
 
     async def _follow(self, record: Record, verdict: Verdict, gate: asyncio.Semaphore) -> None:
-        """Does what one verdict asks for."""
+        """Carries out one verdict."""
         if self.settings.is_dry_run:
             log.info("dry run: job %s would be %s", record.key, describe(verdict))
             await self._release(record, "dry_run", gate)
@@ -282,7 +282,7 @@ class AdapterLoop:
             self._drop_decision(record)
 
     def _drop_decision(self, record: Record) -> None:
-        """The job will be decided anew, so what the service holds for it must go first."""
+        """The job will be decided again, so its reservation must go first."""
         if record.decided is not None:
             self.reporter.withdrawn(record.job, record.decided)
         record.decided = None
@@ -306,7 +306,7 @@ class AdapterLoop:
     async def _take_back_overdue(self) -> None:
         for record in self.book.overdue(self.clock(), self.settings.start_timeout_s):
             if await self.native.withdraw(record.job) is Applied.DONE:
-                log.warning("job %s did not start where it was placed; it is decided anew", record.key)
+                log.warning("job %s did not start where it was placed; it will be decided again", record.key)
                 self.metrics.withdrawn.inc()
                 self._drop_decision(record)
                 record.mark_withdrawn()

@@ -1,4 +1,4 @@
-"""What an adapter must know of one scheduler: the thin layer that differs from scheduler to scheduler.
+"""The thin layer that differs from scheduler to scheduler.
 
 Everything else (asking, fail-open, idempotency, reporting, restart, metrics) is written once, in this package, against
 the `NativeScheduler` Protocol below. Nothing here talks to a network.
@@ -39,7 +39,7 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SharesDone:
-    """What the shares of a divisible job really took, and the decision of Partition that cut them."""
+    """The real times of a divisible job's shares, and the decision of Partition that cut them."""
 
     decision_id: str
     outcomes: tuple[ShareOutcome, ...]
@@ -55,10 +55,10 @@ class NativeJob:
     `template` is the task of an elastic job, one per node: the shape that AdmitOrWait gives fills in count and GPUs. A
     job with groups of its own needs none. The shape is brought into the node range that the user allowed, from
     `template.count` to `most_nodes` (0: no limit), with at least as many GPUs.
-    `placement` is where it is applied (APPLIED, as far as the host tells) or where it really runs (RUNNING, ENDED).
+    `placement` is the applied one (APPLIED, as far as the host shows it) or the real one (RUNNING, ENDED).
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
-    `are_gpus_exact` is True where the host was told which GPU indices to use; where it is False, the host picks
-    interchangeable GPUs by itself and only the nodes are compared with the decision.
+    `are_gpus_exact` is True if the host got exact GPU indices. Otherwise the host picks interchangeable GPUs by itself,
+    and only the nodes are compared with the decision.
     `shares` is known for a divisible job that has finished, as far as the host measures its shares and knows them then.
     Times are seconds since the epoch, 0 where unknown.
     """
@@ -80,7 +80,7 @@ class NativeJob:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What one look at the host saw.
+    """The result of one look at the host.
 
     `is_complete`: `jobs` are all jobs the host knows, so one that was known and is not here is gone. Otherwise only the
     jobs given have news. `nodes` is None when they were not read, and a new sequence when they were.
@@ -113,7 +113,7 @@ class Placement:
 
 
 class Applied(enum.Enum):
-    """What came of an attempt to change the host."""
+    """The result of an attempt to change the host."""
 
     DONE = "done"
     """The change holds. Repeating it changes nothing."""
@@ -122,7 +122,7 @@ class Applied(enum.Enum):
     REFUSED = "refused"
     """The host did not take it; the job waits as before. A new decision is due."""
     UNREACHABLE = "unreachable"
-    """The host did not answer; what it did is unknown until the next look."""
+    """The host did not answer; the next look shows the result."""
 
 
 class HostUnreachableError(Exception):
@@ -156,7 +156,7 @@ class NativeScheduler(Protocol):
         """Takes back an applied placement that did not start: it is WAITING again. DONE only if it cannot start."""
 
     async def explain(self, job: NativeJob, text: str) -> None:
-        """Shows the user why the job waits, where the host has a place for it. Best effort."""
+        """Shows the user why the job waits, if the host has a place for it. Best effort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class NoFit:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """No decision could be had within the budget. `is_release_due`: this has lasted long enough to let the job go."""
+    """No decision came within the budget. `is_release_due`: this has lasted long enough to release the job."""
 
     reason: str
     is_release_due: bool = False
@@ -206,14 +206,14 @@ class AdapterSettings:
     release_after_s: float = 10.0
     """A job that got no decision for this long is left to the host's own scheduling. 0 releases at once."""
     resync_s: float = 10.0
-    """Everything is read again this often, whatever was or was not announced: an announcement may be lost."""
+    """Everything is read again this often: an announcement may be lost."""
     node_refresh_s: float = 15.0
     """Unchanged nodes are reported again this often, so that their telemetry does not count as stale."""
     retry_s: float = 1.0
     """A waiting job is asked for again this often, besides every time a job ends or a node changes. As often a host
     that does not answer is looked at again."""
     start_timeout_s: float = 30.0
-    """An applied placement that has not started by then is withdrawn and decided anew."""
+    """An applied placement that has not started by then is withdrawn and decided again."""
     reserve_ttl_s: float = 60.0
     """How long the service holds the resources for the host to start the job."""
     batch: int = 16

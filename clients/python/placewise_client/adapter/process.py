@@ -1,4 +1,4 @@
-"""What a process that runs an adapter asks of Python and of the kernel, so that whoever waits for it waits less."""
+"""Settings of Python and the kernel that shorten the answers of an adapter's process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Attributes(ctypes.Structure):
 
 
 def settle_garbage_collector() -> None:
-    """What is loaded now stays: without this every collection would walk it, in the middle of an answer.
+    """Exempts all loaded objects: otherwise each collection would walk them, in the middle of an answer.
 
     A first generation of 20 000 objects is some hundred answers; the collections in between took up to 0.9 ms each.
     """
@@ -40,7 +40,7 @@ def settle_garbage_collector() -> None:
 
 
 def take_short_turns() -> None:
-    """On a busy machine, who needs the processor for a short time only gets it sooner, and no larger a share of it.
+    """On a busy machine a thread with short turns gets the processor sooner, and no larger a share of it.
 
     It holds for the thread that calls it, and for those that this one starts later. Linux 6.12 and later; it needs no
     privilege. Elsewhere, and under another policy than the usual, nothing changes.

@@ -1,7 +1,6 @@
-"""Tells the service what really happened: job events and nodes, at least once, in order, never in the host's way.
+"""Reports job events and nodes to the service: at least once, in order, never in the host's way.
 
-Events wait in memory while the service is away; what is lost with the process is rebuilt from the host
-at the next start.
+Events wait in memory while the service is away. The next start rebuilds them from the host if the process is lost.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class OutcomeReporter:
         self._add(JobEvent(job_id=job.key, kind=JobEvent.SUBMITTED, job=job.job, event_time=self._time(0)))
 
     def started(self, job: NativeJob, decided: Placement | None, *, in_full: bool = False) -> None:
-        """The job runs. A placement other than the decided one is reported as what it is: an override by the host.
+        """The job runs. A placement other than the decided one is reported as an override by the host.
 
         `in_full` repeats the placement although it is as decided, for a service that may have forgotten it.
         """
@@ -86,7 +85,7 @@ class OutcomeReporter:
             log.warning("job %s started on %s, decided was %s", job.key, _nodes_of(job), decided.nodes)
 
     def ended(self, job: NativeJob, decided: Placement | None) -> None:
-        """The job ended, or was cancelled before it started: the service frees what it held."""
+        """The job ended, or was cancelled before it started: the service frees its resources."""
         event = JobEvent(
             job_id=job.key,
             kind=_END_KINDS[job.end or End.FINISHED],
@@ -107,7 +106,7 @@ class OutcomeReporter:
             self.other(event)
 
     def withdrawn(self, job: NativeJob, decided: Placement) -> None:
-        """A placement that will not be used: the service frees what it held for it. The job itself goes on waiting."""
+        """The placement will not be used: the service frees its resources. The job itself goes on waiting."""
         event = JobEvent(job_id=job.key, kind=JobEvent.CANCELLED, event_time=self._time(0))
         event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         event.reason = "placement withdrawn by the host's adapter"
@@ -122,12 +121,12 @@ class OutcomeReporter:
         self._said.add((key, JobEvent.STARTED))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """The host has forgotten these jobs: nothing more will be said about them."""
+        """The host has forgotten these jobs: they need no more events."""
         gone = set(keys)
         self._said = {said for said in self._said if said[0] not in gone}
 
     def start_over(self) -> None:
-        """The service may have lost what it was told: nodes and running jobs will be said again."""
+        """The service may have lost its state: nodes and running jobs will be reported again."""
         self._said.clear()
         self._nodes.clear()
         self._refused.clear()
@@ -140,9 +139,9 @@ class OutcomeReporter:
 
     @property
     def is_pressing(self) -> bool:
-        """Whether something that waits changes what is free, so that the service has to hear it before it is asked.
+        """Whether a queued event changes free resources, so that the service needs it before the next question.
 
-        The start of a job where it was decided does not: its resources are held since the decision.
+        A start as decided changes nothing: its resources are reserved since the decision.
         """
         return any(
             event.kind != JobEvent.SUBMITTED and (event.kind != JobEvent.STARTED or bool(event.placement))
@@ -150,7 +149,7 @@ class OutcomeReporter:
         )
 
     async def flush(self) -> bool:
-        """Sends what waits, in order. False where something could not be delivered (it stays for the next time)."""
+        """Sends what waits, in order. False if an event could not be delivered (it stays for the next time)."""
         async with self._sending:  # one at a time, or events could overtake each other
             while self._waiting:
                 batch = self._waiting[:_PER_REQUEST]
@@ -194,13 +193,13 @@ class OutcomeReporter:
         return self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
 
     async def report_nodes(self, nodes: Sequence[Node]) -> bool:
-        """Sends all nodes where one came, went or changed or the last report is old. False where it did not arrive.
+        """Sends nodes that changed, or all if one came or went or the last report is old. False if that failed.
 
-        A node that the service refuses is left out until it says something else.
+        A node that the service refuses is left out until it changes.
         """
         is_old = self.is_refresh_due()
         if nodes is self._told and not is_old:
-            return True  # not looked at again: packing thousands of nodes at every pass would cost more than deciding
+            return True  # packing thousands of nodes at every pass would cost more than deciding
         packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
         if self._refused:
             said = {node.id: _lasting(node) for node in nodes if node.id in self._refused}
@@ -239,7 +238,7 @@ class OutcomeReporter:
         else:
             return full
         await self._sift(changed)
-        # In full: what the service may know of a node that it refuses now is no longer true.
+        # In full, as the service may hold an outdated version of a node that it refuses now.
         await self._report_nodes([node for node in known if node.id not in self._refused], True)
         return True
 
@@ -255,7 +254,7 @@ class OutcomeReporter:
                 if place is None:
                     raise
                 self._refuse(part[place], error)
-                del left[: place + 1]  # those before it were read, and are told with the whole
+                del left[: place + 1]  # the full report repeats the nodes before it
             else:
                 del left[: len(part)]
 
@@ -271,7 +270,7 @@ class OutcomeReporter:
         await self.client.report_nodes(request, timeout_s=_TIMEOUT_S, retry=None)
 
     def _observed(self, nodes: Iterable[Node]) -> list[Node]:
-        """Copies with the time of this look, where the host gives none."""
+        """Copies with the time of this look, unless the host gives one."""
         copies = []
         for node in nodes:
             copy = Node()
@@ -297,14 +296,14 @@ class OutcomeReporter:
 
 
 def _place_of(error: PlacewiseError, nodes: Sequence[Node]) -> int | None:
-    """Which of the nodes of a report it was refused for; None where it was for none of them."""
+    """Index of the node for which the service refused the report; None if it names none."""
     named = _NODE_FIELD.match(error.metadata.get("field", ""))
     place = int(named[1]) if named else len(nodes)
     return place if place < len(nodes) else None
 
 
 def _lasting(node: Node) -> bytes:
-    """What a node says but for its telemetry, which is another at every look."""
+    """The node without its telemetry, which changes with every look."""
     copy = Node()
     copy.CopyFrom(node)
     copy.ClearField("telemetry")
@@ -312,9 +311,9 @@ def _lasting(node: Node) -> bytes:
 
 
 def is_as_decided(job: NativeJob, decided: Placement) -> bool:
-    """Whether the host did what was decided: the same nodes, as many GPUs on each and, where told, the same GPUs.
+    """Whether the host kept to the decision: the same nodes, as many GPUs on each and, if exact, the same GPUs.
 
-    Tasks may be cut differently (a host may show one task per node where the decision has one per GPU), so GPUs are
+    Tasks may be cut differently (a host may show one task per node although the decision has one per GPU), so GPUs are
     compared per node; a job without GPUs is compared by its tasks per node.
     """
     if not job.placement:
