@@ -26,6 +26,7 @@ from typing import NamedTuple
 CLEAN = (
     "README.md",
     "SECURITY.md",
+    "clients",
     "proto",
     "service/placewise_service/api/page",
     "service/placewise_service/commands",

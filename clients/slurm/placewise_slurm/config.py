@@ -1,4 +1,4 @@
-"""The bridge's configuration file (TOML). Refuses what it does not know, naming the key."""
+"""The bridge's configuration file (TOML). Refuses unknown keys, naming them."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ class SlurmConfig:
 
 @dataclass(frozen=True, slots=True)
 class HooksConfig:
-    """`[hooks]`: what the scripts inside Slurm do; `placewise-slurm hooks` writes them with these values."""
+    """`[hooks]`: the scripts inside Slurm; `placewise-slurm hooks` writes them with these values."""
 
     listen_host: str = "127.0.0.1"
     listen_port: int = 6830
     partitions: tuple[str, ...] = ()
-    """Partitions whose jobs are placed. Others are placed where the job's comment says `placewise`."""
+    """Partitions whose jobs are placed. Jobs of others are placed if their comment says `placewise`."""
     hold_without_bridge: bool = False
     has_gpu_types: bool = False
     """Every GPU of a node has a Gres type of its own, so that jobs can be given exact GPUs."""
     shares_dir: str = "/var/spool/placewise/shares"
     """Shared with the compute nodes; TaskProlog reads the shares of divisible jobs there. Empty writes none."""
     share_steps: str = "accounting"
-    """Who bears out what is said of a share's task: accounting (slurmdbd), or the job as a whole."""
+    """The witness of a share's times: accounting (slurmdbd), or the job as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class BridgeConfig:
     lease: LeaseConfig = field(default_factory=LeaseConfig)
 
     def check(self) -> None:
-        """Raises ConfigError for what the types do not say."""
+        """Raises ConfigError for values that the types allow and the bridge does not."""
         if not self.adapter.cluster:
             raise ConfigError("adapter.cluster: a name is needed")
         for key, value in (("adapter.batch", self.adapter.batch), ("adapter.depth", self.adapter.depth)):

@@ -33,13 +33,13 @@ def gpu_count(text: str) -> int:
 
 
 def gpu_model(text: str) -> str:
-    """The one GPU type a string names, or "" where it names none or several."""
+    """The one GPU type in a string, or "" if it names none or several."""
     types = {entry.type for entry in gpu_entries(text)}
     return types.pop() if len(types) == 1 else ""
 
 
 def index_types(node_gres: str) -> tuple[str, ...]:
-    """Type of each GPU by index where the site gives every GPU a type of its own; otherwise ()."""
+    """Type of each GPU by index if the site gives every GPU a type of its own; otherwise ()."""
     entries = gpu_entries(node_gres)
     types = tuple(entry.type for entry in entries)
     is_one_each = len(entries) > 1 and all(entry.count == 1 and entry.type for entry in entries)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 _PART = re.compile(r"[^,\[\]]+|\[[^\]]*\]|,")
-# Refuses what would fill the memory: Slurm's own limit on a host list is 64 Ki.
+# Longer lists could fill the memory: Slurm's own limit on a host list is 64 Ki.
 _MOST = 65_536
 
 

@@ -1,7 +1,7 @@
 """JSON over HTTP/1.1 for slurmrestd, by the SDK's client.
 
-slurmrestd serves one request per connection at a time. It never retries: what a failed request has done is for the
-caller to look up.
+slurmrestd serves one request per connection at a time. A request whose connection breaks is sent once more; if
+that fails, the caller has to look up the result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class JsonHttp:
         self._pool = HttpPool(self.address, self.tls)
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The parsed JSON answer, whatever its HTTP status: slurmrestd puts its errors there. Raises TransportError."""
+        """The parsed JSON answer of any HTTP status: slurmrestd puts its errors there. Raises TransportError."""
         try:
             async with self._gate, asyncio.timeout(self.timeout_s):
                 return await self._request(method, path, body)

@@ -54,8 +54,8 @@ class FileLease(Lease):
             is_first = _link(draft, self._path(number))
         finally:
             draft.unlink()
-        # Where the listing that gave the number was an old one, the number may have been used and cleared away: after a
-        # change of its own a host sees the directory as it is.
+        # An old listing may have given a number that was used and cleared away. After a change of its own a host sees
+        # the directory as it is.
         numbers = self._numbers()
         if is_first and numbers[-1] != number:
             self._path(number).unlink()

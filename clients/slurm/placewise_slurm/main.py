@@ -59,11 +59,11 @@ def _accounting(config: BridgeConfig) -> SlurmAccounting:
 
 
 async def run_bridge(config: BridgeConfig) -> None:
-    """Bridges until it is cancelled; where there is a lease, only while it is held. Raises LeaseLostError."""
+    """Bridges until it is cancelled; with a lease, only while it holds it. Raises LeaseLostError."""
     if not config.lease.dir:
         await _bridge(config)
         return
-    # Nobody hears the submit hook of this host meanwhile: jobs that it sees are left to Slurm, not held for nobody.
+    # Without the lease nobody hears this host's submit hook: its jobs are left to Slurm, not held for nobody.
     identity = f"{socket.gethostname()}:{os.getpid()}"
     lease = FileLease(Path(config.lease.dir), f"{config.adapter.cluster}.lease", identity)
     await lease.acquire()
@@ -118,7 +118,7 @@ async def _run_until_signal(config: BridgeConfig) -> None:
 
 
 async def check(config: BridgeConfig) -> list[str]:
-    """What is wrong with the surroundings, in words; empty where the bridge could start."""
+    """The problems of the surroundings, in words; empty if the bridge could start."""
     problems = []
     try:
         script_values(config)
@@ -165,7 +165,7 @@ async def _check_slurmrestd(config: BridgeConfig) -> list[str]:
 async def _about_shares(config: BridgeConfig) -> str:
     """Whether the times of shares count. Without them the shares work all the same: that is no problem."""
     if config.hooks.share_steps == "job":
-        return 'their times count while the job runs, whoever sends them (hooks.share_steps = "job")'
+        return 'their times count while the job runs, from any sender (hooks.share_steps = "job")'
     accounting = _accounting(config)
     try:
         await accounting.steps(_NO_JOB)

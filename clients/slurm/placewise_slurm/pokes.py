@@ -1,8 +1,8 @@
-"""The bridge's ear: datagrams of job_submit.lua ("submit", "other"), the prolog ("start ID"), jobcomp ("end ID …").
+"""Hints to the bridge: datagrams of job_submit.lua ("submit", "other"), the prolog ("start ID"), jobcomp ("end ID …").
 
 "share begin|end …" come from TaskProlog and TaskEpilog of divisible jobs.
 
-A datagram is only a hint where to look; it may be lost, repeated or forged, and nothing is believed because of it.
+A datagram is only a hint where to look; it may be lost, repeated or forged, and is never trusted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_HINTS = 64
 
 @dataclass(slots=True)
 class Hints:
-    """What the datagrams since the last look said.
+    """The content of the datagrams since the last look.
 
     `passed_by` has one entry for each job of ours that was submitted: how many others were submitted before it, since
     the one before. `others` counts those since the last of ours.
@@ -34,7 +34,7 @@ class Hints:
 
 
 class TaskEar(Protocol):
-    """Who wants to know when tasks begin and end; True where the job should be looked at."""
+    """A listener for tasks that begin and end; True if the job should be looked at."""
 
     def __call__(self, what: str, job_id: int, step: str, node: str, rank: int) -> bool: ...
 
@@ -85,11 +85,11 @@ class PokeListener(asyncio.DatagramProtocol):
         self._is_poked.set()
 
     def wake(self) -> None:
-        """There is news that no datagram has said."""
+        """Wakes the bridge without a datagram."""
         self._is_poked.set()
 
     def take(self) -> Hints:
-        """The hints so far; the next ones are collected anew, and go on counting the others."""
+        """The hints so far; the next ones start empty, but go on counting the others."""
         hints, self._hints = self._hints, Hints(others=self._hints.others)
         self._is_poked.clear()
         return hints

@@ -1,4 +1,4 @@
-"""One job and one node of Slurm as plain records, whatever REST version they were read with. Pure data."""
+"""One job and one node of Slurm as plain records, the same for every REST version. Pure data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SlurmJob:
 
     @property
     def is_marked(self) -> bool:
-        """Held by our submit plugin, whoever else has seen it since."""
+        """Held by our submit plugin."""
         return self.admin_comment.startswith(HELD_MARK)
 
     @property
@@ -58,7 +58,7 @@ class SlurmJob:
 
     @property
     def set_aside(self) -> str:
-        """GPUs per node that the submit hook keeps for the job until its release; "" where it keeps none."""
+        """GPUs per node that the submit hook keeps for the job until its release; "" if it keeps none."""
         return self.admin_comment.partition(" gres=")[2] if self.is_marked else ""
 
     @property

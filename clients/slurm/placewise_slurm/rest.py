@@ -1,4 +1,4 @@
-"""slurmrestd as four calls with typed records. Never decides anything; what it cannot read it refuses loudly."""
+"""slurmrestd as four calls with typed records. Never decides anything; raises for answers that it cannot read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING_FOUND = 9003
 
 
 class RefusedError(Exception):
-    """slurmctld answered and refused. `number` is Slurm's error number, 0 where it gave none."""
+    """slurmctld answered and refused. `number` is Slurm's error number, 0 without one."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class SlurmRest:
-    """Raises TransportError where slurmrestd or the slurmctld behind it cannot be reached."""
+    """Raises TransportError if slurmrestd or the slurmctld behind it cannot be reached."""
 
     http: JsonHttp
     version: Version
@@ -47,7 +47,7 @@ class SlurmRest:
         return [self.version.node(raw) for raw in reply.get("nodes") or ()]
 
     async def job(self, job_id: int) -> SlurmJob | None:
-        """One job, or None where Slurm does not know it."""
+        """One job, or None if Slurm does not know it."""
         try:
             reply = await self._get(f"job/{job_id}")
         except RefusedError as error:
@@ -58,7 +58,7 @@ class SlurmRest:
         return next((job for job in jobs if job.id == job_id), None)
 
     async def update(self, job_id: int, change: Update) -> None:
-        """One update of a job. Raises RefusedError; what was changed before the refusal stays changed."""
+        """One update of a job. Raises RefusedError; changes made before the refusal stay."""
         path = f"/slurm/{self.version.name}/job/{job_id}"
         _check(await self.http.request("POST", path, self.version.update(change)))
 
@@ -86,7 +86,7 @@ class SlurmAccounting:
     async def steps(self, job_id: int) -> list[SlurmStep]:
         """Steps of a job that run or have ended; those of another cluster's job of that number are among them.
 
-        Raises TransportError where slurmrestd or the slurmdbd behind it cannot be reached.
+        Raises TransportError if slurmrestd or the slurmdbd behind it cannot be reached.
         """
         reply = await self.http.request("GET", f"/slurmdb/{self.version.name}/job/{job_id}")
         try:

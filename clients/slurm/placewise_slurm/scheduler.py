@@ -1,7 +1,7 @@
 """Slurm as a `NativeScheduler`: looks through slurmrestd, changes held jobs with one update each.
 
-What it changes: node list, node count and GPUs per node of a job that the submit hook held, together with its release.
-What it never changes: a job without the hook's mark, a job that is not pending, a job that somebody else released.
+It changes node list, node count and GPUs per node of a job that the submit hook held, together with its release. It
+never changes a job without the hook's mark, one that is not pending, or one that somebody else released.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COMPLETING_WAIT_S = 0.05
 
 
 class Preparation(Protocol):
-    """What is to be done for a job before it is released, told when it has ended, and undone when it is over."""
+    """Work for a job before its release, at its end, and after it."""
 
     async def __call__(self, job: SlurmJob, placement: Placement) -> None: ...
     def see(self, job: SlurmJob) -> None: ...
@@ -96,7 +96,7 @@ class SlurmScheduler:
                     return self._state(found)
             return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by) or not self._has_looked)
         except TransportError as error:
-            self._has_looked = False  # what the hints were about is not known: everything is looked at
+            self._has_looked = False  # the hints are lost: look at everything
             raise HostUnreachableError(str(error)) from error
 
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
@@ -141,7 +141,7 @@ class SlurmScheduler:
             self._missing = 0
 
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
-        """The jobs the hints are about. False where some could not be found this way."""
+        """The jobs of the hints. False if some could not be found this way."""
         gate = asyncio.Semaphore(_READ_AT_ONCE)
         known = [self._named_job(job_id, gate) for job_id in sorted(hints.job_ids | self._completing)]
         named, (new, is_certain) = await asyncio.gather(asyncio.gather(*known), self._new_jobs(hints.passed_by))
@@ -154,7 +154,7 @@ class SlurmScheduler:
             return await self.rest.job(job_id)
 
     async def _new_jobs(self, passed_by: Sequence[int]) -> tuple[list[SlurmJob], bool]:
-        """Jobs of ours that were submitted since the last look. False where some could not be found by number."""
+        """Jobs of ours that were submitted since the last look. False if some could not be found by number."""
         found: list[SlurmJob] = []
         for others in passed_by:
             job = await self._next_of_ours(others)
@@ -226,9 +226,9 @@ class SlurmScheduler:
         *,
         wanted: Sequence[Stage] = (Stage.WAITING,),
     ) -> Applied:
-        """Reads the job again and changes it only if it is still what it was taken for.
+        """Reads the job again and changes it only if it is still in one of the `wanted` stages.
 
-        One that has its `placement` already got it by an update whose answer was lost.
+        A job that has its `placement` already got it by an update whose answer was lost.
         """
         try:
             slurm = await self._current(_job_id(job))
@@ -278,10 +278,10 @@ class SlurmScheduler:
         return Applied.DONE
 
     def _gres(self, job: SlurmJob, placement: Placement) -> str | None:
-        """GPUs per node to ask for; None where what the job asks for already says it.
+        """GPUs per node to ask for; None if the job asks for them already.
 
-        Slurm takes one request for all nodes of a job: exact indices can be asked for where they are the same on every
-        node (always so for one node).
+        Slurm takes one request for all nodes of a job: exact indices are possible only if they are the same on every
+        node.
         """
         if gpus_per_task(job):
             return None

@@ -1,12 +1,12 @@
 """Shares of a divisible job: asked from the service when the job is placed, left in a file for TaskProlog.
 
-A job is divisible where its comment says `divisible=<scale>` (and perhaps `serial=<scale>`, `kind=<name>`). Without an
-answer there is no file and the tasks divide the work as they would without Placewise. How long each share took is heard
-from the tasks themselves and reported when the job has ended well; what a restart forgets of that is not reported.
+A job is divisible if its comment says `divisible=<scale>` (and perhaps `serial=<scale>`, `kind=<name>`). Without an
+answer there is no file and the tasks divide the work as they would without Placewise. The tasks
+themselves send the time of each share; it is reported when the job has ended well. A restart forgets these times.
 
 Anybody can send such a datagram. A time counts only where Slurm's accounting shows its step on the share's node,
-running when the task began and not yet over when it ended, and where it lies within the job's own. A site without
-accounting may let the job vouch for its tasks: a time then counts where the job was shown running on the node after the
+running when the task began and not yet over when it ended, and if it lies within the job's own. A site without
+accounting may let the job vouch for its tasks: a time then counts if Slurm showed the job running on the node after the
 task began.
 """
 
@@ -47,7 +47,7 @@ _CLOCKS_S = 1.0
 
 @dataclass(slots=True)
 class _Step:
-    """What was heard of one task with a share. Its times are monotonic seconds."""
+    """One task with a share, by its datagrams. Times are monotonic seconds."""
 
     began_s: float
     took_s: float | None = None
@@ -121,7 +121,7 @@ class JobShares:
         os.replace(partial, self.folder / str(job_id))
 
     def hear(self, what: str, job_id: int, step: str, node: str, rank: int) -> bool:
-        """A task says that it begins or ends, now; True where the job should be looked at, to see whether it runs.
+        """A task begins or ends, now. True if the job should be looked at, to see whether it runs.
 
         Each counts once. A begin that Slurm has not borne out yet gives way to a later one.
         """
@@ -174,7 +174,7 @@ class JobShares:
             self._settle(shared, job)
 
     def learn(self, job_id: int, steps: Sequence[SlurmStep] | None, *, is_last: bool) -> bool:
-        """The steps of a job as accounting has them, None where it does not answer; True where they say all."""
+        """Takes the steps of a job from accounting, None if it does not answer. True if no more are needed."""
         shared = self._shared.get(job_id)
         if shared is None:
             return True
@@ -227,7 +227,7 @@ class JobShares:
 
 
 def _took_s(steps: Mapping[str, _Step], longest_s: float) -> float | None:
-    """Time of the step that ended last. The batch script spans the steps it starts: it counts where it starts none."""
+    """Time of the step that ended last. The batch script spans the steps it starts: it counts if it starts none."""
     ended = [
         (not _is_own_step(name), step.began_s + step.took_s, step.took_s)
         for name, step in steps.items()
@@ -261,6 +261,6 @@ def divisible_task(job: SlurmJob) -> DivisibleTask | None:
 
 
 def units(placement: Placement) -> list[str]:
-    """Computing units of the placement: its GPUs, or whole nodes where it has none."""
+    """Computing units of the placement: its GPUs, or whole nodes without GPUs."""
     gpus = [f"{task.node}/gpu{index}" for task in placement.assignments for index in task.gpu_indices]
     return gpus or list(placement.nodes)

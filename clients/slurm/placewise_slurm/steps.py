@@ -22,13 +22,13 @@ HELP = (
 # slurmdbd hears of a step within a second.
 _WAITS = Backoff(0.5, 8.0)
 _MOST_LOOKS = 5
-# Between two look-ups, whatever jobs they are for: slurmdbd has other work.
+# Between two look-ups of any jobs: slurmdbd has other work.
 _PAUSE_S = 0.2
 _MOST_JOBS = 1000
 
 
 class Learn(Protocol):
-    """Takes the steps of a job, None where they could not be had; True where nothing more is to be asked of it."""
+    """Takes the steps of a job, None if accounting did not answer. True if the job needs no more look-ups."""
 
     def __call__(self, job_id: int, steps: Sequence[SlurmStep] | None, *, is_last: bool) -> bool: ...
 
@@ -51,7 +51,7 @@ class StepLookups:
     _is_silent: bool = False
 
     def want(self, job_id: int) -> bool:
-        """The job's steps have changed, or should be known anew. False where too many jobs wait already."""
+        """The job's steps have changed, or must be looked up again. False if too many jobs wait already."""
         if job_id not in self._due and len(self._due) >= _MOST_JOBS:
             return False
         at_s = self.clock() + _WAITS.pause_s(1)

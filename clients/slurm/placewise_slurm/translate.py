@@ -28,7 +28,7 @@ _DOWN = frozenset(
 )
 _DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "RESERVED", "PLANNED_DOWN", "FUTURE"})
 
-# What the fields of the contract can hold: a comment may say anything.
+# The contract's limits: a comment may hold any number.
 _MOST_BATCH = 2**31 - 1
 _MOST_SAMPLES = 2**53
 
@@ -40,7 +40,7 @@ _PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
 
 @dataclass(frozen=True, slots=True)
 class SiteNames:
-    """What a site calls things. Keys of `priorities` are QOS names, then partition names."""
+    """The site's names. Keys of `priorities` are QOS names, then partition names."""
 
     priorities: Mapping[str, str] = field(default_factory=dict)
     gpu_model: str = ""
@@ -159,7 +159,7 @@ def _float(said: Mapping[str, str], name: str) -> float:
 
 
 def to_native(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> NativeJob | None:
-    """The job as the adapter's skeleton sees it; None where it does not concern Placewise."""
+    """The job as the adapter's skeleton sees it; None if it does not concern Placewise."""
     now = stage(job)
     if now is None:
         return None
@@ -191,7 +191,7 @@ def _end(job: SlurmJob) -> End:
 
 
 def placement(job: SlurmJob) -> tuple[Assignment, ...]:
-    """Where the job really is (or was), one task per node, with the GPU indices Slurm shows while it runs."""
+    """The job's real nodes, one task each, with the GPU indices that Slurm shows while it runs."""
     nodes = hostlist.expand(job.nodes) if job.nodes not in ("", "(null)") else []
     if not nodes:
         return ()

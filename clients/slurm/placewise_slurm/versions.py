@@ -16,7 +16,7 @@ from placewise_slurm.records import SlurmJob, SlurmNode, SlurmStep
 
 Json = Mapping[str, Any]
 
-# Jobs that carry one of these are still (or already) on their nodes, whatever the base state says.
+# Jobs that carry one of these are still (or already) on their nodes, in any base state.
 _LIVE_FLAGS = ("COMPLETING", "CONFIGURING")
 
 
@@ -71,7 +71,7 @@ def _exit_code(value: object) -> int:
 
 
 def _read_job(raw: Json) -> SlurmJob:
-    """Field names are the same in all versions; their shapes are told apart by `_number` and `_words`."""
+    """Field names are the same in all versions; `_number` and `_words` read their different shapes."""
     return SlurmJob(
         id=_number(raw.get("job_id")),
         state=_state([word.upper() for word in _words(raw.get("job_state"))]),
@@ -106,7 +106,7 @@ def _read_job(raw: Json) -> SlurmJob:
 
 
 def read_steps(raw: Json) -> list[SlurmStep]:
-    """The steps of a job of slurmdbd, whatever the version. A step is named 0, "0" or "JOB.0"."""
+    """The steps of a job of slurmdbd, of any version. A step is named 0, "0" or "JOB.0"."""
     cluster = str(raw.get("cluster") or "")
     return [_read_step(step, cluster) for step in raw.get("steps") or ()]
 

@@ -126,7 +126,7 @@ def _reference(job_id: str) -> GangRef:
 def _templates(reference: GangRef, facts: GroupFacts, rules: GangRules) -> dict[str, Pod]:
     """One stand-in pod per role, cut from the group's total demand.
 
-    The total does not say how it is divided: GPUs go to the roles that are no parameter servers, the rest in equal parts.
+    GPUs go to the roles that are no parameter servers, the rest in equal parts: the total does not name its parts.
     Whole GPUs are asked for, since a pod cannot hold part of one.
     """
     roles = facts.roles

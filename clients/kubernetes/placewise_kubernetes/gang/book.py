@@ -87,8 +87,8 @@ class GangBook:
     ) -> Gang:
         """The gang of this name; a new one if none is known or the known one has ended.
 
-        `uids` are those of its Job, if it has one, and of its first pod. The Job's uid names the gang, even if the pod is
-        seen first and also after a restart. It names one gang only; the next is named by its pod.
+        `uids` are those of its Job, if it has one, and of its first pod. The Job's uid names the gang, even if the pod
+        is seen first and also after a restart. It names one gang only; the next is named by its pod.
         """
         gang = self._current.get(reference)
         if gang is None or gang.stage is Stage.ENDED:

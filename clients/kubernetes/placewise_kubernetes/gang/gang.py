@@ -228,7 +228,7 @@ class Gang:
         yield from (task for task in self.plan.assignments if id(task) not in bound)
 
     def wanted(self) -> dict[str, dict[str, float]]:
-        """The future holdings of pods without a node, by node and resource name: as they ask, or as those to come will."""
+        """Requests of the pods without a node, also of those to come, by decided node and resource name."""
         tasks = [(task, pod.requests) for pod in self.waiting() if (task := self.task_of(pod)) is not None]
         tasks += [
             (task, self.asked[role])

@@ -97,7 +97,7 @@ def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _count(number: Any) -> int:
-    """A number of pods; 0 if it is no number. A PodGroup's schema may be another release's, or not be checked at all."""
+    """A number of pods; 0 if it is no number: a PodGroup's schema may be another release's, or unchecked."""
     try:
         return min(max(0, int(number or 0)), MOST_COUNT)
     except (TypeError, ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Keeps a mirror of one resource: list, then watch, for ever. Never writes.
 
-After a break it resumes from the last version seen. If the apiserver has forgotten that version, it lists again, and the
-sink learns of all objects that went missing meanwhile.
+After a break it resumes from the last version seen. If the apiserver has forgotten that version, it lists again, and
+the sink learns of all objects that went missing meanwhile.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Asks the service about waiting gangs: AdmitOrWait and Place, once per gang, within a budget, and never raises.
 
-Both go in one call if possible. Two calls are needed for an elastic gang, whose shape the host must accept, and for gangs
-that were admitted earlier and still wait for room.
+Both go in one call if possible. Two calls are needed for an elastic gang, whose shape the host must accept, and for
+gangs that were admitted earlier and still wait for room.
 
-A verdict is kept until it is used, so that a host that asks again (they all do) gets the same answer. It never touches the
-host, and never holds a job back longer than `release_after_s` because the service is away.
+A verdict is kept until it is used, so that a host that asks again (they all do) gets the same answer. The decider never
+touches the host, and never holds a job back longer than `release_after_s` because the service is away.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One adapter of a cluster decides at a time: the one that holds a lease and renews it.
 
-Another waits. It takes over at once when the holder releases the lease, and after DURATION_S without a renewal. A holder
-that could not renew for RENEW_LIMIT_S stops before that, so two never decide together. The waiting adapter measures the
-silence by its own clock, from the moment when it saw the last renewal: clocks of two machines are never compared.
+Another waits. It takes over at once when the holder releases the lease, and after DURATION_S without a renewal. A
+holder that could not renew for RENEW_LIMIT_S stops before that, so two never decide together. The waiting adapter
+measures the silence by its own clock, from the moment when it saw the last renewal: clocks of two machines are never
+compared.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ local SETTINGS = {
   host = "@POKE_HOST@",
   port = @POKE_PORT@,
   partitions = { @PARTITIONS@ },
-  -- false (dry run): jobs are only marked, so that the bridge logs what it would do.
+  -- false (dry run): jobs are only marked, so that the bridge logs its decisions.
   hold = @HOLD@,
   -- true: a job submitted while no bridge listens is held until one does; false: it is left to Slurm.
   hold_without_bridge = @HOLD_WITHOUT_BRIDGE@,
@@ -76,8 +76,8 @@ local function has_plain_features(job_desc)
   return job_desc.features == nil or string.find(job_desc.features, "^[%w_.:&-]*$") ~= nil
 end
 
--- Arrays share one record until they start. Where a job may run is Slurm's to say where its user names nodes, excludes
--- some, wants them alone or reserved, or gives a choice of partitions. A job that is begun later, or held by its user,
+-- Arrays share one record until they start. Slurm places a job itself if its user names nodes, excludes some, wants
+-- them alone or reserved, or gives a choice of partitions. A job that is begun later, or held by its user,
 -- does not wait for us; nor does one that waits for another: Slurm does not look at dependencies of a job that is held.
 local function can_be_placed(job_desc)
   return job_desc.array_inx == nil
@@ -119,7 +119,7 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS
 end
 
--- Whoever releases a job whose request was set aside, the job gets it back.
+-- A job whose request was set aside gets it back with its release, by any user.
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   local aside = string.match(job_rec.admin_comment or "", "^" .. HELD .. " gres=(.+)$")
   local is_release = job_desc.priority ~= nil and job_desc.priority ~= 0 and job_desc.priority ~= NO_VAL
