@@ -44,11 +44,26 @@ async def test_an_error_reply_is_its_callers_alone(link: Link) -> None:
     assert isinstance(answers[1], redis_errors.ResponseError)
 
 
-async def test_the_caller_hears_when_its_command_is_written(link: Link) -> None:
-    heard: list[bool] = []
-    asking = asyncio.create_task(link.execute_command("ECHO", "a", on_sent=lambda: heard.append(asking.done())))
-    assert await asking == b"a"
-    assert heard == [False]
+async def test_a_command_is_sent_before_its_answer_is_awaited(link: Link) -> None:
+    await link.execute_command("PING")
+    sent = link.send("ECHO", "a")
+    assert sent is not None
+    assert await link.execute_command("ECHO", "b") == b"b"
+    assert sent.result() == b"a"
+
+
+async def test_no_command_is_sent_without_a_connection_or_beyond_the_width(server: RedisServer) -> None:
+    narrow = link_to(server, width=1)
+    try:
+        assert narrow.send("ECHO", "a") is None
+        await narrow.execute_command("PING")
+        sent = narrow.send("ECHO", "b")
+        assert sent is not None
+        assert narrow.send("ECHO", "c") is None
+        assert await sent == b"b"
+        assert narrow.send("ECHO", *["d"] * 2000) is None
+    finally:
+        await narrow.close()
 
 
 async def test_an_unknown_script_is_known_as_such(link: Link) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,7 +10,8 @@ from tests.fakes.cluster import make_node
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import QueueSettings
-from placewise_core.commands import PlaceCommand
+from placewise_core.commands import AdmitCommand, PlaceCommand
+from placewise_core.decision import AdmitDecision, PlaceDecision
 from placewise_core.job import Job
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
@@ -49,6 +51,16 @@ async def logged(engine: Engine) -> bool:
 
 def place(*jobs: Job, **changes: object) -> PlaceCommand:
     return dataclasses.replace(PlaceCommand(CLUSTER, jobs), **changes)  # type: ignore[arg-type]
+
+
+async def ask_place(engine: Engine, command: PlaceCommand, deadline_s: float = math.inf) -> PlaceDecision:
+    """The answer, once the store has agreed."""
+    return await (await engine.place(command, deadline_s)).settled()
+
+
+async def ask_admit(engine: Engine, command: AdmitCommand, deadline_s: float = math.inf) -> AdmitDecision:
+    """The answer, once the store has agreed."""
+    return await (await engine.admit_or_wait(command, deadline_s)).settled()
 
 
 async def answer_is_on_its_way() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -46,6 +46,7 @@ from placewise_service.api.desk import Desk
 from placewise_service.api.grpc_server import GrpcFace
 from placewise_service.api.rest import rest_app
 from placewise_service.declog.record import DecisionRecord
+from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.state.store import Overcommit
@@ -137,12 +138,7 @@ class FakeEngine:
     def problem(self) -> str:
         return self.trouble
 
-    async def place(
-        self,
-        command: PlaceCommand,
-        deadline_s: float = math.inf,
-        on_draft: Callable[[PlaceDecision], None] | None = None,
-    ) -> PlaceDecision:
+    async def place(self, command: PlaceCommand, deadline_s: float = math.inf) -> Pending[PlaceDecision]:
         self.placed.append(command)
         self.deadlines.append(deadline_s)
         view = self._view(command.cluster)
@@ -150,7 +146,8 @@ class FakeEngine:
             await self._obey(job)
         if command.policy not in ("", "consolidate"):
             raise InvalidRequestError("unknown policy; one of consolidate", "policy")
-        return PlaceDecision(tuple(_placed(job, view) for job in command.jobs), _meta("consolidate", view.version))
+        decisions = tuple(_placed(job, view) for job in command.jobs)
+        return Pending(PlaceDecision(decisions, _meta("consolidate", view.version)))
 
     async def _obey(self, job: Job) -> None:
         if job.model in _ERRORS:
@@ -169,12 +166,7 @@ class FakeEngine:
         plan = PartitionPlan(Outcome.PLACED, shares, 12.5, scale / 10.0, 1.5)
         return PartitionDecision(plan, _meta("threshold", view.version))
 
-    async def admit_or_wait(
-        self,
-        command: AdmitCommand,
-        deadline_s: float = math.inf,
-        on_draft: Callable[[AdmitDecision], None] | None = None,
-    ) -> AdmitDecision:
+    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:
         view = self._view(command.cluster)
         admissions = tuple(
             Admission(job.id, Verdict.ADMIT, 4, 1, 4, rank, 1.8e9 + 0.25, -12.5, (DriftPlusPenalty(4, -3.0, 60.0),))
@@ -183,7 +175,7 @@ class FakeEngine:
             for rank, job in enumerate(command.jobs, 1)
         )
         queue = QueueState(command.queue, 3600.0, 60.0, slot=7, waiting={job.id: 60.0 for job in command.jobs})
-        return AdmitDecision(AdmitPlan(admissions, queue), _meta("proteus", view.version))
+        return Pending(AdmitDecision(AdmitPlan(admissions, queue), _meta("proteus", view.version)))
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> Report:
         old = {} if full or cluster not in self.views else {n.id: n for n in self.views[cluster].nodes}

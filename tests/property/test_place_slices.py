@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_place, running_engine
 from tests.fakes.slices import TickingClock, every_round
 
 from placewise_core.cluster import RunningJob
@@ -105,7 +105,7 @@ async def _done(engine: Engine, number: int, act: Act) -> PlaceDecision | None:
         return None
     jobs = tuple(_gang(f"{number}-{i}", size) for i, size in enumerate(act.gangs))
     command = PlaceCommand(CLUSTER, jobs, policy=act.policy, is_dry_run=act.is_dry_run, reserve_ttl_s=3000.0)
-    return await engine.place(command, float("inf"))
+    return await ask_place(engine, command, float("inf"))
 
 
 def _gang(name: str, size: int) -> Job:

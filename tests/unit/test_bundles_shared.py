@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.bundles import copy_bundle, rewrite
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER
+from tests.fakes.engine import CLUSTER, ask_place
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
@@ -57,7 +57,7 @@ def states(statuses: object) -> dict[str, BundleState]:
 
 async def serving(engine: Engine) -> str:
     command = PlaceCommand(CLUSTER, (make_job("a"),), is_dry_run=True)
-    return (await engine.place(command)).meta.bundle
+    return (await ask_place(engine, command)).meta.bundle
 
 
 async def test_a_choice_holds_in_every_process_and_after_a_restart(tmp_path: Path, store: Away) -> None:
@@ -243,7 +243,7 @@ async def test_answers_name_the_digest_of_what_decided(tmp_path: Path, store: Aw
     seen = []
     for name in ("default", "next"):
         await engine.bundles.activate(name)
-        meta = (await engine.place(PlaceCommand(CLUSTER, (make_job("a"),), is_dry_run=True))).meta
+        meta = (await ask_place(engine, PlaceCommand(CLUSTER, (make_job("a"),), is_dry_run=True))).meta
         assert (meta.bundle, meta.bundle_digest) == (name, load(tmp_path / name).digest)
         seen.append(meta.bundle_digest)
     assert len(set(seen)) == 2

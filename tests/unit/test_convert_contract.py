@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
-from placewise_core.cluster import Gpu, NodeState, QueueSettings, QueueState, RunState, Telemetry
+from placewise_core.cluster import Gpu, NodeState, RunState, Telemetry
 from placewise_core.commands import JobEventKind, Scope
 from placewise_core.decision import (
-    Admission,
-    AdmitDecision,
-    AdmitPlan,
     DecisionMeta,
     Excluded,
     JobDecision,
@@ -216,36 +213,12 @@ def _placed(decision_id: str) -> PlaceDecision:
     return PlaceDecision((own, held, refused), DecisionMeta(decision_id, "consolidate"))
 
 
-def test_an_answer_drafted_ahead_is_the_one_written_afterwards() -> None:
+def test_an_answer_written_ahead_is_given_its_expiry() -> None:
     drafted = _placed("1")
-    answer = convert_out.PlaceAnswer("request")
-    answer.draft(drafted)
+    message = convert_out.place_response(drafted, "request")
     final = held_until(drafted, ["r"], 100.25)
-    assert answer.final(final) == convert_out.place_response(final, "request")
-
-
-def test_an_answer_that_is_not_the_draft_is_written_anew() -> None:
-    """After a conflict, or where the request was answered before."""
-    other = _placed("2")
-    answer = convert_out.PlaceAnswer("request")
-    assert answer.final(other) == convert_out.place_response(other, "request")
-    answer.draft(_placed("1"))
-    assert answer.final(other) == convert_out.place_response(other, "request")
-
-
-def test_an_admission_drafted_ahead_is_the_one_written_afterwards() -> None:
-    settings = QueueSettings(slot_s=10.0)
-    drafted, other = (
-        AdmitDecision(
-            AdmitPlan((Admission(JobId("a"), Verdict.WAIT, rank=1),), QueueState("q", backlog_s=60.0, slot=slot)),
-            DecisionMeta(f"decision-{slot}", "proteus"),
-        )
-        for slot in (7, 8)
-    )
-    answer = convert_out.AdmitAnswer(lambda: settings)
-    answer.draft(drafted)
-    assert answer.final(drafted) == convert_out.admit_response(drafted, settings)
-    assert answer.final(other) == convert_out.admit_response(other, settings)
+    convert_out.set_expiry(message, final)
+    assert message == convert_out.place_response(final, "request")
 
 
 def test_each_partition_tells_its_own_excluded_units() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, answer_is_on_its_way, logged, place, running_engine
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, ClusterSettings
@@ -28,7 +28,7 @@ async def free_gpus(engine: Engine) -> int:
 
 async def test_a_gang_is_held_until_it_ends() -> None:
     async with running_engine() as engine:
-        decision = await engine.place(place(make_job("a", workers=3)))
+        decision = await ask_place(engine, place(make_job("a", workers=3)))
         (job,) = decision.decisions
         assert job.outcome is Outcome.PLACED
         assert len(job.assignments) == 3
@@ -44,10 +44,10 @@ async def test_a_gang_is_held_until_it_ends() -> None:
 
 async def test_a_dry_run_changes_nothing() -> None:
     async with running_engine() as engine:
-        held = await engine.place(place(make_job("a")))
+        held = await ask_place(engine, place(make_job("a")))
         before = (await engine.get_cluster(CLUSTER)).view
         version, free = before.version, before.free.copy()
-        decision = await engine.place(place(make_job("a"), make_job("b", workers=4), is_dry_run=True))
+        decision = await ask_place(engine, place(make_job("a"), make_job("b", workers=4), is_dry_run=True))
         after = (await engine.get_cluster(CLUSTER)).view
         assert [d.outcome for d in decision.decisions] == [Outcome.PLACED, Outcome.PLACED]
         assert not any(d.reservation_id or d.expire_time_s for d in decision.decisions)
@@ -61,13 +61,13 @@ async def test_a_dry_run_never_explores_moves_no_queue_and_is_marked_in_the_log(
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))
         view = (await engine.get_cluster(CLUSTER)).view
         before = encode(view.jobs), dict(view.queues), view.version
-        asked = await engine.place(place(make_job("a"), is_dry_run=True, request_id="r"))
+        asked = await ask_place(engine, place(make_job("a"), is_dry_run=True, request_id="r"))
         assert (asked.meta.is_explored, asked.meta.propensity) == (False, 1.0)
         command = AdmitCommand(CLUSTER, "q", (make_job("b"),), request_id="r2", is_dry_run=True)
-        admitted = await engine.admit_or_wait(command)
+        admitted = await ask_admit(engine, command)
         split = await engine.partition(PartitionCommand(CLUSTER, DivisibleTask("t", 100.0), is_dry_run=True))
         assert (encode(view.jobs), dict(view.queues), view.version) == before
-        again = await engine.place(place(make_job("a"), request_id="r"))
+        again = await ask_place(engine, place(make_job("a"), request_id="r"))
         assert not again.meta.is_repeated, "a dry run is not remembered"
         assert await logged(engine)
         for decision in (asked, admitted, split):
@@ -79,7 +79,7 @@ async def test_a_dry_run_never_explores_moves_no_queue_and_is_marked_in_the_log(
 
 async def test_jobs_of_one_request_see_each_other() -> None:
     async with running_engine(nodes=1, gpus=4) as engine:
-        decision = await engine.place(place(*(make_job(f"j{i}", gpus=2.0) for i in range(3))))
+        decision = await ask_place(engine, place(*(make_job(f"j{i}", gpus=2.0) for i in range(3))))
         assert [d.outcome for d in decision.decisions] == [Outcome.PLACED, Outcome.PLACED, Outcome.WAIT]
         used = [g for d in decision.decisions for a in d.assignments for g in a.gpu_indices]
         assert sorted(used) == [0, 1, 2, 3]
@@ -87,8 +87,8 @@ async def test_jobs_of_one_request_see_each_other() -> None:
 
 async def test_asking_again_for_a_job_that_holds_gives_the_same_placement() -> None:
     async with running_engine() as engine:
-        first = await engine.place(place(make_job("a", workers=2)))
-        again = await engine.place(place(make_job("a", workers=2)))
+        first = await ask_place(engine, place(make_job("a", workers=2)))
+        again = await ask_place(engine, place(make_job("a", workers=2)))
         assert again.decisions[0].assignments == first.decisions[0].assignments
         assert again.decisions[0].reservation_id == first.decisions[0].reservation_id
         assert await free_gpus(engine) == 14
@@ -96,10 +96,10 @@ async def test_asking_again_for_a_job_that_holds_gives_the_same_placement() -> N
 
 async def test_a_repeated_request_id_gets_the_first_answer() -> None:
     async with running_engine() as engine:
-        first = await engine.place(place(make_job("a"), request_id="r1"))
+        first = await ask_place(engine, place(make_job("a"), request_id="r1"))
         await answer_is_on_its_way()
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.CANCELLED)])
-        again = await engine.place(place(make_job("a"), request_id="r1"))
+        again = await ask_place(engine, place(make_job("a"), request_id="r1"))
         assert again.meta.is_repeated
         assert again.meta.decision_id == first.meta.decision_id
         assert again.decisions[0].assignments == first.decisions[0].assignments
@@ -109,12 +109,12 @@ async def test_a_repeated_request_id_gets_the_first_answer() -> None:
 async def test_a_repeated_answer_says_when_its_reservations_expire() -> None:
     clock = ManualClock(1_000_000.0)
     async with running_engine(store=MemoryStore(clock), clock=clock) as engine:
-        await engine.place(place(make_job("runs")))
+        await ask_place(engine, place(make_job("runs")))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("runs"), JobEventKind.STARTED)])
         command = place(make_job("runs"), make_job("a"), reserve_ttl_s=30.0, request_id="r1")
-        first = await engine.place(command)
+        first = await ask_place(engine, command)
         clock.advance(5.0)
-        again = await engine.place(command)
+        again = await ask_place(engine, command)
         assert again.meta.is_repeated
         assert [d.expire_time_s for d in again.decisions] == [0.0, pytest.approx(1_000_030.0)]
         assert again.decisions == first.decisions
@@ -133,9 +133,9 @@ async def test_a_job_that_runs_already_is_answered_with_its_placement_at_once() 
     store = UnseenStart(clock)
     async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as late:
         await late.get_cluster(CLUSTER)
-        first = await engine.place(place(make_job("a", workers=2)))
+        first = await ask_place(engine, place(make_job("a", workers=2)))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED)])
-        (known,) = (await late.place(place(make_job("a", workers=2)))).decisions
+        (known,) = (await ask_place(late, place(make_job("a", workers=2)))).decisions
         assert known.assignments == first.decisions[0].assignments
         assert known.reservation_id == first.decisions[0].reservation_id
         assert known.expire_time_s == 0
@@ -143,15 +143,15 @@ async def test_a_job_that_runs_already_is_answered_with_its_placement_at_once() 
 
 async def test_a_request_id_belongs_to_one_rpc() -> None:
     async with running_engine() as engine:
-        await engine.place(place(make_job("a"), request_id="r1"))
+        await ask_place(engine, place(make_job("a"), request_id="r1"))
         with pytest.raises(InvalidRequestError, match="another kind"):
-            await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("b"),), request_id="r1"))
+            await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("b"),), request_id="r1"))
 
 
 async def test_no_fit_and_wait_are_told_apart() -> None:
     async with running_engine(nodes=2, gpus=4) as engine:
-        await engine.place(place(make_job("a", gpus=4.0)))
-        decision = await engine.place(place(make_job("wait", workers=2, gpus=4.0), make_job("never", gpus=8.0)))
+        await ask_place(engine, place(make_job("a", gpus=4.0)))
+        decision = await ask_place(engine, place(make_job("wait", workers=2, gpus=4.0), make_job("never", gpus=8.0)))
         wait, never = decision.decisions
         assert wait.outcome is Outcome.WAIT
         assert wait.blockers[0].reason is Reason.INSUFFICIENT_GPU
@@ -162,7 +162,7 @@ async def test_a_reservation_that_is_not_confirmed_expires() -> None:
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)
     async with running_engine(store=store, clock=clock) as engine:
-        await engine.place(place(make_job("a"), reserve_ttl_s=5.0))
+        await ask_place(engine, place(make_job("a"), reserve_ttl_s=5.0))
         clock.advance(6.0)
         result = await store.expire(CLUSTER)
         assert result.applied == 1
@@ -175,7 +175,7 @@ async def test_a_reservation_that_is_not_confirmed_expires() -> None:
 
 async def test_what_the_host_really_did_stands() -> None:
     async with running_engine() as engine:
-        await engine.place(place(make_job("a")))
+        await ask_place(engine, place(make_job("a")))
         await answer_is_on_its_way()
         real = Assignment("worker-0", Role.WORKER, NodeId("n3"), (2,), Resources(cpu_cores=2.0, gpus=1.0))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=(real,))])
@@ -186,8 +186,8 @@ async def test_what_the_host_really_did_stands() -> None:
 
 async def test_a_host_that_names_nodes_only_still_takes_their_gpus() -> None:
     async with running_engine(nodes=2, gpus=4) as engine:
-        await engine.place(place(make_job("other", gpus=2.0)))
-        await engine.place(place(make_job("a", workers=2, gpus=2.0)))
+        await ask_place(engine, place(make_job("other", gpus=2.0)))
+        await ask_place(engine, place(make_job("a", workers=2, gpus=2.0)))
         named = tuple(Assignment(f"worker-{i}", Role.WORKER, NodeId("n1")) for i in range(2))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=named)])
         view = (await engine.get_cluster(CLUSTER)).view
@@ -209,7 +209,7 @@ class _BrokenPolicy:
 async def test_a_policy_that_breaks_is_stood_in_for() -> None:
     async with running_engine() as engine:
         engine._placing.placer.policies["broken"] = _BrokenPolicy()  # type: ignore[index]
-        decision = await engine.place(place(make_job("a"), policy="broken"))
+        decision = await ask_place(engine, place(make_job("a"), policy="broken"))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert decision.meta.is_fallback
         assert decision.meta.fallback_reason == "broken: ZeroDivisionError"
@@ -231,7 +231,7 @@ class _ConflictOnce(MemoryStore):
 async def test_a_conflict_is_decided_again_on_the_newer_view() -> None:
     clock = ManualClock(1_000_000.0)
     async with running_engine(nodes=1, gpus=2, store=_ConflictOnce(clock), clock=clock) as engine:
-        decision = await engine.place(place(make_job("a")))
+        decision = await ask_place(engine, place(make_job("a")))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert decision.decisions[0].assignments[0].gpu_indices == (1,)
         view = (await engine.get_cluster(CLUSTER)).view
@@ -253,16 +253,16 @@ async def test_a_dead_store_is_an_error_that_leaves_the_view_as_it_was() -> None
     async with running_engine(store=store, clock=clock) as engine:
         store.is_dead = True
         with pytest.raises(StateUnavailableError):
-            await engine.place(place(make_job("a")))
+            await ask_place(engine, place(make_job("a")))
         assert await free_gpus(engine) == 16
-        dry = await engine.place(place(make_job("a"), is_dry_run=True))
+        dry = await ask_place(engine, place(make_job("a"), is_dry_run=True))
         assert dry.decisions[0].outcome is Outcome.PLACED
 
 
 async def test_an_expired_deadline_is_told_before_anything_is_held() -> None:
     async with running_engine() as engine:
         with pytest.raises(DeadlineExceededError):
-            await engine.place(place(make_job("a")), deadline_s=-1.0)
+            await ask_place(engine, place(make_job("a")), deadline_s=-1.0)
         assert await free_gpus(engine) == 16
 
 
@@ -280,7 +280,7 @@ async def test_a_deadline_that_passes_between_two_jobs_ends_the_decision_and_lea
     async with running_engine(clock=clock) as engine:
         jobs = [make_job(f"j{i}") for i in range(8)]
         with pytest.raises(DeadlineExceededError, match="of 8 jobs"):
-            await engine.place(place(*jobs, is_dry_run=is_dry_run), deadline_s=clock.monotonic_s() + 5.0)
+            await ask_place(engine, place(*jobs, is_dry_run=is_dry_run), deadline_s=clock.monotonic_s() + 5.0)
         assert await free_gpus(engine) == 16
 
 
@@ -292,12 +292,12 @@ async def test_admission_moves_the_queue_once_per_slot() -> None:
             for i in range(3)
         )
         command = AdmitCommand(CLUSTER, "q", jobs, policy="proteus")
-        first = await engine.admit_or_wait(command)
-        again = await engine.admit_or_wait(command)
+        first = await ask_admit(engine, command)
+        again = await ask_admit(engine, command)
         assert again.plan.queue == first.plan.queue
         assert again.plan.admissions == first.plan.admissions
         clock.advance(10.0)
-        later = await engine.admit_or_wait(command)
+        later = await ask_admit(engine, command)
         assert later.plan.queue.slot == first.plan.queue.slot + 1
 
 
@@ -306,7 +306,7 @@ async def test_place_honours_the_shape_that_was_admitted() -> None:
         job = Job(JobId("e"), model="ResNet-50", single_gpu_s=3600.0, elastic=ElasticRange(2, 2), queue="q")
         admitted = None
         for _ in range(3):
-            decision = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (job,), policy="qos"))
+            decision = await ask_admit(engine, AdmitCommand(CLUSTER, "q", (job,), policy="qos"))
             admitted = decision.plan.admissions[0]
             if admitted.verdict is Verdict.ADMIT:
                 break
@@ -314,7 +314,7 @@ async def test_place_honours_the_shape_that_was_admitted() -> None:
         assert admitted.verdict is Verdict.ADMIT
         assert admitted.gpus == 2
         shaped = dataclasses.replace(job, shape=None)
-        decision = await engine.place(place(shaped))
+        decision = await ask_place(engine, place(shaped))
         assert sum(len(a.gpu_indices) for a in decision.decisions[0].assignments) == 2
 
 
@@ -326,14 +326,14 @@ async def test_admission_shape_and_placement_compose() -> None:
         command = AdmitCommand(CLUSTER, "q", (job,), policy="proteus-qos")
         verdicts = []
         for _ in range(60):
-            admitted = (await engine.admit_or_wait(command)).plan.admissions[0]
+            admitted = (await ask_admit(engine, command)).plan.admissions[0]
             verdicts.append(admitted.verdict)
             if admitted.verdict is Verdict.ADMIT:
                 break
             clock.advance(10.0)
         assert verdicts[0] is Verdict.WAIT, "what arrives in a slot is decided from the next on"
         assert verdicts[-1] is Verdict.ADMIT
-        decision = await engine.place(place(job))
+        decision = await ask_place(engine, place(job))
         assignments = decision.decisions[0].assignments
         assert sum(len(a.gpu_indices) for a in assignments) == admitted.gpus
         assert len({a.node for a in assignments}) == admitted.nodes
@@ -342,11 +342,11 @@ async def test_admission_shape_and_placement_compose() -> None:
 async def test_admitting_a_rigid_job_writes_nothing() -> None:
     async with running_engine(nodes=2, gpus=4) as engine:
         before = (await engine.get_cluster(CLUSTER)).view.version
-        rigid = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("r"),), policy="fifo"))
+        rigid = await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("r"),), policy="fifo"))
         assert rigid.plan.admissions[0].verdict is Verdict.ADMIT
         assert (await engine.get_cluster(CLUSTER)).view.version == before
         elastic = Job(JobId("e"), model="ResNet-50", elastic=ElasticRange(2, 2), queue="q")
-        await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (elastic,), policy="fifo"))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", (elastic,), policy="fifo"))
         assert (await engine.get_cluster(CLUSTER)).view.version == before + 1
 
 
@@ -360,7 +360,7 @@ async def test_a_partition_uses_every_idle_unit_it_can() -> None:
 
 async def test_decisions_can_be_looked_up() -> None:
     async with running_engine() as engine:
-        decision = await engine.place(place(make_job("a")))
+        decision = await ask_place(engine, place(make_job("a")))
         await logged(engine)
         record = await engine.get_decision(CLUSTER, decision.meta.decision_id)
         assert record.place == decision
@@ -371,7 +371,7 @@ async def test_decisions_can_be_looked_up() -> None:
 async def test_an_unknown_cluster_is_not_found() -> None:
     async with running_engine(nodes=0) as engine:
         with pytest.raises(NotFoundError):
-            await engine.place(place(make_job("a")))
+            await ask_place(engine, place(make_job("a")))
 
 
 async def test_a_drained_node_gets_nothing_new() -> None:
@@ -380,5 +380,5 @@ async def test_a_drained_node_gets_nothing_new() -> None:
     async with running_engine(nodes=2) as engine:
         drained = dataclasses.replace(make_node("n0"), state=NodeState.DRAINING)
         await engine.report_nodes(CLUSTER, [drained], full=False)
-        decision = await engine.place(place(make_job("a", workers=4)))
+        decision = await ask_place(engine, place(make_job("a", workers=4)))
         assert {a.node for a in decision.decisions[0].assignments} == {"n1"}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, ClusterSettings, QueueSettings, QueueState
@@ -39,11 +39,11 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
     store = MemoryStore(clock)
     async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as other:
         for queue in ("idle", "used"):
-            await engine.admit_or_wait(AdmitCommand(CLUSTER, queue, (make_job("a"),)))
+            await ask_admit(engine, AdmitCommand(CLUSTER, queue, (make_job("a"),)))
         clock.advance(engine._common.options.queue_idle_s - 5.0)
         await engine._forget_idle()
         assert len((await engine.get_cluster(CLUSTER)).view.queues) == 2
-        await engine.admit_or_wait(AdmitCommand(CLUSTER, "used", (make_job("a"),)))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "used", (make_job("a"),)))
         clock.advance(20.0)
         await engine._forget_idle()
         await other._forget_idle()
@@ -53,7 +53,7 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
             while live.view.version < version:
                 await live.changed(1.0)
             assert set(live.view.queues) == {"used"}
-        await engine.admit_or_wait(AdmitCommand(CLUSTER, "idle", (make_job("b"),)))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "idle", (make_job("b"),)))
         assert set((await engine.get_cluster(CLUSTER)).view.queues) == {"idle", "used"}
 
 
@@ -85,7 +85,7 @@ async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_one
 
 async def test_a_cluster_that_is_deleted_meanwhile_does_not_end_the_sweep() -> None:
     async with running_engine() as engine:
-        await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("a"),)))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a"),)))
         live = await engine._common.views.get(CLUSTER)
         live.view.subtask_profiles["k"] = {"a": 1.0}
         engine._common.options.queue_idle_s = -math.inf

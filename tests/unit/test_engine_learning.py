@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_place, running_engine
 
 from placewise_core.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope, ShareOutcome
 from placewise_core.job import Job, JobId, Subtask
@@ -61,7 +61,7 @@ async def test_learned_metrics_decide_where_a_subtask_runs() -> None:
         question = PlaceCommand(CLUSTER, (pipeline("c", {}, {}),), scope=Scope.NODE, node_id="n0")
 
         async def on_gpu() -> list[str]:
-            decided = (await engine.place(question)).decisions[0].assignments
+            decided = (await ask_place(engine, question)).decisions[0].assignments
             return [assignment.subtask for assignment in decided if assignment.gpu_indices]
 
         await submit(engine, pipeline("a", {"speedup": 0.5}, {"speedup": 9.0}))

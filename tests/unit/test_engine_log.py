@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER, answer_is_on_its_way, logged, place, running_engine
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import ClusterSettings
@@ -26,7 +26,7 @@ async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
         seen = set()
         for i in range(40):
-            decision = await engine.place(place(make_job(f"j{i}"), seed=i, is_dry_run=False))
+            decision = await ask_place(engine, place(make_job(f"j{i}"), seed=i, is_dry_run=False))
             seen.add(decision.meta.is_explored)
             assert 0.0 < decision.meta.propensity <= 1.0
             await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i}"), JobEventKind.FINISHED)])
@@ -37,8 +37,8 @@ async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.Mon
     monkeypatch.setattr(common, "log", structlog.get_logger())  # not one that another test's configuration is cached in
     async with running_engine() as engine:
         with capture_logs() as lines:
-            placed = await engine.place(place(make_job("a")))
-            admitted = await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("b"),)))
+            placed = await ask_place(engine, place(make_job("a")))
+            admitted = await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("b"),)))
             assert await logged(engine)  # lines are written once the answer is on its way
         decided = {line["decision_id"]: line for line in lines if line["event"] == "decided"}
         assert decided.keys() == {placed.meta.decision_id, admitted.meta.decision_id}
@@ -48,13 +48,13 @@ async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.Mon
 
 async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
     async with running_engine(nodes=3, gpus=2) as engine:
-        await engine.place(place(make_job("before", gpus=2.0)))
-        plain = await engine.place(place(make_job("unexplored")))
+        await ask_place(engine, place(make_job("before", gpus=2.0)))
+        plain = await ask_place(engine, place(make_job("unexplored")))
         await answer_is_on_its_way()
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
         view = (await engine.get_cluster(CLUSTER)).view
         expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
-        answer = await engine.place(place(make_job("a", workers=2), seed=4))
+        answer = await ask_place(engine, place(make_job("a", workers=2), seed=4))
         assert await logged(engine)
         assert (await engine.get_decision(CLUSTER, plain.meta.decision_id)).choices == ()
         (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
@@ -75,9 +75,9 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
 
 async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_too() -> None:
     async with running_engine(nodes=8, gpus=8, observe_share=0.5) as engine:
-        await engine.place(place(make_job("dry"), is_dry_run=True))
+        await ask_place(engine, place(make_job("dry"), is_dry_run=True))
         for n in range(40):
-            await engine.place(place(make_job(f"j{n}")))
+            await ask_place(engine, place(make_job(f"j{n}")))
         assert await logged(engine)
         entries = await engine._common.store.read_decisions(CLUSTER, "0", 100)
         dry, *records = [decode(data) for _, data in entries]
@@ -92,7 +92,7 @@ async def test_what_does_not_explore_is_logged_as_it_was_before_the_choice() -> 
     async with running_engine(nodes=3, gpus=2, observe_share=1.0) as engine:
         view = (await engine.get_cluster(CLUSTER)).view
         expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
-        answer = await engine.place(place(make_job("a", workers=2)))
+        answer = await ask_place(engine, place(make_job("a", workers=2)))
         assert await logged(engine)
         (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
         assert (choice.observation["nodes"].unpack() == expected.nodes).all()
@@ -103,7 +103,7 @@ async def test_what_does_not_explore_is_logged_as_it_was_before_the_choice() -> 
 async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -> None:
     async with running_engine(nodes=200) as engine:
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0))
-        answer = await engine.place(place(make_job("a", workers=20), seed=1))
+        answer = await ask_place(engine, place(make_job("a", workers=20), seed=1))
         assert await logged(engine)
         (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
         rows = choice.observation["rows"].unpack()
@@ -136,12 +136,12 @@ async def test_a_decision_whose_caller_has_gone_is_in_the_log_all_the_same() -> 
     store = SilentStore(clock)
     async with running_engine(nodes=2, store=store, clock=clock) as engine:
         asked = dataclasses.replace(place(make_job("a")), request_id="r-1")
-        gone = asyncio.ensure_future(engine.place(asked))
+        gone = asyncio.ensure_future(ask_place(engine, asked))
         await store.is_held.wait()
         gone.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await gone
-        again = await engine.place(asked)
+        again = await ask_place(engine, asked)
         assert again.meta.is_repeated
         await engine.drain(5.0)
         assert (await engine.get_decision(CLUSTER, again.meta.decision_id)).jobs[0].id == "a"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import AdmitCommand
@@ -24,21 +24,21 @@ async def test_a_cluster_has_room_for_so_many_queues() -> None:
     async with running_engine() as engine:
         engine._common.options.most_queues = 2
         for queue in ("q0", "q1", "q0"):
-            await engine.admit_or_wait(command(queue))
+            await ask_admit(engine, command(queue))
         with pytest.raises(InvalidRequestError, match="2 queues"):
-            await engine.admit_or_wait(command("q2"))
+            await ask_admit(engine, command("q2"))
         assert set((await engine.get_cluster(CLUSTER)).view.queues) == {"q0", "q1"}
-        admitted = await engine.admit_or_wait(command("q2", "fifo"))
+        admitted = await ask_admit(engine, command("q2", "fifo"))
         assert admitted.plan.admissions[0].verdict is Verdict.ADMIT, "what keeps no queue needs no room"
 
 
 async def test_a_queue_that_is_not_kept_leaves_no_lock_and_no_gauge() -> None:
     async with running_engine() as engine:
-        await engine.admit_or_wait(command("kept"))
+        await ask_admit(engine, command("kept"))
         for i in range(50):
-            await engine.admit_or_wait(command(f"fleeting-{i}", "fifo"))
+            await ask_admit(engine, command(f"fleeting-{i}", "fifo"))
         await asyncio.sleep(0)  # gauges move when the answer is on its way
-        assert len(engine._admitting.locks) == 0
+        assert len(engine._admitting.turns) == 0
         text = engine._common.telemetry.render().decode()
         assert ('queue="kept"' in text, "fleeting" in text) == (True, False)
 
@@ -65,12 +65,12 @@ async def test_every_replica_shows_the_queues_of_the_state(monkeypatch: pytest.M
         running_engine(store=store, clock=clock) as first,
         running_engine(nodes=0, store=store, clock=clock) as second,
     ):
-        await first.admit_or_wait(command("q"))
+        await ask_admit(first, command("q"))
         assert shown(first)
         await eventually(lambda: shown(first) == shown(second) == shown(silent))
         clock.advance(100.0)
         busy = AdmitCommand(CLUSTER, "q", (make_job("a"), make_job("b"), make_job("z")), policy="proteus")
-        await second.admit_or_wait(busy)
+        await ask_admit(second, busy)
         assert shown(second) != []
         await eventually(lambda: shown(first) == shown(second) == shown(silent))
         async with running_engine(nodes=0, store=store, clock=clock) as restarted:

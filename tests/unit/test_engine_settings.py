@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER
+from tests.fakes.engine import CLUSTER, ask_place
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
@@ -32,7 +32,7 @@ async def test_the_log_buffer_is_as_long_as_configured_and_counts_what_it_drops(
     await engine.start()
     await engine.report_nodes(CLUSTER, [], full=True)
     for i in range(10):
-        await engine.place(PlaceCommand(CLUSTER, (make_job(f"j{i}"),)))
+        await ask_place(engine, PlaceCommand(CLUSTER, (make_job(f"j{i}"),)))
     await asyncio.sleep(0)  # records are written after the answers
     text = telemetry.render().decode()
     dropped = next(line for line in text.splitlines() if line.startswith("placewise_decision_log_dropped_total"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_place, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
@@ -25,7 +25,7 @@ def sharing(name: str, model: str, limit: float, *co_runs: CoRun) -> Job:
 
 async def place(engine: Engine, job: Job, *, dry_run: bool = False) -> JobDecision:
     command = PlaceCommand(CLUSTER, (job,), is_dry_run=dry_run)
-    decided = (await engine.place(command)).decisions[0]
+    decided = (await ask_place(engine, command)).decisions[0]
     await asyncio.sleep(0)  # the view hears of it when the answer is on its way
     return decided
 

@@ -19,6 +19,7 @@ from placewise_service.api import convert_in, convert_out, rpcs
 from placewise_service.api.auth import ANYONE
 from placewise_service.api.json_codec import _render, _render_in_pieces
 from placewise_service.aside import ASIDE_BYTES
+from placewise_service.engine.pending import Pending
 
 TASKS = 1024
 
@@ -42,11 +43,9 @@ class Wide(FakeEngine):
 
     tasks = 1
 
-    async def place(self, command: Any, deadline_s: float = 0.0, on_draft: Any = None) -> PlaceDecision:
+    async def place(self, command: Any, deadline_s: float = 0.0) -> Pending[PlaceDecision]:
         self.placed.append(command)
-        decision = placed(self.tasks)
-        on_draft(decision)
-        return decision
+        return Pending(placed(self.tasks))
 
 
 @pytest.mark.parametrize(("jobs", "tasks", "is_aside"), [(1, 8, False), (256, TASKS, True)])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.fakes.cluster import make_node
+from tests.fakes.engine import ask_place
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import PlaceCommand
@@ -83,16 +84,16 @@ async def test_the_policy_comes_and_goes_with_its_bundle(tmp_path: Path) -> None
     await engine.start()
     await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
     with pytest.raises(InvalidRequestError, match="no policy 'ldwp'"):
-        await engine.place(asked("a"))
+        await ask_place(engine, asked("a"))
     await engine.bundles.activate("net")
     nodes = set()
     for i in range(4):
-        decision = await engine.place(asked(f"a{i}"))
+        decision = await ask_place(engine, asked(f"a{i}"))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert (decision.meta.policy, decision.meta.is_fallback, decision.meta.propensity) == ("ldwp", False, 1.0)
         nodes.add(decision.decisions[0].assignments[0].node)
     assert len(nodes) > 1  # it sees what it placed before
     await engine.bundles.rollback()
     with pytest.raises(InvalidRequestError, match="no policy 'ldwp'"):
-        await engine.place(asked("b"))
+        await ask_place(engine, asked("b"))
     await engine.close()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.fakes import policy_net
 from tests.fakes.cluster import make_job, make_node
+from tests.fakes.engine import ask_place
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
@@ -160,16 +161,16 @@ async def test_harmony_is_there_when_the_bundle_has_its_net(tmp_path: Path) -> N
     describe(bare)
     engine = await started(tmp_path, "bare")
     with pytest.raises(InvalidRequestError, match="no policy 'harmony'"):
-        await engine.place(command("a"))
+        await ask_place(engine, command("a"))
     await engine.bundles.activate("net")
     for policy in ("harmony", "search"):
-        decision = await engine.place(command(f"a-{policy}", policy=policy))
+        decision = await ask_place(engine, command(f"a-{policy}", policy=policy))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert (decision.meta.policy, decision.meta.bundle) == (policy, "net")
         assert (decision.meta.is_fallback, decision.meta.propensity) == (False, 1.0)
     await engine.bundles.rollback()
     with pytest.raises(InvalidRequestError, match="no policy 'harmony'"):
-        await engine.place(command("b"))
+        await ask_place(engine, command("b"))
     await engine.close()
 
 
@@ -183,7 +184,7 @@ async def test_the_next_request_finds_the_cluster_looked_at(
     for name in ("look", "read"):
         monkeypatch.setattr(PolicyRuntime, name, _noted(name, getattr(PolicyRuntime, name), calls))
     for i, expected in enumerate((["look", "read"], ["read"], ["read"])):
-        await engine.place(command(f"a-{i}", policy=policy))
+        await ask_place(engine, command(f"a-{i}", policy=policy))
         assert calls == expected
         calls.clear()
         await asyncio.sleep(0)
@@ -203,7 +204,7 @@ def _noted(name: str, method: Callable[..., object], calls: list[str]) -> Callab
 async def test_a_request_of_many_jobs_is_placed_whole(tmp_path: Path) -> None:
     make_bundle(tmp_path, "net")
     engine = await started(tmp_path, "net", nodes=20)
-    decision = await engine.place(command(*(f"j{i}" for i in range(40))))
+    decision = await ask_place(engine, command(*(f"j{i}" for i in range(40))))
     assert [d.job_id for d in decision.decisions] == [f"j{i}" for i in range(40)]
     assert {d.outcome for d in decision.decisions} == {Outcome.PLACED}
     assert not decision.meta.is_fallback, decision.meta.fallback_reason
@@ -226,7 +227,7 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path, policy: str) -> N
             if is_done.is_set():
                 return
             names = [f"{worker}-{i}-{part}" for part in range(1 + i % 2)]
-            decision = await engine.place(command(*names, policy=policy))
+            decision = await ask_place(engine, command(*names, policy=policy))
             assert {d.outcome for d in decision.decisions} == {Outcome.PLACED}
             assert not decision.meta.is_fallback, decision.meta.fallback_reason
             deciding.put_nowait(decision.meta.bundle)
@@ -271,7 +272,7 @@ async def test_a_net_that_breaks_while_serving_is_flagged_and_counted(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(PolicyRuntime, part, break_)
-    decision = await engine.place(command("a", policy=policy))
+    decision = await ask_place(engine, command("a", policy=policy))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert (decision.meta.is_fallback, decision.meta.fallback_reason) == (True, reason)
     await asyncio.sleep(0)  # a decision is counted once its answer is on its way

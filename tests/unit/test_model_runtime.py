@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.fakes.cluster import make_job, make_node
+from tests.fakes.engine import ask_place
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
@@ -109,7 +110,7 @@ async def test_a_model_that_is_unsure_of_the_new_job_leaves_the_heuristic(tmp_pa
         engine = engine_on(tmp_path, name)
         await engine.start()
         await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
-        decision = await engine.place(command(name))
+        decision = await ask_place(engine, command(name))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert decision.meta.fallback_reason == ("" if name == "sure" else "search: uncertain")
         await engine.close()
@@ -200,15 +201,15 @@ async def test_search_is_there_when_the_bundle_has_a_net(tmp_path: Path) -> None
     await engine.start()
     await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
     with pytest.raises(InvalidRequestError, match="no policy 'search'"):
-        await engine.place(command("a"))
+        await ask_place(engine, command("a"))
     await engine.bundles.activate("net")
-    decision = await engine.place(command("a"))
+    decision = await ask_place(engine, command("a"))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert (decision.meta.policy, decision.meta.bundle) == ("search", "net")
     assert not decision.meta.is_fallback
     await engine.bundles.rollback()
     with pytest.raises(InvalidRequestError, match="no policy 'search'"):
-        await engine.place(command("b"))
+        await ask_place(engine, command("b"))
     await engine.close()
 
 
@@ -224,7 +225,7 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path) -> None:
     async def ask(worker: int) -> None:
         for i in range(25):
             name = f"{worker}-{i}"
-            decision = await engine.place(command(name))
+            decision = await ask_place(engine, command(name))
             assert decision.decisions[0].outcome is Outcome.PLACED
             assert not decision.meta.is_fallback, decision.meta.fallback_reason
             bundles.add(decision.meta.bundle)
@@ -254,7 +255,7 @@ async def test_a_net_that_breaks_while_serving_leaves_the_heuristic(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(RewardRuntime, "_run", break_)
-    decision = await engine.place(command("a"))
+    decision = await ask_place(engine, command("a"))
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert decision.meta.is_fallback
     assert decision.meta.fallback_reason == "search: RuntimeError"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_place, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
@@ -51,7 +51,7 @@ async def two_replicas() -> AsyncIterator[tuple[Engine, Engine, OvertakingStore,
 
 async def placed(engine: Engine) -> str:
     """A decision's id; the other replica has heard of it."""
-    decision = await engine.place(PlaceCommand(CLUSTER, (make_job(JOB),)))
+    decision = await ask_place(engine, PlaceCommand(CLUSTER, (make_job(JOB),)))
     await asyncio.sleep(0.05)
     return decision.meta.decision_id
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_admit, ask_place, running_engine
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment
@@ -46,7 +46,7 @@ async def said(engine: Engine, name: str, kind: JobEventKind, **more: object) ->
 
 
 async def answers(engine: Engine, command: PlaceCommand) -> dict[str, JobDecision]:
-    return {str(d.job_id): d for d in (await engine.place(command)).decisions}
+    return {str(d.job_id): d for d in (await ask_place(engine, command)).decisions}
 
 
 def gpus_of(answer: JobDecision) -> list[int]:
@@ -58,22 +58,22 @@ def gpus_of(answer: JobDecision) -> list[int]:
 
 async def test_another_question_under_the_same_id_is_refused_and_holds_nothing() -> None:
     async with one_gpu(4) as (one, two, store, _):
-        await one.place(question("secret"))
+        await ask_place(one, question("secret"))
         before = await store.load(CLUSTER)
         for engine, other in ((one, question("b", mark=b"bob's")), (two, question("secret", mark=b"bob's"))):
             with pytest.raises(AlreadyExistsError, match="send a new one"):
-                await engine.place(other)
+                await ask_place(engine, other)
         assert await store.load(CLUSTER) == before
-        assert (await two.place(question("secret"))).meta.is_repeated
+        assert (await ask_place(two, question("secret"))).meta.is_repeated
 
 
 async def test_an_answer_that_held_nothing_belongs_to_its_question_as_well() -> None:
     async with one_gpu() as (one, two, _, _):
         waits = question("big", gpus=4.0)
-        assert (await one.place(waits)).decisions[0].outcome is Outcome.NO_FIT
+        assert (await ask_place(one, waits)).decisions[0].outcome is Outcome.NO_FIT
         with pytest.raises(AlreadyExistsError):
-            await two.place(replace(waits, fingerprint=b"bob's"))
-        assert (await two.place(waits)).meta.is_repeated
+            await ask_place(two, replace(waits, fingerprint=b"bob's"))
+        assert (await ask_place(two, waits)).meta.is_repeated
 
 
 async def test_split_and_admission_are_bound_to_their_question_too() -> None:
@@ -88,21 +88,21 @@ async def test_split_and_admission_are_bound_to_their_question_too() -> None:
 async def test_an_admission_that_is_refused_or_repeated_leaves_the_queue_alone() -> None:
     async with one_gpu() as (one, two, store, clock):
         asked = AdmitCommand(CLUSTER, "q", (make_job("a"),), request_id="a", fingerprint=b"alice's")
-        first = await one.admit_or_wait(asked)
+        first = await ask_admit(one, asked)
         clock.advance(60.0)
         before = await store.load(CLUSTER)
         with pytest.raises(AlreadyExistsError):
-            await two.admit_or_wait(replace(asked, jobs=(make_job("b"),), fingerprint=b"bob's"))
-        again = await two.admit_or_wait(asked)
+            await ask_admit(two, replace(asked, jobs=(make_job("b"),), fingerprint=b"bob's"))
+        again = await ask_admit(two, asked)
         assert (again.meta.is_repeated, again.plan) == (True, first.plan)
         assert await store.load(CLUSTER) == before
 
 
 async def test_one_id_for_an_admission_and_its_placing_is_refused() -> None:
     async with one_gpu() as (one, _, _, _):
-        await one.admit_or_wait(AdmitCommand(CLUSTER, "q", (make_job("a"),), request_id="x", fingerprint=b"1"))
+        await ask_admit(one, AdmitCommand(CLUSTER, "q", (make_job("a"),), request_id="x", fingerprint=b"1"))
         with pytest.raises(InvalidRequestError, match="another kind"):
-            await one.place(question("a", request_id="x", mark=b"1"))
+            await ask_place(one, question("a", request_id="x", mark=b"1"))
 
 
 # -- what a repeat gets ---------------------------------------------------------------------------------------------
@@ -110,19 +110,19 @@ async def test_one_id_for_an_admission_and_its_placing_is_refused() -> None:
 
 async def test_a_repeat_after_the_reservation_expired_is_decided_again() -> None:
     async with one_gpu() as (one, two, store, clock):
-        first = await one.place(question("a"))
+        first = await ask_place(one, question("a"))
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         assert (await answers(two, question("b", request_id="r")))["b"].outcome is Outcome.PLACED
-        again = await one.place(question("a"))
+        again = await ask_place(one, question("a"))
         assert (again.decisions[0].outcome, again.meta.is_repeated) == (Outcome.WAIT, False)
         assert again.meta.decision_id != first.meta.decision_id
-        assert (await two.place(question("a"))).meta.decision_id == again.meta.decision_id, "which then stands"
+        assert (await ask_place(two, question("a"))).meta.decision_id == again.meta.decision_id, "which then stands"
 
 
 async def test_a_repeat_may_get_another_place_and_holds_it() -> None:
     async with one_gpu() as (one, two, _, clock):
-        await one.place(question("a"))
+        await ask_place(one, question("a"))
         clock.advance(TTL_S + 1.0)  # nobody has swept yet
         again = (await answers(two, question("a")))["a"]
         assert (again.outcome, again.expire_time_s) == (Outcome.PLACED, clock.now_s() + TTL_S)
@@ -131,7 +131,7 @@ async def test_a_repeat_may_get_another_place_and_holds_it() -> None:
 
 async def test_a_reservation_past_its_time_is_no_answer_to_a_new_question_either() -> None:
     async with one_gpu() as (one, _, _, clock):
-        await one.place(question("a"))
+        await ask_place(one, question("a"))
         await asyncio.sleep(0.03)
         clock.advance(TTL_S + 1.0)
         again = (await answers(one, question("a", request_id="new")))["a"]
@@ -140,7 +140,7 @@ async def test_a_reservation_past_its_time_is_no_answer_to_a_new_question_either
 
 async def test_a_placement_that_another_replica_gave_away_is_no_answer_either() -> None:
     async with one_gpu() as (one, two, _, _):
-        await one.place(question("a"))
+        await ask_place(one, question("a"))
         await asyncio.sleep(0.05)
         await said(two, "a", JobEventKind.CANCELLED)
         assert (await answers(two, question("b", request_id="r")))["b"].outcome is Outcome.PLACED
@@ -154,7 +154,7 @@ async def test_a_started_job_gets_its_placement_back_for_as_long_as_it_runs() ->
         await said(one, "a", JobEventKind.STARTED)
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
-        again = await two.place(question("a"))
+        again = await ask_place(two, question("a"))
         assert again.meta.is_repeated
         assert again.decisions[0].assignments == first.assignments
         assert again.decisions[0].expire_time_s == 0.0, "what runs does not expire"
@@ -180,7 +180,7 @@ async def test_of_several_jobs_those_that_run_or_have_ended_keep_theirs_and_the_
         await said(one, "ends", JobEventKind.FINISHED)
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
-        await two.place(question("other", request_id="r"))
+        await ask_place(two, question("other", request_id="r"))
         again = await answers(two, command)
         assert again["runs"] == first["runs"].held_until(0.0)
         assert again["ends"] == first["ends"], "a record: it is not placed again"
@@ -201,9 +201,9 @@ async def test_what_was_given_back_before_its_time_is_decided_again_too() -> Non
 
 async def test_two_replicas_that_decide_a_repeat_again_agree() -> None:
     async with one_gpu(4) as (one, two, _, clock):
-        await one.place(question("a"))
+        await ask_place(one, question("a"))
         clock.advance(TTL_S + 1.0)
-        both = await asyncio.gather(one.place(question("a")), two.place(question("a")))
+        both = await asyncio.gather(ask_place(one, question("a")), ask_place(two, question("a")))
         assert both[0].decisions == both[1].decisions
         assert sorted(answer.meta.is_repeated for answer in both) == [False, True]
 
@@ -221,16 +221,16 @@ async def test_a_late_start_restores_the_placement_of_its_decision(kind: JobEven
         outcome = await said(two, "a", kind)
         assert (outcome.applied, outcome.ignored, outcome.overcommits) == (1, 0, ())
         assert (await answers(one, question("b", request_id="r")))["b"].outcome is Outcome.WAIT
-        again = await one.place(question("a"))
+        again = await ask_place(one, question("a"))
         assert again.decisions[0].assignments == first.assignments
 
 
 async def test_a_late_start_that_overcommits_is_accepted_counted_and_named() -> None:
     async with one_gpu() as (one, two, store, clock):
-        await one.place(question("a"))
+        await ask_place(one, question("a"))
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
-        await two.place(question("b", request_id="r"))
+        await ask_place(two, question("b", request_id="r"))
         outcome = await said(two, "a", JobEventKind.STARTED)
         (found,) = outcome.overcommits
         assert (found.job_id, found.node, found.gpus, found.others) == ("a", "n0", (0,), ("b",))
@@ -246,7 +246,7 @@ async def test_a_newer_decision_counts_where_a_job_starts_late() -> None:
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         await asyncio.sleep(0.03)
-        await two.place(question("b", request_id="r"))
+        await ask_place(two, question("b", request_id="r"))
         newer = (await answers(two, question("a", request_id="s")))["a"]
         assert gpus_of(newer) != gpus_of(first)
         outcome = await said(one, "a", JobEventKind.STARTED, reservation_id=first.reservation_id)
@@ -256,7 +256,7 @@ async def test_a_newer_decision_counts_where_a_job_starts_late() -> None:
 
 async def test_ended_jobs_stay_ended() -> None:
     async with one_gpu() as (one, two, store, clock):
-        await one.place(question("a"))
+        await ask_place(one, question("a"))
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         await said(one, "a", JobEventKind.CANCELLED)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_place, running_engine
 from tests.fakes.slices import Counting, TickingClock, every_round
 
 from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
@@ -116,7 +116,7 @@ async def test_others_have_a_turn_within_a_gang_and_see_none_of_it_or_all() -> N
             seen.append(held(live.view))
 
         async with every_round(look):
-            decision = await engine.place(ask(large("a")), INF)
+            decision = await ask_place(engine, ask(large("a")), INF)
         assert held(live.view) == LARGE
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert set(seen) <= {0, LARGE}
@@ -127,7 +127,7 @@ async def test_a_small_request_pays_for_no_slices() -> None:
     async with stepping_engine() as engine:
         seen: list[int] = []
         async with every_round(seen.append):
-            await engine.place(ask(make_job("a", 8)), INF)
+            await ask_place(engine, ask(make_job("a", 8)), INF)
     assert len(seen) < 5
 
 
@@ -162,10 +162,10 @@ async def test_the_next_job_sees_what_others_took_in_between() -> None:
 
         def ask_beside(_: int) -> None:
             if held(live.view) == 60 and not beside:
-                beside.append(asyncio.create_task(engine.place(ask(other), INF)))
+                beside.append(asyncio.create_task(ask_place(engine, ask(other), INF)))
 
         async with every_round(ask_beside):
-            decision = await engine.place(ask(*jobs), INF)
+            decision = await ask_place(engine, ask(*jobs), INF)
         small = await beside[0]
     assert small.decisions[0].outcome is Outcome.PLACED
     assert [job.outcome for job in decision.decisions] == [*2 * [Outcome.PLACED], *2 * [Outcome.WAIT]]
@@ -183,10 +183,10 @@ async def test_a_gang_whose_nodes_are_taken_meanwhile_is_decided_again_whole() -
         def ask_beside(turn: int) -> None:
             closed.append(live.is_closed)
             if turn % 4 == 3:
-                small.append(asyncio.create_task(engine.place(ask(make_job(f"s{turn}")), INF)))
+                small.append(asyncio.create_task(ask_place(engine, ask(make_job(f"s{turn}")), INF)))
 
         async with every_round(ask_beside):
-            decision = await asyncio.wait_for(engine.place(ask(large("a")), INF), 20.0)
+            decision = await asyncio.wait_for(ask_place(engine, ask(large("a")), INF), 20.0)
         others = [job for task in small for job in (await task).decisions]
         assert not live.is_closed
     assert any(closed), "nobody was in its way"
@@ -207,7 +207,7 @@ async def test_a_node_that_leaves_while_a_gang_is_decided_gets_none_of_it() -> N
                 left.append(asyncio.create_task(engine.report_nodes(CLUSTER, rest, full=True)))
 
         async with every_round(leave):
-            decision = await engine.place(ask(large("a")), INF)
+            decision = await ask_place(engine, ask(large("a")), INF)
         await left[0]
     assert decision.decisions[0].outcome is Outcome.PLACED
     assert {task.node for task in decision.decisions[0].assignments} <= {node.id for node in rest}
@@ -216,14 +216,14 @@ async def test_a_node_that_leaves_while_a_gang_is_decided_gets_none_of_it() -> N
 async def test_a_dry_run_in_slices_sets_nothing_aside_that_others_see() -> None:
     async with stepping_engine() as engine:
         live = await live_view(engine)
-        first = await engine.place(ask(large("a")), INF)
+        first = await ask_place(engine, ask(large("a")), INF)
         seen: list[tuple[int, int]] = []
 
         def look(_: int) -> None:
             seen.append((tasks_on(live.view), held(live.view)))
 
         async with every_round(look):
-            again = await engine.place(ask(large("a"), large("b", 104), large("c"), is_dry_run=True), INF)
+            again = await ask_place(engine, ask(large("a"), large("b", 104), large("c"), is_dry_run=True), INF)
     assert set(seen) == {(LARGE, LARGE)}
     assert len(seen) > 10
     assert [job.outcome for job in again.decisions] == [Outcome.PLACED, Outcome.PLACED, Outcome.WAIT]
@@ -241,14 +241,14 @@ async def test_why_a_large_gang_waits_is_found_out_in_slices() -> None:
     )
     seen: list[int] = []
     async with stepping_engine() as engine, every_round(seen.append):
-        decision = await engine.place(ask(gang), INF)
+        decision = await ask_place(engine, ask(gang), INF)
     assert decision.decisions[0].outcome is Outcome.NO_FIT
     assert decision.decisions[0].blockers[0].reason is Reason.INSUFFICIENT_CPU
     full = replace(gang, groups=gang.groups[:1])
     async with stepping_engine() as engine:
-        await engine.place(ask(large("b", 200)), INF)
+        await ask_place(engine, ask(large("b", 200)), INF)
         async with every_round(seen.append):
-            decision = await engine.place(ask(full), INF)
+            decision = await ask_place(engine, ask(full), INF)
     assert decision.decisions[0].outcome is Outcome.WAIT
 
 
@@ -259,7 +259,7 @@ async def test_a_large_request_that_ends_early_leaves_nothing_behind(ends: str) 
         live = await live_view(engine)
         first = asyncio.Event()
         deadline_s = clock.monotonic_s() + 1000.0
-        task = asyncio.create_task(engine.place(ask(large("a", 70), large("b"), large("c", 20)), deadline_s))
+        task = asyncio.create_task(ask_place(engine, ask(large("a", 70), large("b"), large("c", 20)), deadline_s))
         async with every_round(lambda _: first.set() if live.view.jobs else None):
             await asyncio.wait_for(first.wait(), 10.0)
         assert list(live.view.jobs) == ["a"], "the first gang is not there yet"
@@ -273,7 +273,7 @@ async def test_a_large_request_that_ends_early_leaves_nothing_behind(ends: str) 
         assert tasks_on(live.view) == 0
         assert not live.is_deciding
         assert not live.is_closed
-        again = await engine.place(ask(large("a", 200)), INF)
+        again = await ask_place(engine, ask(large("a", 200)), INF)
     assert again.decisions[0].outcome is Outcome.PLACED
 
 
@@ -307,7 +307,7 @@ async def test_many_gangs_that_nobody_holds_are_given_back_in_steps_each_whole()
 async def test_a_job_that_somebody_else_places_meanwhile_is_answered_with_that_placement() -> None:
     async with stepping_engine() as engine:
         first, second = await asyncio.gather(
-            engine.place(ask(large("a")), INF), engine.place(ask(large("a"), large("b", 20)), INF)
+            ask_place(engine, ask(large("a")), INF), ask_place(engine, ask(large("a"), large("b", 20)), INF)
         )
     assert first.decisions[0].assignments == second.decisions[0].assignments
     assert first.decisions[0].reservation_id == second.decisions[0].reservation_id
@@ -316,7 +316,7 @@ async def test_a_job_that_somebody_else_places_meanwhile_is_answered_with_that_p
 async def test_a_job_that_ends_between_two_slices_is_not_put_back() -> None:
     async with stepping_engine() as engine:
         live = await live_view(engine)
-        running = await engine.place(ask(make_job("old", 8)), INF)
+        running = await ask_place(engine, ask(make_job("old", 8)), INF)
         started = JobEvent(make_job("old").id, JobEventKind.STARTED, reservation_id=running.decisions[0].reservation_id)
         await engine.report_job_events(CLUSTER, [started])
         ended: list[asyncio.Task[Any]] = []
@@ -327,7 +327,7 @@ async def test_a_job_that_ends_between_two_slices_is_not_put_back() -> None:
                 ended.append(asyncio.create_task(engine.report_job_events(CLUSTER, [event])))
 
         async with every_round(end):
-            await engine.place(ask(large("a")), INF)
+            await ask_place(engine, ask(large("a")), INF)
         await ended[0]
         assert list(live.view.jobs) == ["a"]
         assert tasks_on(live.view) == LARGE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 from tests.fakes.slices import Counting
 
 from placewise_core.clock import ManualClock
@@ -106,7 +106,7 @@ async def _admitted(policy: str, counted: AtOnce | None) -> AdmitDecision:
     async with running_engine(nodes=6, gpus=4, clock=ManualClock(1000.0)) as engine:
         if counted is not None:
             engine._admitting.slicing = counted  # type: ignore[assignment]
-        return await engine.admit_or_wait(AdmitCommand(CLUSTER, "q", JOBS, policy))
+        return await ask_admit(engine, AdmitCommand(CLUSTER, "q", JOBS, policy))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

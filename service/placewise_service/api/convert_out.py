@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -50,31 +50,6 @@ def is_large(decision: PlaceDecision) -> bool:
     return sum([len(d.assignments) + len(d.candidates) + len(d.neighbours) for d in decision.decisions]) > _MOST_ITEMS
 
 
-class PlaceAnswer:
-    """The answer to Place, written while the store is asked to hold it: what it then adds is the time until when."""
-
-    def __init__(self, request_id: str) -> None:
-        self._request_id = request_id
-        self._drafted: DecisionMeta | None = None
-        self._message: decision_pb2.PlaceResponse
-
-    def draft(self, decision: PlaceDecision) -> None:
-        """The last draft is the one that counts. Of a large one nothing is written: that takes too long for here."""
-        if is_large(decision):
-            return
-        self._drafted = decision.meta
-        self._message = place_response(decision, self._request_id)
-
-    def final(self, decision: PlaceDecision) -> decision_pb2.PlaceResponse:
-        """The answer: the draft's if the decision is that one, else written now."""
-        if decision.meta is not self._drafted:
-            return place_response(decision, self._request_id)
-        for message, job in zip(self._message.decisions, decision.decisions, strict=True):
-            if job.reservation_id:
-                set_time(message.reservation_expire_time, job.expire_time_s)
-        return self._message
-
-
 # Messages of an answer are added to it and filled field by field: a third of the time that keyword arguments take, and
 # nothing is copied.
 
@@ -84,6 +59,13 @@ def place_response(decision: PlaceDecision, request_id: str = "") -> decision_pb
     for job in decision.decisions:
         _fill_job_decision(message.decisions.add(), job)
     return message
+
+
+def set_expiry(message: decision_pb2.PlaceResponse, decision: PlaceDecision) -> None:
+    """Adds the expiry of each reservation to the message of the same decision, written before it was known."""
+    for written, job in zip(message.decisions, decision.decisions, strict=True):
+        if job.reservation_id:
+            set_time(written.reservation_expire_time, job.expire_time_s)
 
 
 def _fill_job_decision(message: decision_pb2.JobDecision, decision: JobDecision) -> None:
@@ -231,27 +213,6 @@ class _ExcludedPart:
 
 
 _EXCLUDED = _ExcludedPart()
-
-
-class AdmitAnswer:
-    """The answer to AdmitOrWait, written while the store is asked to commit the queue."""
-
-    def __init__(self, settings: Callable[[], QueueSettings]) -> None:
-        """`settings` are those of the queue; they may be known only when the decision is made."""
-        self._settings = settings
-        self._drafted: AdmitDecision | None = None
-        self._message: decision_pb2.AdmitOrWaitResponse
-
-    def draft(self, decision: AdmitDecision) -> None:
-        """The last draft is the one that counts."""
-        self._drafted = decision
-        self._message = admit_response(decision, self._settings())
-
-    def final(self, decision: AdmitDecision) -> decision_pb2.AdmitOrWaitResponse:
-        """The answer: the draft's if the decision is that one, else written now. Again, it is the same message."""
-        if decision is not self._drafted:
-            self.draft(decision)
-        return self._message
 
 
 def admit_response(decision: AdmitDecision, settings: QueueSettings) -> decision_pb2.AdmitOrWaitResponse:

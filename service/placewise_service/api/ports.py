@@ -1,7 +1,7 @@
 """What the faces need of the engine, so that a test can stand in for it. The real one is placewise_service.engine."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
@@ -10,6 +10,18 @@ from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.registry import BundleStatus
 from placewise_service.state.store import Overcommit
+
+_Decision_co = TypeVar("_Decision_co", covariant=True)
+
+
+class Pending(Protocol[_Decision_co]):
+    """A decision that can be written down before it is `settled`: held, replaced by another, or refused."""
+
+    @property
+    def decision(self) -> _Decision_co: ...
+    @property
+    def is_settled(self) -> bool: ...
+    async def settled(self) -> _Decision_co: ...
 
 
 class ReportOutcome(Protocol):
@@ -52,19 +64,9 @@ class DecisionEngine(Protocol):
     def problem(self) -> str: ...
     @property
     def bundles(self) -> Bundles: ...
-    async def place(
-        self,
-        command: PlaceCommand,
-        deadline_s: float = ...,
-        on_draft: Callable[[PlaceDecision], None] | None = ...,
-    ) -> PlaceDecision: ...
+    async def place(self, command: PlaceCommand, deadline_s: float = ...) -> Pending[PlaceDecision]: ...
     async def partition(self, command: PartitionCommand, deadline_s: float = ...) -> PartitionDecision: ...
-    async def admit_or_wait(
-        self,
-        command: AdmitCommand,
-        deadline_s: float = ...,
-        on_draft: Callable[[AdmitDecision], None] | None = ...,
-    ) -> AdmitDecision: ...
+    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = ...) -> Pending[AdmitDecision]: ...
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportOutcome: ...
     async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome: ...
     async def get_cluster(self, cluster: str) -> ClusterSnapshot: ...

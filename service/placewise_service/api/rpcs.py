@@ -19,7 +19,7 @@ from placewise_core import validate
 from placewise_core.clock import Clock
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import PlaceDecision
+from placewise_core.decision import AdmitDecision, PlaceDecision
 from placewise_core.errors import InvalidRequestError, NotFoundError
 from placewise_core.frozen import frozen
 from placewise_core.validate import Limits
@@ -27,7 +27,7 @@ from placewise_service.api import admit_and_place, convert_cluster, convert_in, 
 from placewise_service.api.auth import Principal, Scope
 from placewise_service.api.convert_out import Answer
 from placewise_service.api.fingerprint import fingerprint
-from placewise_service.api.ports import DecisionEngine
+from placewise_service.api.ports import DecisionEngine, Pending
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.engine.registry import BundleStatus
 
@@ -101,7 +101,7 @@ async def _place(
     office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PlaceResponse:
     command = await _converted(request, partial(_place_command, principal.name), office.limits)
-    return await _placed(office, command, deadline_s)
+    return await _placed(office, command, await office.engine.place(command, deadline_s))
 
 
 def _place_command(caller: str, request: decision_pb2.PlaceRequest, limits: Limits) -> PlaceCommand:
@@ -117,27 +117,19 @@ async def _converted(
     return await aside(convert, request, limits) if request.ByteSize() > ASIDE_BYTES else convert(request, limits)
 
 
-async def _placed(
-    office: Office, command: PlaceCommand, deadline_s: float, meanwhile: Callable[[], object] | None = None
-) -> decision_pb2.PlaceResponse:
-    """`meanwhile` may be called while the store is asked."""
-    answer = convert_out.PlaceAnswer(command.request_id)
-    on_draft = answer.draft if meanwhile is None else _both(answer.draft, meanwhile)
-    decision = await office.engine.place(command, deadline_s, on_draft)
-    office.note(command.cluster, "Place", decision, command.request_id)
+async def _placed(office: Office, command: PlaceCommand, pending: Pending[PlaceDecision]) -> decision_pb2.PlaceResponse:
+    """The answer, written while the store is asked to hold it; a large one afterwards, beside the loop."""
+    drafted, request_id = pending.decision, command.request_id
+    is_large = convert_out.is_large(drafted)
+    message = None if is_large else convert_out.place_response(drafted, request_id)
+    decision = await pending.settled()
+    office.note(command.cluster, "Place", decision, request_id)
+    if message is not None and decision.meta is drafted.meta:
+        convert_out.set_expiry(message, decision)
+        return message
     if convert_out.is_large(decision):
-        return await aside(convert_out.place_response, decision, command.request_id)
-    return answer.final(decision)
-
-
-def _both(
-    on_draft: Callable[[PlaceDecision], None], meanwhile: Callable[[], object]
-) -> Callable[[PlaceDecision], None]:
-    def act(decision: PlaceDecision) -> None:
-        on_draft(decision)
-        meanwhile()
-
-    return act
+        return await aside(convert_out.place_response, decision, request_id)
+    return convert_out.place_response(decision, request_id)
 
 
 async def _partition(
@@ -163,16 +155,23 @@ async def _admit_or_wait(
     command, placing = await _converted(request, partial(_admit_command, caller=principal.name), office.limits)
     if placing is not None:
         office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
-    answer = convert_out.AdmitAnswer(partial(office.engine.queue_settings, command.cluster, command.queue))
-    decision = await office.engine.admit_or_wait(command, deadline_s, answer.draft)
+    admitting = await office.engine.admit_or_wait(command, deadline_s)
+    drafted, message = admitting.decision, None
+    if not admitting.is_settled:  # the store works meanwhile
+        message = _admit_response(office, command, drafted)
+    decision = await admitting.settled()
     office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
     placing = placing and admit_and_place.of_admitted(placing, command, decision.plan)
-    if placing is None or not placing.jobs:
-        return answer.final(decision)
-    placed = await _placed(office, placing, deadline_s, partial(answer.final, decision))
-    response = answer.final(decision)
-    response.placed.CopyFrom(placed)
-    return response
+    pending = await office.engine.place(placing, deadline_s) if placing is not None and placing.jobs else None
+    if message is None or decision is not drafted:
+        message = _admit_response(office, command, decision)
+    if placing is not None and pending is not None:
+        message.placed.CopyFrom(await _placed(office, placing, pending))
+    return message
+
+
+def _admit_response(office: Office, command: AdmitCommand, decision: AdmitDecision) -> decision_pb2.AdmitOrWaitResponse:
+    return convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
 
 
 def _admit_command(

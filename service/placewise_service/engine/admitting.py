@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from placewise_core.admit.answers import with_shapes
@@ -13,6 +13,7 @@ from placewise_core.cluster import QueueSettings, QueueState
 from placewise_core.commands import AdmitCommand
 from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.errors import StaleSnapshotError
+from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
@@ -20,10 +21,9 @@ from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known, repeated
 from placewise_service.engine.drafting import seed_of
 from placewise_service.engine.growth import check_queue
+from placewise_service.engine.pending import Pending
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
-
-OnDraft = Callable[[AdmitDecision], None]
 
 _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 # Jobs times nodes, and so many for each job, that are decided in one go: some ten milliseconds.
@@ -45,22 +45,23 @@ class AdmitDraft:
         return self.decision.plan.queue is self.before
 
 
-class _Turns(asyncio.Lock):
+@dataclass(slots=True)
+class _Turns:
     """Who decides on one queue, and how many do or want to."""
 
-    users = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
 
 
 @frozen
 class _Asked:
-    """One call: what is asked, of which view and policy, since when, until when, and who hears of a draft."""
+    """One call: what is asked, of which view and policy, since when and until when."""
 
     command: AdmitCommand
     live: LiveView
     policy: AdmissionPolicy
     started_s: float
     deadline_s: float
-    on_draft: OnDraft | None
 
 
 @frozen
@@ -70,23 +71,29 @@ class Admitting:
     common: Common
     policies: Mapping[str, AdmissionPolicy]
     slicing: Slicing
-    locks: dict[tuple[str, str], _Turns] = field(default_factory=dict)
+    turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
 
-    async def admit_or_wait(
-        self, command: AdmitCommand, deadline_s: float, on_draft: OnDraft | None = None
-    ) -> AdmitDecision:
+    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> Pending[AdmitDecision]:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
         if command.request_id and not command.is_dry_run:  # first: neither a repeat nor a mistake moves the queue
             first = await self.common.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
-                return await repeated(first, AdmitDecision, command.request_id)
-        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
-        draft = await self._draft(asked) if command.is_dry_run else await self._settled(asked)
-        self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(started_s))
-        return await self.common.remembered(
-            command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
-        )
+                return Pending(await repeated(first, AdmitDecision, command.request_id))
+        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
+        draft = None
+        key = (command.cluster, command.queue)
+        if command.is_dry_run or key not in self.turns:
+            draft = await self._draft(asked)
+            if command.is_dry_run or draft.is_settled:  # policies that keep no queue need no turn
+                return Pending(await self._answer(asked, draft))
+        turns = await self._enter(key)
+        try:
+            draft, result = await self._attempt(asked, draft)
+        except BaseException:
+            self._leave(key, turns)
+            raise
+        return Pending(draft.decision, self._settle(asked, turns, draft, result))
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
@@ -102,7 +109,8 @@ class Admitting:
             if queue is None:
                 return
             state = renumbered(queue, self.common.clock.now_s(), self.queue_settings(cluster, name))
-            if await self._committed(live, replace(state, seq=queue.seq + 1), queue.seq):
+            state = replace(state, seq=queue.seq + 1)
+            if await self._is_committed(live, self.common.store.commit_queue(live.cluster, state, queue.seq)):
                 return
             await self.common.catch_up(live)
         raise StaleSnapshotError("the queue changed while its slots were renumbered", {"queue": name})
@@ -112,49 +120,73 @@ class Admitting:
         known(name, self.policies, "policy")
         return self.policies[name]
 
-    async def _settled(self, asked: _Asked) -> AdmitDraft:
-        """One at a time per queue on this replica: it would only refuse itself the second commit."""
-        key = (asked.command.cluster, asked.command.queue)
-        lock = self.locks.get(key)
-        if lock is None:
-            draft = await self._draft(asked)
-            if draft.is_settled:  # policies that keep no queue need no turn
-                return draft
-            lock = self.locks.setdefault(key, _Turns())
-        else:
-            draft = None
-        lock.users += 1
+    async def _enter(self, key: tuple[str, str]) -> _Turns:
+        """Waits for this call's turn. One at a time per queue on this replica: it would only refuse itself the second
+        commit."""
+        turns = self.turns.setdefault(key, _Turns())
+        turns.users += 1
         try:
-            async with lock:
-                return await self._commit(asked, draft)
+            await turns.lock.acquire()
+        except BaseException:
+            self._forget(key, turns)
+            raise
+        return turns
+
+    def _leave(self, key: tuple[str, str], turns: _Turns) -> None:
+        turns.lock.release()
+        self._forget(key, turns)
+
+    def _forget(self, key: tuple[str, str], turns: _Turns) -> None:
+        turns.users -= 1
+        if not turns.users:
+            del self.turns[key]
+
+    async def _attempt(
+        self, asked: _Asked, draft: AdmitDraft | None
+    ) -> tuple[AdmitDraft, Awaitable[Event | None] | None]:
+        """The draft, or a new one, and the store's word on it; None if there is nothing to commit."""
+        draft = draft or await self._draft(asked)
+        if draft.is_settled:
+            return draft, None
+        queue = draft.decision.plan.queue
+        check_queue(queue, asked.live.view, self.common.options.most_queues)
+        return draft, self.common.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
+
+    async def _settle(
+        self, asked: _Asked, turns: _Turns, draft: AdmitDraft, result: Awaitable[Event | None] | None
+    ) -> AdmitDecision:
+        """The answer, once the store has agreed to the draft or to one of those that follow it."""
+        command = asked.command
+        try:
+            draft = await self._agreed(asked, draft, result)
         finally:
-            lock.users -= 1
-            if not lock.users:
-                del self.locks[key]
+            self._leave((command.cluster, command.queue), turns)
+        return await self._answer(asked, draft)
 
-    async def _commit(self, asked: _Asked, draft: AdmitDraft | None) -> AdmitDraft:
-        for _ in range(_ATTEMPTS):
-            draft = draft or await self._draft(asked)
-            if draft.is_settled:
+    async def _agreed(self, asked: _Asked, draft: AdmitDraft, result: Awaitable[Event | None] | None) -> AdmitDraft:
+        command, live = asked.command, asked.live
+        for left in reversed(range(_ATTEMPTS)):
+            if result is None or await self._is_committed(live, result):
                 return draft
-            queue = draft.decision.plan.queue
-            check_queue(queue, asked.live.view, self.common.options.most_queues)
-            on_sent = partial(asked.on_draft, draft.decision) if asked.on_draft is not None else None
-            if await self._committed(asked.live, queue, draft.before.seq, on_sent):
-                return draft
-            draft = None
-            self.common.telemetry.conflict(asked.command.cluster)
-            await self.common.catch_up(asked.live, asked.deadline_s)
-        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": asked.command.queue})
+            self.common.telemetry.conflict(command.cluster)
+            await self.common.catch_up(live, asked.deadline_s)
+            if left:
+                draft, result = await self._attempt(asked, None)
+        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": command.queue})
 
-    async def _committed(
-        self, live: LiveView, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
-    ) -> bool:
-        event = await self.common.store.commit_queue(live.cluster, queue, expected_seq, on_sent)
+    async def _is_committed(self, live: LiveView, result: Awaitable[Event | None]) -> bool:
+        event = await result
         if event is None:
             return False
         self.common.apply(live, [event])
         return True
+
+    async def _answer(self, asked: _Asked, draft: AdmitDraft) -> AdmitDecision:
+        command = asked.command
+        self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(asked.started_s))
+        return await self.common.remembered(
+            command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
+        )
 
     async def _draft(self, asked: _Asked) -> AdmitDraft:
         command, live, policy = asked.command, asked.live, asked.policy

@@ -14,7 +14,7 @@ import structlog
 
 from placewise_core.cluster import RunningJob, RunState
 from placewise_core.commands import PlaceCommand
-from placewise_core.decision import JobDecision, Outcome, PlaceDecision
+from placewise_core.decision import JobDecision, Outcome
 from placewise_core.errors import DeadlineExceededError
 from placewise_core.features import Encoder
 from placewise_core.frozen import frozen
@@ -53,13 +53,10 @@ class Draft:
     holds: list[RunningJob] = field(default_factory=list)
     expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
     propensity: float = 1.0
-    seed: int = 0
     is_explored: bool = False
     is_observed: bool = False
     fallback_reason: str = ""
-    decide_ms: float = 0.0
     choices: list[Choice] = field(default_factory=list)
-    answer: PlaceDecision | None = None
     held_before: int = 0  # gangs that an earlier part of the draft holds
 
     def take_over(self, part: "Draft") -> None:

@@ -32,12 +32,12 @@ from placewise_service.background import ended
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
-from placewise_service.engine.admitting import OnDraft as OnAdmitDraft
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
 from placewise_service.engine.drafting import Placer
 from placewise_service.engine.growth import Growth
-from placewise_service.engine.placing import OnDraft, Placing
+from placewise_service.engine.pending import Pending
+from placewise_service.engine.placing import Placing
 from placewise_service.engine.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.sliced_drafting import SlicedPlacer
 from placewise_service.engine.slicing import Slicing
@@ -158,14 +158,9 @@ class Engine:
 
     # -- where, how, when ---------------------------------------------------------------------------------------
 
-    async def place(
-        self, command: PlaceCommand, deadline_s: float = math.inf, on_draft: OnDraft | None = None
-    ) -> PlaceDecision:
-        """Where do these jobs' tasks go? Holds what it answers for the reservation's time, unless it is a dry run.
-
-        `on_draft` may be told of a decision that the store has yet to agree to: most of them become the answer.
-        """
-        return await self._placing.place(command, deadline_s, on_draft)
+    async def place(self, command: PlaceCommand, deadline_s: float = math.inf) -> Pending[PlaceDecision]:
+        """Where do these jobs' tasks go? Reserves each placement for the reservation's time, unless it is a dry run."""
+        return await self._placing.place(command, deadline_s)
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """How is this divisible task split over the units that are idle, or spread anew over those at work?"""
@@ -194,14 +189,9 @@ class Engine:
         record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms)
         self._common.log(record, decision.plan.outcome)
 
-    async def admit_or_wait(
-        self, command: AdmitCommand, deadline_s: float = math.inf, on_draft: OnAdmitDraft | None = None
-    ) -> AdmitDecision:
-        """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot.
-
-        `on_draft` is as in `place`.
-        """
-        return await self._admitting.admit_or_wait(command, deadline_s, on_draft)
+    async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:
+        """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot."""
+        return await self._admitting.admit_or_wait(command, deadline_s)
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""

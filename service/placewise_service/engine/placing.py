@@ -1,9 +1,8 @@
 """Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from placewise_core.commands import PlaceCommand, Scope
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision
@@ -20,23 +19,33 @@ from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
 from placewise_service.engine.drafting import NONE_SETTLED, Draft, Placer, seed_of
 from placewise_service.engine.gang import held
 from placewise_service.engine.ids import uuid7
+from placewise_service.engine.pending import Pending
 from placewise_service.engine.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.views import LiveView
-from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, Reused
-
-OnDraft = Callable[[PlaceDecision], None]
+from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, ReserveResult, Reused
 
 
-@dataclass(slots=True)
+@frozen
 class _Asked:
-    """One call: what is asked, of which view and policy, since when, until when, and who hears of a draft."""
+    """One call: what is asked, of which view and policy, since when and until when."""
 
     command: PlaceCommand
     live: LiveView
     policy: PlacementPolicy
     started_s: float
     deadline_s: float
-    on_draft: OnDraft | None
+
+
+@frozen
+class _Attempt:
+    """A decision that the view assumes. `result` comes from the store; None if there is nothing to hold or remember.
+    `settled` are jobs that the store knows better than the view."""
+
+    draft: Draft
+    seed: int
+    decision: PlaceDecision
+    settled: Mapping[JobId, JobDecision]
+    result: Awaitable[ReserveResult | None] | None
 
 
 @frozen
@@ -48,18 +57,23 @@ class Placing:
     sliced: SlicedPlacer
     subtasks: SubtaskScheduler
 
-    async def place(self, command: PlaceCommand, deadline_s: float, on_draft: OnDraft | None = None) -> PlaceDecision:
+    async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.common.begin(deadline_s)
         live = await self.common.views.get(command.cluster)
-        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s, on_draft)
+        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
         if command.scope is Scope.NODE:
-            return await self._on_node(command, live, started_s)
-        if not command.is_dry_run:
-            return await self._hold(asked)
-        draft = await self._draft(asked)
-        decision = self._answer(asked, draft)
+            return Pending(await self._on_node(command, live, started_s))
+        if command.is_dry_run:
+            return Pending(await self._try_out(asked))
+        attempt = await self._attempt(asked, NONE_SETTLED)
+        return Pending(attempt.decision, self._settle(asked, attempt))
+
+    async def _try_out(self, asked: _Asked) -> PlaceDecision:
+        """The decision of a dry run."""
+        draft, seed = await self._draft(asked, NONE_SETTLED)
+        decision = self._decision(asked, draft, self.common.elapsed_ms(asked.started_s))
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
-        self._note(asked, draft, decision)
+        self._note(asked, draft, seed, decision)
         return decision
 
     def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
@@ -67,61 +81,82 @@ class Placing:
         known(name, self.placer.policies, "policy")
         return self.placer.policies[name]
 
-    async def _hold(self, asked: _Asked) -> PlaceDecision:
+    async def _attempt(self, asked: _Asked, settled: Mapping[JobId, JobDecision], over: bytes = b"") -> _Attempt:
+        """Decides, assumes the decision on the view and asks the store to hold it."""
+        settled = await self._confirmed(asked, settled)
+        draft, seed = await self._draft(asked, settled)
+        decide_ms = self.common.elapsed_ms(asked.started_s)
+        asked.live.assume(draft.holds)
+        try:
+            answer, decision = b"", None
+            if asked.command.request_id:
+                decision = self._decision(asked, draft, decide_ms)
+                answer = await encode_answer(decision, _reservations(draft))
+            result = self._ask(asked.command, draft, answer, over)
+            decision = decision or self._decision(asked, draft, decide_ms)  # while the store works
+        except BaseException:
+            await asked.live.give_back(draft.holds)
+            raise
+        return _Attempt(draft, seed, decision, settled, result)
+
+    async def _settle(self, asked: _Asked, attempt: _Attempt) -> PlaceDecision:
+        """The answer, once the store has agreed to the attempt or to one of those that follow it."""
         command, live = asked.command, asked.live
-        over, attempts = b"", ATTEMPTS
-        settled: dict[JobId, JobDecision] = {}
-        while attempts > 0:
-            attempts -= 1
-            await self._confirm(asked, settled)
-            draft = await self._draft(asked, settled)
-            result = await self._tried(asked, draft, over)
+        over, attempts = b"", ATTEMPTS - 1
+        while True:
+            result = await self._result(asked, attempt)
             if isinstance(result, Reserved):
+                draft = attempt.draft
                 # The view has the gang already; that the store agrees it hears when the answer is on its way.
                 asyncio.get_running_loop().call_soon(self._show, asked, draft, result.event)
-                decision = held_until(self._answer(asked, draft), _reservations(draft), result.expire_time_s)
-                self._note(asked, draft, decision)
+                decision = held_until(attempt.decision, _reservations(draft), result.expire_time_s)
+                self._note(asked, draft, attempt.seed, decision)
                 return decision
             if isinstance(result, Repeated | Reused):
                 standing = await self._standing(asked, result)
                 if standing.decision is not None:
                     return standing.decision
                 attempts += not over  # what is decided again has as many attempts as what is decided first
-                over, settled = standing.answer, dict(standing.settled)
+                over, settled = standing.answer, standing.settled
                 await self.common.swept(live)
             elif isinstance(result, Conflict):
                 self.common.telemetry.conflict(command.cluster)
-                settled.update((job.id, held(job)) for job in result.running)
+                settled = {**attempt.settled, **{job.id: held(job) for job in result.running}}
                 if not result.running:  # else the store has said all there is to know
                     await self.common.catch_up(live, asked.deadline_s)
             else:
-                decision = self._answer(asked, draft)
-                self._note(asked, draft, decision)
-                return decision
-        raise StaleSnapshotError("the cluster changed under the decision three times", {"cluster": command.cluster})
+                self._note(asked, attempt.draft, attempt.seed, attempt.decision)
+                return attempt.decision
+            if not attempts:
+                message = "the cluster changed under the decision three times"
+                raise StaleSnapshotError(message, {"cluster": command.cluster})
+            attempts -= 1
+            attempt = await self._attempt(asked, settled, over)
 
-    async def _confirm(self, asked: _Asked, settled: dict[JobId, JobDecision]) -> None:
-        """Has the store say what jobs hold that hold something on the view: another replica may have given it away."""
+    async def _confirmed(self, asked: _Asked, settled: Mapping[JobId, JobDecision]) -> Mapping[JobId, JobDecision]:
+        """`settled`, and what the store says of jobs that hold something on the view: another replica may have given it
+        away."""
         live = asked.live
         known = [job.id for job in asked.command.jobs if job.id in live.view.jobs and job.id not in settled]
         if not known:
-            return
+            return settled
         now = await self.common.store.look_up(live.cluster, known)
         holding = {job_id: held(job) for job_id, job in now.items() if job is not None}
-        settled.update(holding)
         if len(holding) < len(known):
             await self.common.swept(live)
+        return {**settled, **holding}
 
-    async def _tried(self, asked: _Asked, draft: Draft, over: bytes) -> Reserved | Conflict | Repeated | Reused | None:
-        """Asks the store to hold the draft, which stays on the view unless the store refuses."""
-        asked.live.assume(draft.holds)
+    async def _result(self, asked: _Asked, attempt: _Attempt) -> ReserveResult | None:
+        """The store's word on the attempt, which stays on the view unless the store refuses."""
+        draft, result = attempt.draft, None
         try:
-            result = await self._reserve(asked, draft, over)
+            if attempt.result is not None:
+                result = await attempt.result
         except BaseException as error:
             await asked.live.give_back(draft.holds)
             # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
             if asked.command.request_id and isinstance(error, asyncio.CancelledError | StateUnavailableError):
-                self._note(asked, draft, self._answer(asked, draft))
+                self._note(asked, draft, attempt.seed, attempt.decision)
             raise
         if not isinstance(result, Reserved):
             await asked.live.give_back(draft.holds)
@@ -135,45 +170,37 @@ class Placing:
         now = await self.common.store.look_up(asked.command.cluster, placed) if placed else {}
         return standing_of(first.answer, decision, now, [job.id for job in asked.command.jobs])
 
-    async def _reserve(
-        self, asked: _Asked, draft: Draft, over: bytes
-    ) -> Reserved | Conflict | Repeated | Reused | None:
-        """One round trip to the store; none where there is nothing to hold and nothing to remember."""
-        command, store = asked.command, self.common.store
-        answer = b""
-        if command.request_id:
-            answer = await encode_answer(self._answer(asked, draft), _reservations(draft))
+    def _ask(
+        self, command: PlaceCommand, draft: Draft, answer: bytes, over: bytes
+    ) -> Awaitable[ReserveResult | None] | None:
+        """One round trip to the store; None if there is nothing to hold and nothing to remember."""
         if draft.holds:
             ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
-            on_sent = partial(self._write, asked, draft)
             request = ReserveRequest(
                 tuple(draft.holds),
                 ttl_s,
                 command.request_id,
                 answer,
                 draft.expected_tenants,
-                on_sent,
                 command.fingerprint,
                 over,
             )
-            return await store.reserve(command.cluster, request)
-        if command.request_id:
-            first = await store.remember(command.cluster, command.request_id, answer, command.fingerprint, over)
-            return None if isinstance(first, Repeated) and first.answer == answer else first
-        return None
+            return self.common.store.reserve(command.cluster, request)
+        return self._remember(command, answer, over) if command.request_id else None
 
-    def _write(self, asked: _Asked, draft: Draft) -> None:
-        """What can be done while the store works."""
-        decision = self._answer(asked, draft)
-        if asked.on_draft is not None:
-            asked.on_draft(decision)
+    async def _remember(self, command: PlaceCommand, answer: bytes, over: bytes) -> Repeated | Reused | None:
+        """The first answer; None if it is this one."""
+        request_id, fingerprint = command.request_id, command.fingerprint
+        first = await self.common.store.remember(command.cluster, request_id, answer, fingerprint, over)
+        return None if isinstance(first, Repeated) and first.answer == answer else first
 
     def _show(self, asked: _Asked, draft: Draft, event: Event) -> None:
         asked.live.settle(draft.holds, is_held=True)
         self.common.apply(asked.live, [event])
         self._prepare(asked.policy, asked.live)
 
-    async def _draft(self, asked: _Asked, settled: Mapping[JobId, JobDecision] = NONE_SETTLED) -> Draft:
+    async def _draft(self, asked: _Asked, settled: Mapping[JobId, JobDecision]) -> tuple[Draft, int]:
+        """The draft, and the seed it was drawn with."""
         command, live, policy = asked.command, asked.live, asked.policy
         if live.is_closed:
             await live.opened(asked.deadline_s - self.common.clock.monotonic_s())
@@ -186,30 +213,23 @@ class Placing:
             interference=self.placer.interference.of(live.view.co_runs, command.jobs),
         )
         if is_large(command.jobs, live.view.size, command.is_explaining):
-            draft = await self.sliced.draft(command, live, policy, context, uuid7(), settled)
-        else:
-            draft = self.placer.draft(command, live.view, policy, context, uuid7(), settled)
-        draft.seed = seed
-        draft.decide_ms = self.common.elapsed_ms(asked.started_s)
-        return draft
+            return await self.sliced.draft(command, live, policy, context, uuid7(), settled), seed
+        return self.placer.draft(command, live.view, policy, context, uuid7(), settled), seed
 
-    def _answer(self, asked: _Asked, draft: Draft) -> PlaceDecision:
-        """The decision of a draft, made when it is first wanted: after the reservation is sent, if nobody needs it
-        before."""
-        if draft.answer is None:
-            meta = self.common.meta(
-                asked.policy.name,
-                asked.live,
-                draft.version,
-                draft.decide_ms,
-                draft.decision_id,
-                propensity=draft.propensity,
-                is_explored=draft.is_explored,
-                fallback_reason=draft.fallback_reason,
-                caller=asked.command.caller,
-            )
-            draft.answer = PlaceDecision(self.placer.answers(draft, asked.command, asked.live.view), meta)
-        return draft.answer
+    def _decision(self, asked: _Asked, draft: Draft, decide_ms: float) -> PlaceDecision:
+        """The decision of a draft. The view is as the draft left it."""
+        meta = self.common.meta(
+            asked.policy.name,
+            asked.live,
+            draft.version,
+            decide_ms,
+            draft.decision_id,
+            propensity=draft.propensity,
+            is_explored=draft.is_explored,
+            fallback_reason=draft.fallback_reason,
+            caller=asked.command.caller,
+        )
+        return PlaceDecision(self.placer.answers(draft, asked.command, asked.live.view), meta)
 
     async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
         """Ready subtasks on the computing units of one node. Advice: nothing is held."""
@@ -233,9 +253,9 @@ class Placing:
         if prepare is not None and not live.is_deciding:
             prepare(live.view, self.common.clock.now_s())
 
-    def _note(self, asked: _Asked, draft: Draft, decision: PlaceDecision) -> None:
+    def _note(self, asked: _Asked, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         time_s = self.common.clock.now_s()
-        self.common.afterwards(self._log, asked.command, decision, time_s, draft.seed, tuple(draft.choices))
+        self.common.afterwards(self._log, asked.command, decision, time_s, seed, tuple(draft.choices))
 
     def _log(
         self, command: PlaceCommand, decision: PlaceDecision, time_s: float, seed: int, choices: tuple[Choice, ...]

@@ -10,7 +10,7 @@ RESP2 and RESP3 are equally fast here; RESP2 has one form of reply for every ser
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ class Gate:
         self._sentinels = sentinels
         self._limit_s = WHOLE * timeout_s
 
-    async def execute_command(self, *args: Any, on_sent: Callable[[], None] | None = None) -> Any:
-        """As Link's; never calls `on_sent`, as redis-py does not say when a command is written."""
+    async def execute_command(self, *args: Any) -> Any:
+        """As Link's."""
         async with asyncio.timeout(self._limit_s), self._slots:
             return await self._execute(*args)
 

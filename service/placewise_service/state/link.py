@@ -51,22 +51,23 @@ class Link:
         self._attempt: asyncio.Task[_Wire] | None = None  # to connect: one for all who wait
         self._wire: _Wire | None = None
 
-    async def execute_command(self, *args: Argument, on_sent: Callable[[], None] | None = None) -> Any:
-        """The server's answer. Raises RedisError or OSError; the command may have been carried out all the same.
-
-        `on_sent` is called when the command is written: what it does takes none of the caller's time if the server
-        takes longer."""
-        packed = _pack(args) if len(args) <= _PIECE else await aside(_packed_in_pieces, args)
+    def send(self, *args: Argument) -> asyncio.Future[Any] | None:
+        """Writes the command at once and returns the future of its answer, as execute_command gives it; None, and
+        nothing is written, if the command is large or has to wait for its turn or for a connection."""
         wire = self._wire
-        if self._free > 0 and wire is not None and not wire.is_lost:
-            self._free -= 1
-            try:
-                return await _answered(wire, packed, on_sent)
-            finally:
-                self._leave()
-        return await self._waited(packed, on_sent)
+        if self._free <= 0 or wire is None or wire.is_lost or len(args) > _PIECE:
+            return None
+        self._free -= 1
+        return wire.send(_pack(args))
 
-    async def _waited(self, packed: bytes, on_sent: Callable[[], None] | None) -> Any:
+    async def execute_command(self, *args: Argument) -> Any:
+        """The server's answer. Raises RedisError or OSError; the command may have been carried out all the same."""
+        sent = self.send(*args)
+        if sent is not None:
+            return await sent
+        return await self._waited(_pack(args) if len(args) <= _PIECE else await aside(_packed_in_pieces, args))
+
+    async def _waited(self, packed: bytes) -> Any:
         """As execute_command, for who has to wait for a place or a connection: all of it within one limit."""
         try:
             async with asyncio.timeout(WHOLE * self._timeout_s):
@@ -75,9 +76,11 @@ class Link:
                 else:
                     await self._turn()
                 try:
-                    return await _answered(await self._connected(), packed, on_sent)
-                finally:
+                    wire = await self._connected()
+                except BaseException:
                     self._leave()
+                    raise
+                return await wire.send(packed)
         except TimeoutError:
             raise redis_errors.TimeoutError("no answer") from None
 
@@ -133,7 +136,7 @@ class Link:
         except (asyncio.CancelledError, TimeoutError):  # anything else redis-py cleans up after
             await connection.disconnect(nowait=True)
             raise
-        self._wire = _Wire(connection, self._timeout_s)
+        self._wire = _Wire(connection, self._timeout_s, self._leave)
         return self._wire
 
 
@@ -145,22 +148,17 @@ def _packed_in_pieces(args: tuple[Argument, ...]) -> bytes:
     return b"".join(parts)
 
 
-async def _answered(wire: "_Wire", packed: bytes, on_sent: Callable[[], None] | None) -> Any:
-    answer = wire.send(packed)
-    if on_sent is not None:
-        on_sent()
-    return await answer
-
-
 class _Wire(asyncio.Protocol):
     """One connection, from when it is let in until it is lost."""
 
-    def __init__(self, connection: AbstractConnection, timeout_s: float) -> None:
+    def __init__(self, connection: AbstractConnection, timeout_s: float, on_answer: Callable[[], None]) -> None:
+        """`on_answer` is called for each command that is no longer under way."""
         writer = connection._writer  # private: redis-py has no other way to its transport
         assert writer is not None
         self.is_lost = False
         self._connection = connection
         self._timeout_s = timeout_s
+        self._on_answer = on_answer
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(replyError=_error, notEnoughData=_INCOMPLETE)
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()  # in order; and since when, by the loop
@@ -192,6 +190,7 @@ class _Wire(asyncio.Protocol):
 
     def _take(self, reply: Any) -> None:
         answer, _ = self._waiting.popleft()
+        self._on_answer()
         if answer.done():  # its caller has gone
             return
         if isinstance(reply, Exception):
@@ -224,6 +223,7 @@ class _Wire(asyncio.Protocol):
             self._watch = None
         while self._waiting:
             answer, _ = self._waiting.popleft()
+            self._on_answer()
             if not answer.done():
                 answer.set_exception(reason)
 

@@ -6,7 +6,7 @@ Every method runs to its end without awaiting, so on one event loop each is atom
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -367,9 +367,7 @@ class MemoryStore:
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 
-    async def commit_queue(
-        self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
-    ) -> Event | None:
+    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
         state = self._of(cluster)
         current = state.queues.get(queue.queue)
         if (current.seq if current is not None else 0) != expected_seq:

@@ -6,7 +6,7 @@ leaves as StateUnavailableError with words of our own (errors.py).
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -133,9 +133,32 @@ class RedisStore:
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
-    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+    def reserve(self, cluster: str, request: ReserveRequest) -> Awaitable[ReserveResult]:
         check_reservable(request.jobs)
-        args: list[Argument] = [
+        if sum([len(job.assignments) for job in request.jobs]) > _STEP_TASKS:
+            return asyncio.create_task(self._reserve_in_steps(cluster, request))
+        args = self._reserve_args(request)
+        for job in request.jobs:
+            args += _reserved_job(job)
+        sent = self._send("reserve", _reserve_keys(keys_of(cluster)), args)
+        reserving = self._reserve(cluster, request, args, sent)
+        return reserving if sent is not None else asyncio.create_task(reserving)
+
+    async def _reserve_in_steps(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        """Others have their turn while a large request is packed."""
+        args, tasks = self._reserve_args(request), 0
+        for job in request.jobs:
+            if tasks >= _STEP_TASKS:
+                tasks = 0
+                await asyncio.sleep(0)
+            args += _reserved_job(job)
+            tasks += len(job.assignments)
+        return await self._reserve(cluster, request, args)
+
+    def _reserve_args(self, request: ReserveRequest) -> list[Argument]:
+        """All but the jobs."""
+        return [
+            self._options.retain_events_s,
             request.ttl_s,
             request.request_id,
             request.answer,
@@ -144,14 +167,12 @@ class RedisStore:
             request.fingerprint,
             request.over,
         ]
-        tasks = 0
-        for job in request.jobs:
-            if tasks >= _STEP_TASKS:
-                tasks = 0
-                await asyncio.sleep(0)
-            args += (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
-            tasks += len(job.assignments)
-        reply = await self._run("reserve", cluster, _reserve_keys(keys_of(cluster)), args, request.on_sent)
+
+    async def _reserve(
+        self, cluster: str, request: ReserveRequest, args: list[Argument], sent: asyncio.Future[Any] | None = None
+    ) -> ReserveResult:
+        with redis_meant(cluster):
+            reply = await script("reserve").run(self._scripts, _reserve_keys(keys_of(cluster)), args, sent)
         if reply[0] == b"conflict":
             found = reply[3] if len(reply) > 3 else ()
             pairs = zip(found[::2], found[1::2], strict=True)
@@ -209,13 +230,26 @@ class RedisStore:
 
     # -- queues, settings, what is learned ----------------------------------------------------------------------
 
-    async def commit_queue(
-        self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
-    ) -> Event | None:
+    def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Awaitable[Event | None]:
         k = keys_of(cluster)
+        keys = (k.meta, k.events, k.queues, k.queue_seqs)
         stored = queue if queue.seq == expected_seq + 1 else replace(queue, seq=expected_seq + 1)
-        args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode_record(stored)]
-        reply = await self._run("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args, on_sent)
+        record = codec.encode_record(stored)
+        args: list[Argument] = [self._options.retain_events_s, queue.queue, expected_seq, stored.seq, record]
+        sent = self._send("commit_queue", keys, args)
+        committing = self._commit_queue(cluster, stored, keys, args, sent)
+        return committing if sent is not None else asyncio.create_task(committing)
+
+    async def _commit_queue(
+        self,
+        cluster: str,
+        stored: QueueState,
+        keys: tuple[str, ...],
+        args: list[Argument],
+        sent: asyncio.Future[Any] | None,
+    ) -> Event | None:
+        with redis_meant(cluster):
+            reply = await script("commit_queue").run(self._scripts, keys, args, sent)
         if reply is None:
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(stored)) if reply else None
@@ -332,17 +366,16 @@ class RedisStore:
                 await self._link.close()
             await self._client.close()
 
-    async def _run(
-        self,
-        name: str,
-        cluster: str,
-        keys: tuple[str, ...],
-        args: list[Argument],
-        on_sent: Callable[[], None] | None = None,
-    ) -> Any:
+    def _send(self, name: str, keys: tuple[str, ...], args: list[Argument]) -> asyncio.Future[Any] | None:
+        """The reply to a script that is on its way now; None if the link cannot take it at once, or there is none."""
+        if self._link is None:
+            return None
+        return self._link.send("EVALSHA", script(name).sha, len(keys), *keys, *args)
+
+    async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
         """Runs a script that may append an event."""
         with redis_meant(cluster):
-            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args], on_sent)
+            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
 
 
 def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
@@ -361,6 +394,10 @@ def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:
         records.append(record)
         rows += (node.id, record, codec.encode(capacity_of(node)))
     return codec.pack_nodes(records), rows
+
+
+def _reserved_job(job: RunningJob) -> tuple[Argument, ...]:
+    return (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
 
 
 def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:

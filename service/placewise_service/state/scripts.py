@@ -1,7 +1,7 @@
 """Loads the Lua scripts and runs them by digest. Knows nothing of what they mean."""
 
+import asyncio
 import hashlib
-from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ NAMES = tuple(_INCLUDES)
 class Executor(Protocol):
     """What a script needs of a client: a Link, a Gate."""
 
-    async def execute_command(self, *args: Any, on_sent: Callable[[], None] | None = None) -> Any: ...
+    async def execute_command(self, *args: Any) -> Any: ...
 
 
 @frozen
@@ -57,12 +57,14 @@ class Script:
         client: Executor,
         keys: tuple[str, ...],
         args: list[Argument],
-        on_sent: Callable[[], None] | None = None,
+        sent: asyncio.Future[Any] | None = None,
     ) -> Any:
         """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text.
-        `on_sent` may be called while the server works."""
+        `sent` is the reply to `send` of the same call, where that is on its way already."""
         try:
-            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args, on_sent=on_sent)
+            if sent is not None:
+                return await sent
+            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
         except NoScriptError:
             return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
 

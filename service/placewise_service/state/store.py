@@ -25,8 +25,7 @@ class ReserveRequest:
     to remember under `request_id` in the same step. `expected_tenants` maps "node/gpu" of every *shared* GPU to the
     ids the decision saw there: another set means the slowdown prediction is void, hence a conflict. The request's own
     jobs count neither as seen nor as there. A job that is only reserved may be reserved anew: the new reservation
-    replaces the old one, or the old one stands. A running one conflicts. `on_sent` may be called, once, while the store
-    works on the request: for what need not wait for it. `fingerprint` and `over` are as in `remember`.
+    replaces the old one, or the old one stands. A running one conflicts. `fingerprint` and `over` are as in `remember`.
     """
 
     jobs: tuple[RunningJob, ...]
@@ -34,7 +33,6 @@ class ReserveRequest:
     request_id: str = ""
     answer: bytes = b""
     expected_tenants: Mapping[str, tuple[JobId, ...]] = field(default_factory=dict)
-    on_sent: Callable[[], None] | None = field(default=None, compare=False)
     fingerprint: bytes = b""
     over: bytes = b""
 
@@ -180,8 +178,9 @@ class StateStore(Protocol):
         """Upserts nodes; `full` removes the others. Creates the cluster. Idempotent."""
         ...
 
-    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
-        """Holds every job's gang or none. Checks free resources and GPU indices. Idempotent by request_id."""
+    def reserve(self, cluster: str, request: ReserveRequest) -> Awaitable[ReserveResult]:
+        """Holds every job's gang or none. Checks free resources and GPU indices. Idempotent by request_id. The request
+        may be on its way before the result is awaited."""
         ...
 
     async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
@@ -216,10 +215,9 @@ class StateStore(Protocol):
         is replaced: it holds no more."""
         ...
 
-    async def commit_queue(
-        self, cluster: str, queue: QueueState, expected_seq: int, on_sent: Callable[[], None] | None = None
-    ) -> Event | None:
-        """Stores the state if the stored seq is still `expected_seq` (0 = none yet); None if it is not."""
+    def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Awaitable[Event | None]:
+        """Stores the state if the stored seq is still `expected_seq` (0 = none yet); None if it is not. The command may
+        be on its way before the result is awaited."""
         ...
 
     async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
