@@ -54,7 +54,7 @@ def _calls_home(source: Source) -> Figures:
         programs = {
             "service": ([*_CLI, "serve"], '"ready"'),
             "command": (["-c", command], "loaded"),
-            "trainer": (["-c", f"import placewise_training.export_stdm; {_LOADED}"], "loaded"),
+            "trainer": (["-c", f"import placewise_training.stdm.export; {_LOADED}"], "loaded"),
             "adapter": (["-m", "placewise_slurm.main", "--config", str(config), "run"], "bridging"),
         }
         found = enclosed(source, programs, settings, _WATCH_S)["programs"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_training.ldwp_agent import DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
-from placewise_training.models.dqn import FixedDqn, NodeDqn, transferred
+from placewise_training.ldwp.agent import DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
+from placewise_training.ldwp.net import FixedDqn, NodeDqn, transferred
 from placewise_training.sim.choosers import LoadedPats, NodeChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster

@@ -5,7 +5,7 @@ import pytest
 
 from placewise_core.features import Float32
 from placewise_core.part_tokens import REPORTED, PartTokens
-from placewise_training.evaluate_reward import KINDS, Seen, markdown, table, watch
+from placewise_training.reward.judge_against_lif import KINDS, Seen, markdown, table, watch
 
 
 class AsReported:

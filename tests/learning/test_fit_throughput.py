@@ -9,9 +9,11 @@ import pytest
 
 from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.throughput import FORMS, ThroughputModel
-from placewise_training import train_throughput
-from placewise_training.data.fit_throughput import FITS
-from placewise_training.data.throughput_error import (
+from placewise_training.throughput import train as train_throughput
+from placewise_training.throughput.card import card
+from placewise_training.throughput.data import Group, Rows, measured_groups, rows_of
+from placewise_training.throughput.fit import FITS
+from placewise_training.throughput.judge import (
     held_out_logs,
     interval,
     noise,
@@ -19,8 +21,6 @@ from placewise_training.data.throughput_error import (
     relative,
     repeats,
 )
-from placewise_training.data.throughput_rows import Group, Rows, measured_groups, rows_of
-from placewise_training.throughput_card import card
 
 SHAPES = [str(g) * d for d in (1, 2, 3, 4, 8) for g in (1, 2, 3, 4)] + ["23", "14", "244"]
 BATCHES = (16.0, 32.0, 64.0, 128.0)

@@ -9,12 +9,12 @@ import pytest
 from placewise_core.place.ldwp_rows import COLUMNS
 from placewise_models.ldwp import LdwpRuntime
 from placewise_models.session import ModelError
-from placewise_training.data.ldwp_episodes import MOST_NODES, Recorder, Replay, situation
-from placewise_training.data.ldwp_judging import judged
-from placewise_training.export_ldwp import export_ldwp, parity
-from placewise_training.ldwp_card import card
+from placewise_training.ldwp.card import card
+from placewise_training.ldwp.data import MOST_NODES, Recorder, Replay, situation
+from placewise_training.ldwp.export import export_ldwp, parity
+from placewise_training.ldwp.judge import judged
+from placewise_training.ldwp.train import Args, State, TorchValues, fresh, load_net, train, update
 from placewise_training.sim.choosers import DrainFirst
-from placewise_training.train_ldwp import Args, State, TorchValues, fresh, load_net, train, update
 
 TINY = Args(logged=3, episodes=1, tasks=40, updates=40, batch=32, validations=1, validate_every=2, judged_seeds=0)
 

@@ -13,8 +13,8 @@ from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
 from placewise_core.pace import stretched
 from placewise_core.policy_inputs import IS_NEW
 from placewise_models.policy import PolicyRuntime
-from placewise_training.models.policy import LINEAR_MINUTES, PolicyNet, masked_log_probabilities
-from placewise_training.policy_onnx import SIZES, parity, random_inputs, write_onnx
+from placewise_training.policy.graphs import SIZES, parity, random_inputs, write_onnx
+from placewise_training.policy.net import LINEAR_MINUTES, PolicyNet, masked_log_probabilities
 
 SEEDS = range(3)
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
-from placewise_training.export_policy import export_policy
-from placewise_training.models.policy import PolicyNet, masked_log_probabilities
-from placewise_training.policy_args import Args
-from placewise_training.policy_batches import ask, collate, log_pi_taken
-from placewise_training.policy_card import card
-from placewise_training.policy_checkpoint import Run, load_net
-from placewise_training.policy_rollouts import Chunk, Conduct, Episode, Interval, Step, jobs_of, rollout, situation
-from placewise_training.policy_teacher import Teacher
-from placewise_training.policy_updates import Replay, actor_critic, gae, imitate, ppo, samples_of
+from placewise_training.policy.args import Args
+from placewise_training.policy.batches import ask, collate, log_pi_taken
+from placewise_training.policy.card import card
+from placewise_training.policy.checkpoint import Run, load_net
+from placewise_training.policy.export import export_policy
+from placewise_training.policy.net import PolicyNet, masked_log_probabilities
+from placewise_training.policy.rollouts import Chunk, Conduct, Episode, Interval, Step, jobs_of, rollout, situation
+from placewise_training.policy.teacher import Teacher
+from placewise_training.policy.train import exported, train
+from placewise_training.policy.updates import Replay, actor_critic, gae, imitate, ppo, samples_of
 from placewise_training.sim.policies import opened, placement_policy
-from placewise_training.train_policy import exported, train
 
 NODES = 4
 TINY = Args(width=16, heads=2, layers=1, simulations=3, jobs=8, judged_seeds=1, judged_jobs=8, validation_simulations=1)

@@ -10,14 +10,14 @@ import torch
 
 from placewise_core.features import PART_FEATURES
 from placewise_models.reward import RewardRuntime
-from placewise_training.data.reward_samples import record
-from placewise_training.data.unfamiliar import PRACTICE, SITUATIONS
-from placewise_training.evaluate_uncertainty import knowledge, predicted, rank_correlation
-from placewise_training.export import parity, random_inputs, write_onnx
-from placewise_training.models.doubt import Doubt, pooled_of_new
-from placewise_training.models.reward import RewardNet
-from placewise_training.reward_doubt import choose_gain, errors_of_new, train_doubt
-from placewise_training.reward_weights import net_of
+from placewise_training.reward.data import record
+from placewise_training.reward.ensemble import Doubt, pooled_of_new
+from placewise_training.reward.export import parity, random_inputs, write_onnx
+from placewise_training.reward.judge_uncertainty import knowledge, predicted, rank_correlation
+from placewise_training.reward.net import RewardNet
+from placewise_training.reward.uncertainty import choose_gain, errors_of_new, train_doubt
+from placewise_training.reward.unfamiliar import PRACTICE, SITUATIONS
+from placewise_training.reward.weights import net_of
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import typer
 
-from placewise_training import train_all
+from placewise_training.lab import train_all
 from placewise_training.train_cli import train_app
 
 

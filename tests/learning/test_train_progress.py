@@ -12,7 +12,9 @@ import torch
 from rich.progress import Progress
 
 from placewise_service.cli import invoke
-from placewise_training import train_all, train_sharing, train_throughput
+from placewise_training.lab import train_all
+from placewise_training.sharing import train as train_sharing
+from placewise_training.throughput import train as train_throughput
 from placewise_training.train_cli import train_app
 
 # The options of a run of seconds, and the stages that have a bar.

@@ -10,8 +10,9 @@ from placewise_core.features import PART_COLUMNS, PART_FEATURES
 from placewise_core.pace import linear_speed
 from placewise_core.place.load_balance import LoadBalance
 from placewise_models.reward import RewardRuntime
-from placewise_training.data import reward_samples
-from placewise_training.data.reward_samples import (
+from placewise_training.reward import data as reward_samples
+from placewise_training.reward.card import card
+from placewise_training.reward.data import (
     Recorder,
     Sample,
     collate,
@@ -19,13 +20,12 @@ from placewise_training.data.reward_samples import (
     record,
     training_situation,
 )
-from placewise_training.export import export_reward, parity, random_inputs, write_onnx
-from placewise_training.judge_reward import NEVER, Judged, beyond, calibration, constant_error, spread_limit
-from placewise_training.model_card import card
-from placewise_training.models.reward import RewardNet, relative_error, scale_loss
+from placewise_training.reward.export import export_reward, parity, random_inputs, write_onnx
+from placewise_training.reward.judge import NEVER, Judged, beyond, calibration, constant_error, spread_limit
+from placewise_training.reward.net import RewardNet, relative_error, scale_loss
+from placewise_training.reward.train import Args, load_net, train
 from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.jobs import workers_of
-from placewise_training.train_reward import Args, load_net, train
 
 TINY = {
     "simulations": 6,

@@ -11,10 +11,11 @@ from placewise_core.speed.model_names import canonical
 from placewise_core.speed.sharing_row import columns_of
 from placewise_models.session import ModelError
 from placewise_models.sharing import SharingRuntime
-from placewise_training import train_sharing
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.placement_tables import usable_pairs
-from placewise_training.data.sharing_rows import (
+from placewise_training.sharing import train as train_sharing
+from placewise_training.sharing.card import card
+from placewise_training.sharing.data import (
     as_row,
     as_speeds,
     profiled_jobs,
@@ -23,11 +24,10 @@ from placewise_training.data.sharing_rows import (
     without_jobs,
     without_networks,
 )
-from placewise_training.export_sharing import export_sharing, parity, sample_of, write_onnx
-from placewise_training.models.completion import holes
-from placewise_training.models.sharing import CoRunCompletion
-from placewise_training.sharing_card import card
-from placewise_training.train_sharing import Args, complete, examples, fit, folds, load_net, train
+from placewise_training.sharing.export import export_sharing, parity, sample_of, write_onnx
+from placewise_training.sharing.net import CoRunCompletion
+from placewise_training.sharing.train import Args, complete, examples, fit, folds, load_net, train
+from placewise_training.stdm.completion import holes
 
 QUICK = Args(steps=150, draws=2)
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from placewise_core.place.subtask_metrics import GPU_METRICS, METRICS
-from placewise_training.data.stdm_matrix import Table, profile_rows, subtask_matrix
-from placewise_training.export_stdm import export_stdm, parity
-from placewise_training.models.completion import chosen_neighbours, column_means, factorised, holes
-from placewise_training.models.ncf import MetricCompletion, Ncf, loss, with_gpus, with_subtasks
-from placewise_training.stdm_card import card
-from placewise_training.train_stdm import Args, complete, complete_by_ncf, floors, load_net, train, train_completion
+from placewise_training.stdm.card import card
+from placewise_training.stdm.completion import chosen_neighbours, column_means, factorised, holes
+from placewise_training.stdm.data import Table, profile_rows, subtask_matrix
+from placewise_training.stdm.export import export_stdm, parity
+from placewise_training.stdm.net import MetricCompletion, Ncf, loss, with_gpus, with_subtasks
+from placewise_training.stdm.train import Args, complete, complete_by_ncf, floors, load_net, train, train_completion
 
 QUICK = Args(draws=8, pretrain_steps=150, sgd_steps=300, completion_steps=200)
 

@@ -14,26 +14,24 @@ import torch
 
 from placewise_core.features import PART_FEATURES
 from placewise_core.place.ldwp_rows import COLUMNS
-from placewise_training import (
-    policy_args,
-    policy_batches,
-    train_ldwp,
-    train_policy,
-    train_reward,
-    train_sharing,
-    train_stdm,
-)
-from placewise_training.data.ldwp_episodes import MOST_NODES, Replay
-from placewise_training.data.reward_samples import Sample, collate
-from placewise_training.device import chosen_device
-from placewise_training.export_policy import load_net as load_policy
-from placewise_training.models.ncf import MetricCompletion, Ncf
-from placewise_training.models.policy import PolicyNet
-from placewise_training.models.reward import RewardNet, relative_error, scale_loss
-from placewise_training.models.sharing import CoRunCompletion
-from placewise_training.policy_checkpoint import Run, copied, keep, restore
-from placewise_training.policy_rollouts import Conduct, rollout, situation
-from placewise_training.reward_doubt import train_doubt
+from placewise_training.lab.device import chosen_device
+from placewise_training.ldwp import train as train_ldwp
+from placewise_training.ldwp.data import MOST_NODES, Replay
+from placewise_training.policy import args as policy_args
+from placewise_training.policy import batches as policy_batches
+from placewise_training.policy import train as train_policy
+from placewise_training.policy.checkpoint import Run, copied, keep, restore
+from placewise_training.policy.export import load_net as load_policy
+from placewise_training.policy.net import PolicyNet
+from placewise_training.policy.rollouts import Conduct, rollout, situation
+from placewise_training.reward import train as train_reward
+from placewise_training.reward.data import Sample, collate
+from placewise_training.reward.net import RewardNet, relative_error, scale_loss
+from placewise_training.reward.uncertainty import train_doubt
+from placewise_training.sharing import train as train_sharing
+from placewise_training.sharing.net import CoRunCompletion
+from placewise_training.stdm import train as train_stdm
+from placewise_training.stdm.net import MetricCompletion, Ncf
 
 ELSEWHERE = ["meta", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -17,8 +17,8 @@ from placewise_models.bundle import BundleError, Manifest, load, write_manifest
 from placewise_models.folder import shipped_bundle
 from placewise_models.session import ModelError
 from placewise_models.stdm import StdmRuntime
-from placewise_training.export_stdm import sample_of, write_onnx
-from placewise_training.models.ncf import MetricCompletion
+from placewise_training.stdm.export import sample_of, write_onnx
+from placewise_training.stdm.net import MetricCompletion
 
 
 class AllHalf:

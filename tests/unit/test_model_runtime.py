@@ -30,8 +30,8 @@ from placewise_service.engine.build import build_engine
 from placewise_service.engine.registry import BundleRegistry, BundleState
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
-from placewise_training.export import random_inputs, sample_of, write_onnx
-from placewise_training.models.reward import RewardNet
+from placewise_training.reward.export import random_inputs, sample_of, write_onnx
+from placewise_training.reward.net import RewardNet
 
 COEFFICIENTS = ("throughput.json", "capability.json")
 

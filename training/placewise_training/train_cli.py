@@ -14,28 +14,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from placewise_training import (
-    export_ldwp,
-    export_policy,
-    export_sharing,
-    export_stdm,
-    ldwp_card,
-    policy_args,
-    policy_card,
-    sharing_card,
-    stdm_card,
-    throughput_card,
-    train_all,
-    train_ldwp,
-    train_policy,
-    train_sharing,
-    train_stdm,
-    train_throughput,
-)
 from placewise_training.cli import INTERRUPTED
-from placewise_training.export import MODEL, export_reward
-from placewise_training.model_card import write_card
-from placewise_training.train_reward import Args, train
+from placewise_training.lab import train_all
+from placewise_training.ldwp import card as ldwp_card
+from placewise_training.ldwp import export as export_ldwp
+from placewise_training.ldwp import train as train_ldwp
+from placewise_training.policy import args as policy_args
+from placewise_training.policy import card as policy_card
+from placewise_training.policy import export as export_policy
+from placewise_training.policy import train as train_policy
+from placewise_training.reward.card import write_card
+from placewise_training.reward.export import MODEL, export_reward
+from placewise_training.reward.train import Args, train
+from placewise_training.sharing import card as sharing_card
+from placewise_training.sharing import export as export_sharing
+from placewise_training.sharing import train as train_sharing
+from placewise_training.stdm import card as stdm_card
+from placewise_training.stdm import export as export_stdm
+from placewise_training.stdm import train as train_stdm
+from placewise_training.throughput import card as throughput_card
+from placewise_training.throughput import train as train_throughput
 
 train_app = typer.Typer(help="Train the models, export them to ONNX, and write their cards.", no_args_is_help=True)
 

@@ -27,8 +27,8 @@ def by_completion() -> SubtaskMetrics:
 @functools.cache
 def by_ncf(known: tuple[str, ...], steps: int) -> SubtaskMetrics:
     """The paper's NCF, trained on with the judging truth's rows, of which only `known` are given."""
-    from placewise_training.data.stdm_matrix import subtask_matrix  # noqa: PLC0415 (torch takes seconds to import)
-    from placewise_training.train_stdm import Args, complete_by_ncf  # noqa: PLC0415
+    from placewise_training.stdm.data import subtask_matrix  # noqa: PLC0415 (torch takes seconds to import)
+    from placewise_training.stdm.train import Args, complete_by_ncf  # noqa: PLC0415
 
     kinds = {name: truth.profile() for name, truth in subtask_truths("judge").items() if truth.has_gpu_version}
     rows = np.array([to_unit(profile) for profile in kinds.values()])
@@ -41,7 +41,7 @@ def by_ncf(known: tuple[str, ...], steps: int) -> SubtaskMetrics:
 @functools.cache
 def ncf_losses(seed: int, *, is_pretrained: bool) -> Sequence[float]:
     """Loss (5) by iteration over the history and rows of held-back kinds."""
-    from placewise_training.train_stdm import Args, complete_by_ncf, folds, losses_from_scratch  # noqa: PLC0415
+    from placewise_training.stdm.train import Args, complete_by_ncf, folds, losses_from_scratch  # noqa: PLC0415
 
     args = Args(seed=seed, sgd_steps=_SHOWN)
     fold = folds(args)["subtasks_unseen_kinds"][0]

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from placewise_training.data.ldwp_judging import SIZES
+from placewise_training.ldwp.judge import SIZES
 from placewise_training.reproduce.design import Curve, InterruptedRunError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
 from placewise_training.reproduce.ldwp_runs import TRUTH, UNITS, written_dqn

@@ -13,7 +13,7 @@ import numpy as np
 from placewise_core.place.iawp import IawpSettings, SubtaskScheduler
 from placewise_core.place.ldwp import NodeValues
 from placewise_core.view import ClusterView
-from placewise_training.data.ldwp_judging import SIZES, learned
+from placewise_training.ldwp.judge import SIZES, learned
 from placewise_training.reproduce.design import Curve, InterruptedRunError, NeedsBundleError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
 from placewise_training.sim.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
@@ -26,8 +26,8 @@ from placewise_training.sim.policies import placement_policy, shipped
 from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 
 if TYPE_CHECKING:
-    from placewise_training.ldwp_agent import PaperDqn
-    from placewise_training.models.dqn import FixedDqn
+    from placewise_training.ldwp.agent import PaperDqn
+    from placewise_training.ldwp.net import FixedDqn
 
 TRUTH = "judge"
 RANDOM, ECT, PATS = "random", "ect", "pats"
@@ -88,7 +88,7 @@ def _net() -> NodeValues:
 
 def written_dqn(seed: int, *, is_pretrained: bool = True) -> "PaperDqn":
     """The paper's DQN, which learns on; pre-trained on eleven nodes of the training truth, or with random weights."""
-    from placewise_training.ldwp_agent import PaperDqn, clone  # noqa: PLC0415 (torch takes seconds to import)
+    from placewise_training.ldwp.agent import PaperDqn, clone  # noqa: PLC0415 (torch takes seconds to import)
 
     return PaperDqn(net=clone(_pretrained()) if is_pretrained else None, seed=seed)
 
@@ -96,7 +96,7 @@ def written_dqn(seed: int, *, is_pretrained: bool = True) -> "PaperDqn":
 @functools.cache
 def _pretrained() -> "FixedDqn":
     """From a log of ECT's choices, the strongest of the baselines."""
-    from placewise_training.ldwp_agent import Logged, pretrained  # noqa: PLC0415
+    from placewise_training.ldwp.agent import Logged, pretrained  # noqa: PLC0415
 
     log = Logged(BacklogEct("train"))
     tasks = PipelineWorkload(tasks=_LOGGED, per_minute=50.0, sizes=SIZES).generate("train", 0)

@@ -1,0 +1,193 @@
+"""What the learned policy is worth: paired seeds on the judging truth, place and order apart, against every heuristic.
+
+    python -m placewise_training.lab.compare --bundle DIR [--nodes 6 30] > results.jsonl
+
+Harmony's settings: 6 and 30 servers, three arrival patterns, intervals of 20 minutes; `--length` stretches the jobs.
+Every contender places in two orders, first come first served and shortest first by what jobs declare; the learned
+policy also in its own, which other policies are given too, so that what an order gains is not credited to the place.
+Under one seed all see the same jobs and noise. Trains nothing.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from placewise_core.job import Job
+from placewise_core.place.harmony import Harmony
+from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.search import BestOfK
+from placewise_core.view import ClusterView
+from placewise_models.bundle import Bundle
+from placewise_training.sim.arrivals import INTERVAL_S
+from placewise_training.sim.discipline import Discipline, Order
+from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.hardware import harmony_cluster
+from placewise_training.sim.metrics import Metrics
+from placewise_training.sim.oracle import Oracle
+from placewise_training.sim.policies import opened, placement_policy, policies_of
+from placewise_training.sim.statistics import estimate, paired_change
+from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import HarmonyWorkload, Lengths
+
+FIRST_SEED = 10_000  # evaluation counts from here (docs/truths.md)
+PATTERNS: Mapping[str, float] = {"uniform": 3.0, "poisson": 2.0, "google": 2.0}  # jobs per interval on 6 servers
+HARMONY, SEARCH, ORACLE = Harmony.name, BestOfK.name, "oracle"
+BASELINES = ("load-balance", "tetris", "tiresias", "lif-linear", "lif-quadratic", "consolidate")
+_LARGE_TASKS = 10
+_LARGE_RATE = 5 / 2.75  # 30 servers have five times the GPUs, gangs of 1 to 10 tasks 2.75 times the workers
+_ORDERS: Mapping[str, Order] = {"fifo": "fifo", "declared": "declared", "own": "policy"}
+# Makes a policy, and the order its batch is placed in.
+Contender = tuple[Callable[[], PlacementPolicy], Order]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A cluster and its load: `length` stretches every job, `per_interval` jobs arrive in 20 minutes."""
+
+    pattern: str = "uniform"
+    nodes: int = 6
+    per_interval: float = 3.0
+    most_tasks: int = 3
+    jobs: int = 200
+    length: float = 1.0
+    every_s: float = INTERVAL_S
+    truth: str = "judge"
+
+    @classmethod
+    def of(cls, pattern: str, nodes: int, jobs: int, length: float) -> "Setting":
+        """Harmony's, on 6 servers, or on more with larger gangs and a load in proportion."""
+        rate = PATTERNS[pattern]
+        if nodes <= 6:
+            return cls(pattern, nodes, rate, jobs=jobs, length=length)
+        return cls(pattern, nodes, rate * _LARGE_RATE * nodes / 30, _LARGE_TASKS, jobs, length)
+
+    @property
+    def workload(self) -> HarmonyWorkload:
+        usual = Lengths()
+        return HarmonyWorkload(
+            jobs=self.jobs,
+            pattern=self.pattern,
+            per_interval=self.per_interval,
+            most_tasks=self.most_tasks,
+            lengths=replace(usual, median_s=usual.median_s * self.length, high_s=usual.high_s * self.length),
+        )
+
+
+class OrderedBy:
+    """One policy's placements in another's order."""
+
+    def __init__(self, policy: PlacementPolicy, orderer: PlacementPolicy) -> None:
+        self.name = f"{policy.name} in the order of {orderer.name}"
+        self._policy, self._orderer = policy, orderer
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        ordered = self._orderer.order(jobs, view, context)
+        self._policy.order(ordered, view, context)  # which may learn of its batch by it
+        return ordered
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return self._policy.propose(job, view, context)
+
+
+def run(setting: Setting, policy: PlacementPolicy, order: Order, seed: int) -> Metrics:
+    """One simulation, with progress reports as a host would send them. A policy with `attach` is given it."""
+    truth = make_truth(setting.truth, seed)
+    options = SimOptions(
+        discipline=Discipline(every_s=setting.every_s, order=order),
+        belief=make_truth("train", seed).sharing,
+        reports_progress=True,
+    )
+    jobs = setting.workload.generate(truth, seed)
+    simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, policy, options=options, seed=seed)
+    attach = getattr(policy, "attach", None)
+    if attach is not None:
+        attach(simulation)
+    return simulation.run().metrics
+
+
+def average_jct_s(setting: Setting, contender: Contender, seeds: Sequence[int]) -> dict[int, float]:
+    """By seed. A fresh policy for each, so that nothing is carried from one to the next."""
+    make, order = contender
+    return {seed: run(setting, make(), order, seed).avg_jct_s for seed in seeds}
+
+
+def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> dict[str, Contender]:
+    """Every policy in every order, by "policy, order"; the learned ones as far as the bundle has them."""
+    found: dict[str, Contender] = {}
+    learned = [name for name in (SEARCH, HARMONY) if name in policies_of(bundle)]
+    for name in (*names, *learned):
+        for title in ("fifo", "declared"):
+            found[f"{name}, {title}"] = (functools.partial(placement_policy, name, bundle), _ORDERS[title])
+    if HARMONY in learned:
+        found[f"{HARMONY}, own"] = (functools.partial(placement_policy, HARMONY, bundle), "policy")
+        for name in ("consolidate", *(name for name in learned if name == SEARCH)):
+            found[f"{name}, {HARMONY}'s"] = (functools.partial(_in_harmonys_order, bundle, name), "policy")
+    if with_oracle:
+        for title in ("fifo", "declared"):
+            found[f"{ORACLE}, {title}"] = (functools.partial(Oracle, objective="delay"), _ORDERS[title])
+    return found
+
+
+def _in_harmonys_order(bundle: Bundle, name: str) -> PlacementPolicy:
+    policies = policies_of(bundle)
+    return OrderedBy(policies[name], policies[HARMONY])
+
+
+def compare(
+    setting: Setting,
+    entered: Mapping[str, Contender],
+    seeds: Sequence[int],
+    show: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """JCT by contender and seed, and the relative change of each learned contender against each other, paired."""
+    jct: dict[str, dict[int, float]] = {}
+    for done, (name, contender) in enumerate(entered.items()):
+        show(f"{setting.pattern}, {setting.nodes} nodes: {name}", done, len(entered))
+        jct[name] = average_jct_s(setting, contender, seeds)
+    change = {
+        ours: {
+            theirs: _interval(paired_change(list(jct[ours].values()), list(values.values())))
+            for theirs, values in jct.items()
+            if theirs != ours
+        }
+        for ours in jct
+        if ours.startswith((HARMONY, SEARCH))
+    }
+    means = {name: _interval(estimate(list(values.values()))) for name, values in jct.items()}
+    described = {"pattern": setting.pattern, "nodes": setting.nodes, "jobs": setting.jobs, "length": setting.length}
+    return {**described, "seeds": list(seeds), "avg_jct_s": means, "by_seed": jct, "change": change}
+
+
+def _interval(found: Any) -> dict[str, float]:
+    return {"mean": found.mean, "ci95": found.half_width}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints one JSON object per setting."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--bundle", type=Path, required=True, help="directory with policy_*.onnx, reward.onnx")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[6])
+    parser.add_argument("--length", type=float, default=1.0, help="times the usual length of jobs")
+    parser.add_argument("--patterns", nargs="+", default=list(PATTERNS))
+    parser.add_argument("--policies", nargs="+", default=list(BASELINES))
+    parser.add_argument("--oracle", action="store_true")
+    args = parser.parse_args(arguments)
+    entered = contenders(opened(args.bundle), args.policies, with_oracle=args.oracle)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    for nodes in args.nodes:
+        for pattern in args.patterns:
+            json.dump(compare(Setting.of(pattern, nodes, args.jobs, args.length), entered, seeds), sys.stdout)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

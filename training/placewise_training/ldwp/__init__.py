@@ -1,0 +1,1 @@
+"""LDWP's Q net: the value of each node for an arriving pipeline task."""

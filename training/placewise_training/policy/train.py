@@ -1,0 +1,232 @@
+"""Trains Harmony's policy: imitation of a search, actor-critic as the paper has it, or PPO → policy.pt, policy.json.
+
+    python -m placewise_training.policy.train --out var/train/policy        (placewise train policy)
+
+Read top to bottom, with policy_updates.py for what a round teaches. `method` says what learns: one of the three alone,
+or "imitate+ppo" and "imitate+actor-critic", which warm up by imitation for `warm_share` of the tasks. All spend one
+budget, tasks placed in simulations of the training truths, so that they compare. Every random draw comes from `seed`;
+Ctrl-C leaves a checkpoint that `--resume` goes on from.
+"""
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from placewise_core.features import feature_schema
+from placewise_core.place.harmony import Harmony
+from placewise_core.place.registry import placement_policies
+from placewise_core.place.search import SpeedScorer
+from placewise_models.folder import shipped_bundle
+from placewise_models.policy import PolicyRuntime
+from placewise_models.reward import REWARD_MODEL, RewardRuntime
+from placewise_training.lab.compare import FIRST_SEED, Contender, Setting, average_jct_s
+from placewise_training.lab.device import chosen_device
+from placewise_training.lab.scalars import Scalars
+from placewise_training.policy.args import Args, check, method_at, reward_of
+from placewise_training.policy.checkpoint import Run, copied, keep, restore
+from placewise_training.policy.graphs import write_onnx
+from placewise_training.policy.net import PolicyNet
+from placewise_training.policy.rollouts import Chunk, Conduct, Episode, jobs_of, rollout, situation
+from placewise_training.policy.teacher import Teacher
+from placewise_training.policy.updates import Replay, actor_critic, imitate, ppo
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.engine import SimOptions, Simulation
+
+SCHEMA = "placewise.policy/3"
+REPORT = "policy.json"
+FIRST_VALIDATION_SEED = 900_000  # beyond those of training, below those of nothing else
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model")  # not of the model: left out of its report
+# Sets progress: (title, done, total).
+Show = Callable[[str, int, int], None]
+
+
+def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
+    """Trains and judges; the report that is also written to `out`. Raises ValueError for an unknown method, teacher or
+    reward, and for a checkpoint of another net."""
+    check(args)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    device = chosen_device(args.device)
+    args.out.mkdir(parents=True, exist_ok=True)
+    scorer = _scorer(args)
+
+    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # where the optimiser keeps its moments
+    run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
+    if args.resume:
+        restore(args.out, run)
+    net.cpu().eval()  # it acts on the CPU, through ONNX Runtime, and goes to the device to learn
+    run.best_state = run.best_state or copied(net)
+    kept: deque[Chunk] = deque(maxlen=40_000)  # what imitation learned from so far
+    replay = Replay(args.replay)
+    yardsticks: list[float] = []
+    began = time.perf_counter()
+
+    with Scalars(args.out) as write:
+        while run.tasks < args.tasks:
+            # -- a round of simulations under the method of the hour --
+            share = run.tasks / args.tasks
+            method = method_at(args, share)
+            episodes = list(_episodes(args, run, method, share, scorer, show))
+            run.tasks += sum(episode.steps for episode in episodes)
+            run.digest = _digest(run.digest, episodes)
+            rng = np.random.default_rng((args.seed, 61, run.rounds))
+
+            # -- learning from it --
+            net.to(device).train()
+            if method == "imitate":
+                losses = imitate(args, run, kept, episodes, share, rng, device)
+            elif method == "ppo":
+                losses = ppo(args, run, episodes, rng, device)
+            else:
+                losses = actor_critic(args, run, replay, episodes, share, rng, device)
+            net.cpu().eval()
+            run.rounds += 1
+            losses["jct_minutes"] = float(np.mean([episode.avg_jct_s for episode in episodes])) / 60.0
+
+            # -- validation: greedy, on the training truths, simulations never trained on --
+            if run.rounds % args.validate_every == 0 or run.tasks >= args.tasks:
+                yardsticks = yardsticks or [_yardstick(args, i) for i in range(args.validation_simulations)]
+                losses["validation"] = now = _validate(args, net, yardsticks)
+                run.history.append({"tasks": run.tasks, "validation": now})
+                # Imitation ends on a rate that has fallen to a tenth: its last weights are its best, and a validation
+                # of a few simulations would only choose by chance. Reinforcement has no such end.
+                if method == "imitate" or now < run.best:
+                    run.best, run.best_state = now, copied(net)
+            for name, value in losses.items():
+                write(f"{method}/{name}", value, run.tasks)
+            run.seconds += time.perf_counter() - began
+            began = time.perf_counter()
+            keep(args.out, run)
+            show(f"training, {method}: JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
+
+    net.load_state_dict(run.best_state)
+    report = {
+        "schema": SCHEMA,
+        "feature_schema": feature_schema("policy")["hash"],
+        "seed": args.seed,
+        "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
+        "dims": net.shape,
+        "parameters": sum(p.numel() for part in (net.encoder, net.decoder) for p in part.parameters()),
+        "data": {
+            "rollouts": run.digest,
+            "seeds": [100_000 * args.seed, 100_000 * args.seed + run.rounds * args.simulations],
+        },
+        "tasks": run.tasks,
+        "seconds": {"training": round(run.seconds, 1)},
+        "history": run.history,
+        "metrics": {"validation_vs_consolidate": run.best, **_judged(args, net, show)},
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+# -- simulations -----------------------------------------------------------------------------------------------------
+
+
+def _episodes(
+    args: Args, run: Run, method: str, share: float, scorer: SpeedScorer | None, show: Show
+) -> Iterator[Episode]:
+    first = 100_000 * args.seed + run.rounds * args.simulations
+    net = exported(run.net, args.out)
+    for i in range(args.simulations):
+        drawn = situation(first + i, args.jobs, args.large_share)
+        teacher = None
+        if method == "imitate":
+            # At first the teacher acts, later mostly the net: what it will meet is what it must have learned about.
+            is_student_new = run.rounds < 2
+            conduct = Conduct(sampled=True, taught=0.8 if is_student_new else 0.3, temperature=args.temperature)
+            of_reward = scorer if args.teacher == "reward" else None
+            teacher = Teacher(np.random.default_rng((drawn.seed, 71)), scorer=of_reward)
+        elif method == "ppo":
+            conduct = Conduct(reward=reward_of(args, method))
+        else:
+            conduct = Conduct(explore=args.explore * (1.0 - share), reward=reward_of(args, method))
+        is_rewarded_by_model = method != "imitate" and conduct.reward == "progress"
+        yield rollout(
+            drawn,
+            net,
+            conduct,
+            teacher=teacher,
+            scorer=scorer if is_rewarded_by_model else None,
+            interval_s=args.interval_s,
+        )
+        show(f"simulating, round {run.rounds + 1}", i + 1, args.simulations)
+
+
+def exported(net: PolicyNet, folder: Path) -> PolicyRuntime:
+    """The net as it is served: what acts in training is what ships, and it is several times as fast as torch."""
+    acting = folder / "acting"
+    acting.mkdir(exist_ok=True)
+    write_onnx(net, acting)
+    return PolicyRuntime.from_folder(acting)
+
+
+def _yardstick(args: Args, i: int) -> float:
+    """Average JCT of consolidate, shortest first, in validation simulation i."""
+    drawn = situation(FIRST_VALIDATION_SEED + i, args.jobs, args.large_share)
+    policy = placement_policies()["consolidate"]
+    options = SimOptions(discipline=Discipline(every_s=args.interval_s, order="declared"), reports_progress=True)
+    sim = Simulation(drawn.nodes, jobs_of(drawn), drawn.truth, policy, options=options, seed=drawn.seed)
+    return sim.run().metrics.avg_jct_s
+
+
+def _validate(args: Args, net: PolicyNet, yardsticks: Sequence[float]) -> float:
+    """Geometric mean of the net's JCT over consolidate's in the same order, over the validation simulations."""
+    greedy = Conduct(sampled=False)
+    numbers = range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + args.validation_simulations)
+    drawn = [situation(number, args.jobs, args.large_share) for number in numbers]
+    acting = exported(net, args.out)
+    ours = [rollout(each, acting, greedy, interval_s=args.interval_s).avg_jct_s for each in drawn]
+    return float(np.exp(np.mean(np.log(np.array(ours) / np.array(yardsticks)))))
+
+
+# -- judgement, checkpoints ------------------------------------------------------------------------------------------
+
+
+def _judged(args: Args, net: PolicyNet, show: Show) -> dict[str, Any]:
+    """Average JCT per seed on the judging truth, Harmony's default setting, beside two heuristics in that order."""
+    if not args.judged_seeds:
+        return {}
+    seeds = range(FIRST_SEED, FIRST_SEED + args.judged_seeds)
+    setting = Setting(jobs=args.judged_jobs, every_s=args.interval_s)
+    known = placement_policies()
+    acting = exported(net, args.out)
+    contenders: dict[str, Contender] = {
+        "harmony": (lambda: Harmony(acting, known["consolidate"]), "policy"),
+        "consolidate": (lambda: known["consolidate"], "declared"),
+        "load-balance": (lambda: known["load-balance"], "declared"),
+    }
+    found = {}
+    for done, (name, contender) in enumerate(contenders.items(), start=1):
+        found[name] = {str(seed): jct for seed, jct in average_jct_s(setting, contender, seeds).items()}
+        show("judging", done, len(contenders))
+    return {"avg_jct_s": found}
+
+
+def _scorer(args: Args) -> SpeedScorer | None:
+    """The reward model, where anything asks for it."""
+    needs = args.teacher == "reward" or (
+        "actor-critic" in args.method and reward_of(args, "actor-critic") == "progress"
+    )
+    if not needs:
+        return None
+    return RewardRuntime.from_file(args.reward_model or shipped_bundle() / REWARD_MODEL)
+
+
+def _digest(before: str, episodes: Sequence[Episode]) -> str:
+    """SHA-256 chained over the rounds: what the net was trained on, in order."""
+    digest = hashlib.sha256(before.encode())
+    for episode in episodes:
+        for interval in episode.intervals:
+            for chunk in interval.chunks:
+                digest.update(chunk.seen.nodes.tobytes() + chunk.seen.jobs.tobytes())
+                digest.update(np.array([step.action for step in chunk.steps]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Harmony's reward model: from the places of jobs to their speeds."""

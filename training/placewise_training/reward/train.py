@@ -1,0 +1,344 @@
+"""Trains the reward model: samples from simulations → net → errors on a truth it never saw → reward.pt, reward.json.
+
+    python -m placewise_training.reward.train --out var/train/reward        (placewise train reward)
+
+Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves a checkpoint that `--resume` goes on from.
+"""
+
+import hashlib
+import inspect
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_core.part_tokens import REPORTED
+from placewise_training.lab.device import chosen_device
+from placewise_training.lab.scalars import Scalars
+from placewise_training.reward import data as reward_samples
+from placewise_training.reward.data import Sample, collate, fingerprint, judging_situation, training_situation
+from placewise_training.reward.judge import beyond, calibration, constant_error, errors, judge, spread_limit
+from placewise_training.reward.net import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
+from placewise_training.reward.uncertainty import choose_gain, train_doubt
+from placewise_training.reward.unfamiliar import PRACTICE
+from placewise_training.reward.weights import net_of
+
+SCHEMA = "placewise.reward/1"
+CHECKPOINT, REPORT = "reward.pt", "reward.json"
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "start", "resume")  # not of the model: left out of its report
+_INTERVAL_S = 1200.0  # Harmony's scheduling interval
+_SCALE_WEIGHT = 0.02  # of the likelihood beside the relative error: it must not bend the trunk
+_FIRST_PRACTICE_SEED = 800_000  # beyond those of training
+# Test sets: the truth that made them, and the seconds between two rounds of scheduling (0: at every event).
+JUDGED = {
+    "unseen_train": ("train", 0.0),
+    "unseen_judge": ("judge", 0.0),
+    "unseen_judge_intervals": ("judge", _INTERVAL_S),
+}
+# Sets progress: (title, done, total).
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What `placewise train reward` takes; the string beside each becomes its help."""
+
+    out: Path = field(
+        default=Path("var/train/reward"), metadata={"help": "Folder for checkpoint, report, TensorBoard."}
+    )
+    seed: int = field(default=0, metadata={"help": "Of every draw."})
+    simulations: int = field(default=400, metadata={"help": "Simulations the training samples come from."})
+    judged_simulations: int = field(default=12, metadata={"help": "Simulations of each test set."})
+    steps: int = field(default=4000, metadata={"help": "Optimiser steps."})
+    batch: int = field(default=64, metadata={"help": "Placements per step."})
+    width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
+    heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})
+    layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
+    members: int = field(default=4, metadata={"help": "Heads on the trunk, each with weights of its own."})
+    doubt_steps: int = field(default=1200, metadata={"help": "Steps of the ensemble that tells how sure the net is."})
+    practice: int = field(default=8, metadata={"help": "Simulations of each kind that the doubt is scaled on."})
+    new_weight: float = field(
+        default=3.0, metadata={"help": "Weight of the new job, whose speed nobody reported; of others it is 1."}
+    )
+    peak_rate: float = field(default=2e-3, metadata={"help": "Learning rate at the end of the warm-up."})
+    warm_up: int = field(default=200, metadata={"help": "Steps of rising learning rate, which then falls."})
+    blind_share: float = field(default=0.15, metadata={"help": "Samples whose reported speeds are hidden."})
+    held_back: float = field(default=0.05, metadata={"help": "Share of the simulations kept for validation."})
+    validate_every: int = field(default=250, metadata={"help": "Steps between validations and checkpoints."})
+    threads: int = field(default=1, metadata={"help": "CPU threads."})
+    device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
+    start: str = field(
+        default="", metadata={"help": "reward.pt or reward.onnx of an equal net whose weights to begin with."}
+    )
+    spread_only: bool = field(
+        default=False, metadata={"help": "Keep the speeds it begins with and train only what it expects to err by."}
+    )
+    resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
+
+
+def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
+    """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    device = chosen_device(args.device)
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    # -- data: whole simulations are held back, so that no sample has a sibling on the other side --
+    began = time.perf_counter()
+    seeds = [100_000 * args.seed + i for i in range(args.simulations)]
+    cut = max(1, round(args.held_back * len(seeds)))
+    held_back = _samples(args.out / "held_back.npz", training_situation, seeds[:cut], "simulating (held back)", show)
+    training = _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
+    lengths = np.array([len(sample.job) for sample in training])
+    simulated_s = time.perf_counter() - began  # next to nothing where samples were kept from an earlier run
+
+    # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
+    net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
+    for name, parameter in net.named_parameters():
+        is_doubt = name.startswith("doubt.")  # which is trained at the end, on the finished net's errors
+        parameter.requires_grad = not is_doubt and (name in SPREAD_PARAMETERS or not args.spread_only)
+    optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
+    if args.start:
+        net.load_state_dict(_same(_begun(Path(args.start)), net).state_dict())
+    first, best, best_state = 0, float("inf"), _copied(net)
+    if args.resume:
+        first, best, best_state = _restore(args.out / CHECKPOINT, args, net, optimiser, schedule)
+
+    # -- training --
+    began = time.perf_counter()
+    with Scalars(args.out) as write:
+        for step in range(first, args.steps):
+            rng = np.random.default_rng((args.seed, 32, step))  # by step: a resumed run goes on as it would have
+            batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
+            _blind(batch, args.blind_share, rng)
+            tokens, job, node, speed, weight = _tensors(batch, device)
+            level, scale = net.members(tokens, job, node)
+            true, weights = speed.unsqueeze(2), _weights(job, weight, args, rng)
+            loss = relative_error(level.exp(), true, weights)
+            loss = loss + _SCALE_WEIGHT * scale_loss(level, scale, true, weights)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            if step % 20 == 0:
+                write("loss/training", float(loss.detach()), step)
+            if (step + 1) % args.validate_every == 0 or step + 1 == args.steps:
+                now = _validation_error(net, held_back, device)
+                write("loss/held_back", now, step)
+                if now <= best:  # equal where only the spread learns: then the latest
+                    best, best_state = now, _copied(net)
+                _keep(args, net, optimiser, schedule, step + 1, best, best_state)
+            show(f"training, held-back error {best:.1%}", step + 1, args.steps)
+    net.load_state_dict(best_state)
+
+    # -- doubt: an ensemble on the finished net's errors, scaled on what it was not trained on --
+    show("training the doubt", 0, 1)
+    for parameter in net.doubt.learned.parameters():
+        parameter.requires_grad = True
+    train_doubt(net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
+    practice = _practice(args, show)
+    gains = choose_gain(net, [held_back, *practice])
+    _keep(args, net, optimiser, schedule, args.steps, best, _copied(net))
+    train_s = time.perf_counter() - began
+
+    # -- judgement: other measurements, another arrival pattern, other seeds; and the noise no model can know --
+    unfamiliar = [sample for samples in practice for sample in samples]
+    limit, separates = spread_limit(judge(net, [*held_back, *unfamiliar], device))
+    judged = _judge(net, args, limit, held_back, training, device, show)
+    report = {
+        "schema": SCHEMA,
+        "feature_schema": feature_schema("reward")["hash"],
+        "seed": args.seed,
+        "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "data": {
+            "training": fingerprint(training),
+            "held_back": fingerprint(held_back),
+            **({"start": hashlib.sha256(Path(args.start).read_bytes()).hexdigest()} if args.start else {}),
+        },
+        "samples": {"training": len(training), "held_back": len(held_back)},
+        "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
+        "doubt": {"gain": float(net.doubt.gain), "likelihood_by_gain": gains},
+        "spread_limit": limit,
+        "spread_separates": separates,
+        "metrics": {name: found["errors"] for name, found in judged.items()},
+        "calibration": {name: found["calibration"] for name, found in judged.items()},
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def _copied(net: RewardNet) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in net.state_dict().items()}
+
+
+def load_net(checkpoint: Path) -> RewardNet:
+    """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
+    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if stored["feature_schema"] != feature_schema("reward")["hash"]:
+        raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
+    shape = stored["shape"]
+    net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"], shape["members"])
+    net.load_state_dict(stored["best"])
+    return net.eval()
+
+
+def _begun(path: Path) -> RewardNet:
+    return net_of(path) if path.suffix == ".onnx" else load_net(path)
+
+
+def _same(begin: RewardNet, net: RewardNet) -> RewardNet:
+    """The net to begin with. Raises ValueError where its shape is another."""
+    if [p.shape for p in begin.parameters()] != [p.shape for p in net.parameters()]:
+        raise ValueError("the net to begin with has another shape than the one to train")
+    return begin
+
+
+def _weights(job: torch.Tensor, weight: torch.Tensor, args: Args, rng: np.random.Generator) -> torch.Tensor:
+    """(B, P, members): a new job counts more, and every member sees every placement with a weight of its own."""
+    weight = weight * torch.where(job == 0, args.new_weight, 1.0)
+    own = rng.poisson(1.0, (len(job), 1, args.members)) if args.members > 1 else np.ones((len(job), 1, 1))
+    drawn: torch.Tensor = weight.unsqueeze(2) * torch.from_numpy(0.5 + 0.5 * own.astype(np.float32)).to(weight.device)
+    return drawn
+
+
+def _validation_error(net: RewardNet, held_back: Sequence[Sample], device: torch.device) -> float:
+    """Half that of all jobs, half that of the new ones: the net is for the second, most jobs are in the first."""
+    found = errors(judge(net, held_back, device))
+    return 0.5 * (found["mean_relative_error"] + found["mean_relative_error_new"])
+
+
+def _judge(
+    net: RewardNet,
+    args: Args,
+    limit: float,
+    held_back: Sequence[Sample],
+    training: Sequence[Sample],
+    device: torch.device,
+    show: Show,
+) -> Mapping[str, Mapping[str, Any]]:
+    sets: dict[str, Sequence[Sample]] = {"held_back": held_back}
+    seeds = range(10_000, 10_000 + args.judged_simulations)
+    for name, (truth, every_s) in JUDGED.items():
+        sets[name] = _samples(args.out / f"{name}.npz", _maker(truth, every_s), seeds, f"simulating {name}", show)
+    return {name: _judged(net, limit, samples, training, device) for name, samples in sets.items()}
+
+
+def _judged(
+    net: RewardNet, limit: float, samples: Sequence[Sample], training: Sequence[Sample], device: torch.device
+) -> Mapping[str, Any]:
+    seen = judge(net, samples, device)
+    figures = {
+        **errors(seen),
+        "mean_relative_error_blind": errors(judge(net, samples, device, is_blind=True))["mean_relative_error"],
+        "mean_relative_error_constant": constant_error(training, samples),
+        "samples": float(len(samples)),
+        **beyond(seen, limit),
+    }
+    return {"errors": figures, "calibration": calibration(seen)}
+
+
+def _practice(args: Args, show: Show) -> list[list[Sample]]:
+    """Unfamiliar placements on training truths, by seeds of their own."""
+    seeds = range(_FIRST_PRACTICE_SEED, _FIRST_PRACTICE_SEED + args.practice)
+    return [
+        _samples(args.out / f"practice_{i}.npz", make, seeds, f"simulating {name}", show)
+        for i, (name, make) in enumerate(PRACTICE.items())
+    ]
+
+
+def _maker(truth: str, every_s: float) -> Callable[[int], reward_samples.Situation]:
+    return lambda seed: judging_situation(seed, truth, every_s=every_s)
+
+
+def _samples(
+    path: Path, make: Callable[[int], reward_samples.Situation], seeds: Sequence[int], title: str, show: Show
+) -> list[Sample]:
+    """Kept beside the checkpoint, stamped with features, seeds and sampling code: a resumed run need not simulate."""
+    stamp = path.with_suffix(".txt")
+    code = hashlib.sha256(inspect.getsource(reward_samples).encode()).hexdigest()
+    wanted = f"{feature_schema('reward')['hash']} {code} {seeds[0]}-{seeds[-1]}"
+    if path.is_file() and stamp.is_file() and stamp.read_text("utf-8") == wanted:
+        return reward_samples.read(path)
+    samples = list(reward_samples.records(make, seeds, lambda done: show(title, done, len(seeds))))
+    reward_samples.save(path, samples)
+    stamp.write_text(wanted, "utf-8")
+    return samples
+
+
+def _rate(step: int, warm_up: int, steps: int) -> float:
+    """Linear rise, then 1/√step as in the Transformer, times a linear fall to nothing over the last fifth."""
+    rising = min(1.0, step / warm_up) * min(1.0, (warm_up / step) ** 0.5)
+    return float(rising * min(1.0, max(0.0, (steps - step) / (0.2 * max(1, steps)))))
+
+
+def _alike(lengths: Any, count: int, rng: np.random.Generator) -> Any:
+    """Samples of about the same length: in a batch drawn blindly two thirds of the work would be padding."""
+    by_length = np.argsort(lengths + rng.uniform(0.0, 3.0, len(lengths)), kind="stable")
+    start = int(rng.integers(0, max(1, len(lengths) // count))) * count
+    return by_length[start : start + count]
+
+
+def _blind(batch: Mapping[str, Any], share: float, rng: np.random.Generator) -> None:
+    """Hides the reported speeds of some samples: a host need not report any."""
+    chosen = rng.random(len(batch["tokens"])) < share
+    batch["tokens"][chosen, :, REPORTED] = 0.0
+
+
+def _tensors(batch: Mapping[str, Any], device: torch.device) -> list[torch.Tensor]:
+    names = ("tokens", "job", "node", "speed", "weight")
+    return [torch.from_numpy(np.asarray(batch[name])).to(device) for name in names]
+
+
+def _shape(args: Args) -> dict[str, int]:
+    return {"width": args.width, "heads": args.heads, "layers": args.layers, "members": args.members}
+
+
+def _keep(
+    args: Args,
+    net: RewardNet,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LambdaLR,
+    step: int,
+    best: float,
+    best_state: Mapping[str, torch.Tensor],
+) -> None:
+    """Whole or not at all: written beside and renamed."""
+    torch.save(
+        {
+            "feature_schema": feature_schema("reward")["hash"],
+            "shape": _shape(args),
+            "step": step,
+            "net": net.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "schedule": schedule.state_dict(),
+            "best": best_state,
+            "best_error": best,
+        },
+        args.out / "reward.part",
+    )
+    (args.out / "reward.part").replace(args.out / CHECKPOINT)
+
+
+def _restore(
+    path: Path,
+    args: Args,
+    net: RewardNet,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LambdaLR,
+) -> tuple[int, float, dict[str, torch.Tensor]]:
+    stored = torch.load(path, map_location="cpu", weights_only=True)  # it may have been written beside a GPU
+    if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != _shape(args):
+        raise ValueError(f"{path}: a checkpoint of another net or of other features")
+    net.load_state_dict(stored["net"])
+    optimiser.load_state_dict(stored["optimiser"])
+    schedule.load_state_dict(stored["schedule"])
+    return int(stored["step"]), float(stored["best_error"]), stored["best"]

@@ -1,0 +1,1 @@
+"""IAWP's subtask description matrix, completed from two known metrics."""

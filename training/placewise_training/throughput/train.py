@@ -1,0 +1,135 @@
+"""Fits the throughput model of every measured network and GPU model, and judges it on placements held back.
+
+    python -m placewise_training.throughput.train --out var/train/throughput     (placewise train throughput)
+
+Writes `throughput.json`: every form's coefficients per profile, its held-out errors beside the noise of the rows, and
+as `form` the one that generalises best. Several splits of the placements, so that no luck of one of them decides.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise_training.throughput import judge as throughput_error
+from placewise_training.throughput.data import TABLE, Array, Group, fingerprint, measured_groups
+from placewise_training.throughput.fit import FITS
+from placewise_training.throughput.judge import (
+    clusters_of,
+    held_out_logs,
+    is_repeated,
+    joined,
+    once_told_the_level,
+    relative,
+    summary,
+)
+
+SCHEMA = "placewise.throughput/1"
+REPORT = "throughput.json"
+# v of equation (4): none of the rows holds a start-up time, so this is a stated assumption, not a fit.
+STARTUP_S = 30.0
+# Sets progress: (title, done, total).
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What `placewise train throughput` takes; the string beside each becomes its help."""
+
+    out: Path = field(default=Path("var/train/throughput"), metadata={"help": "Folder for throughput.json."})
+    splits: int = field(default=3, metadata={"help": "Splits of the placements into five folds."})
+
+
+def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
+    """Fits and judges; the document that is also written to `out`."""
+    groups = measured_groups()
+    errors: dict[str, list[Array]] = {form: [] for form in FITS}
+    told: dict[str, list[Array]] = {form: [] for form in FITS}
+    profiles = []
+    for done, group in enumerate(groups):
+        show(f"{group.model} on {group.gpu_model}", done, len(groups))
+        profile = _profile(group)
+        for form, fitted in FITS.items():
+            logs = [held_out_logs(group.rows, fitted.fit, fitted.predict, s) for s in range(args.splits)]
+            errors[form].append(joined([relative(each) for each in logs]))
+            told[form].append(joined([relative(once_told_the_level(each, group.rows.placement)) for each in logs]))
+            profile[form] = {
+                **fitted.fit(group.rows).as_dict(),
+                **summary(errors[form][-1], group.rows.placement),
+            }
+        profiles.append(profile)
+    show("done", len(groups), len(groups))
+    report = _document(args, groups, _joined(errors), _joined(told), profiles)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", "utf-8")
+    return report
+
+
+def _profile(group: Group) -> dict[str, Any]:
+    batches = group.rows.local_batch
+    return {
+        "model": group.model,
+        "gpu_model": group.gpu_model,
+        "source": group.source,
+        "params_millions": group.params_millions,
+        "rows": len(batches),
+        "placements": len(np.unique(group.rows.placement)),
+        "batch_min": float(batches.min()),
+        "batch_max": float(batches.max()),
+        "batch_median": float(np.median(batches)),
+        "gpus_max": int(group.rows.gpus.max()),
+        "noise": _noise([group]),
+    }
+
+
+def _joined(by_group: dict[str, list[Array]]) -> dict[str, Array]:
+    return {form: np.concatenate(parts) for form, parts in by_group.items()}
+
+
+def _document(
+    args: Args,
+    groups: Sequence[Group],
+    errors: dict[str, Array],
+    told: dict[str, Array],
+    profiles: list[dict[str, Any]],
+) -> dict[str, Any]:
+    clusters, repeated = clusters_of(groups), is_repeated(groups)
+    source = np.concatenate([np.full(len(group.rows.gpus), group.source) for group in groups])
+    means = {form: float(found.mean()) for form, found in errors.items()}
+    return {
+        "schema": SCHEMA,
+        "form": min(means, key=lambda form: means[form]),
+        "startup_s": STARTUP_S,
+        "held_out": {form: summary(found, clusters) for form, found in errors.items()},
+        "held_out_by_source": {
+            name: {form: summary(found[source == name], clusters[source == name]) for form, found in errors.items()}
+            for name in sorted(set(source.tolist()))
+        },
+        # The same rows as `noise`: there, and only there, the forms can be held against what a perfect one would err.
+        "held_out_repeated": {
+            form: summary(found[repeated], clusters[repeated]) for form, found in errors.items() if repeated.any()
+        },
+        "noise": _noise(groups),
+        # How much of the error is one factor per placement, which nothing but a measurement there can tell.
+        "held_out_level_told": {form: summary(found, clusters) for form, found in told.items()},
+        "provenance": {
+            "fitted_by": "placewise_training.throughput.train",
+            "data": TABLE,
+            "sha256": fingerprint(),
+            "sources": sorted({group.source for group in groups}),
+            "licence": "Apache-2.0",
+            "split": f"{throughput_error.FOLDS} folds over placements within each (model, GPU type), "
+            f"mean over shuffles with seeds 0 to {args.splits - 1}",
+        },
+        "profiles": profiles,
+    }
+
+
+def _noise(groups: Sequence[Group]) -> dict[str, float]:
+    """Rounded; empty where no configuration was measured twice."""
+    if not is_repeated(groups).any():
+        return {}
+    return {name: round(value, 4) for name, value in throughput_error.noise(groups).items()}
