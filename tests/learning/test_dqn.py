@@ -6,12 +6,12 @@ import torch
 
 from placewise_training.ldwp.agent import DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
 from placewise_training.ldwp.net import FixedDqn, NodeDqn, transferred
-from placewise_training.sim.choosers import LoadedPats, NodeChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineSimulation
-from placewise_training.sim.pipelines import PipelineWorkload
-from placewise_training.sim.units import IawpUnits
+from placewise_training.sim.pipelines.applications import PipelineWorkload
+from placewise_training.sim.pipelines.choosers import LoadedPats, NodeChooser
+from placewise_training.sim.pipelines.engine import PipelineSimulation
+from placewise_training.sim.pipelines.units import IawpUnits
 
 
 def simulation(chooser: NodeChooser, seed: int, tasks: int = 60, **more: object) -> PipelineSimulation:

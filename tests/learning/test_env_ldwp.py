@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from placewise_training.sim.environments.ldwp import LdwpConfig, LdwpEnv
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.ldwp_env import LdwpConfig, LdwpEnv
-from placewise_training.sim.pipelines import PipelineWorkload
+from placewise_training.sim.pipelines.applications import PipelineWorkload
 
 SHORT = LdwpConfig(nodes=lambda: ldwp_cluster(4), workload=PipelineWorkload(tasks=25, per_minute=30.0))
 

@@ -12,9 +12,9 @@ from placewise_core.events import ClusterRecords
 from placewise_core.features import Encoder
 from placewise_core.view import ClusterView
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
-from placewise_training.sim.env import EnvConfig, PlacementEnv
-from placewise_training.sim.env_vector import PlacementVectorEnv
+from placewise_training.sim.environments.placement import EnvConfig, PlacementEnv
+from placewise_training.sim.environments.vector import PlacementVectorEnv
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.truths import make_truth

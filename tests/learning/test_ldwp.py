@@ -14,7 +14,7 @@ from placewise_training.ldwp.data import MOST_NODES, Recorder, Replay, situation
 from placewise_training.ldwp.export import export_ldwp, parity
 from placewise_training.ldwp.judge import judged
 from placewise_training.ldwp.train import Args, State, TorchValues, fresh, load_net, train, update
-from placewise_training.sim.choosers import DrainFirst
+from placewise_training.sim.pipelines.choosers import DrainFirst
 
 TINY = Args(logged=3, episodes=1, tasks=40, updates=40, batch=32, validations=1, validate_every=2, judged_seeds=0)
 

@@ -24,7 +24,7 @@ from placewise_training.reward.export import export_reward, parity, random_input
 from placewise_training.reward.judge import NEVER, Judged, beyond, calibration, constant_error, spread_limit
 from placewise_training.reward.net import RewardNet, relative_error, scale_loss
 from placewise_training.reward.train import Args, load_net, train
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.jobs import workers_of
 
 TINY = {

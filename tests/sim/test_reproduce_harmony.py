@@ -42,9 +42,9 @@ from placewise_training.reproduce.harmony_runs import (
 )
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.hardware import harmony_cluster
-from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.policies import opened, shipped
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS

@@ -20,7 +20,7 @@ from placewise_training.reproduce.iawp_claims import (
 )
 from placewise_training.reproduce.ldwp_runs import BASELINES, KINDS, kind, profiled, saturating
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.pipelines import subtask_truths
+from placewise_training.sim.pipelines.applications import subtask_truths
 from placewise_training.sim.policies import opened
 
 

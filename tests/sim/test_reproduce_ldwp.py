@@ -29,10 +29,10 @@ from placewise_training.reproduce.ldwp_runs import (
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.faults import FaultKind
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import NodeQueue
-from placewise_training.sim.pipelines import APPLICATIONS, subtask_truths
+from placewise_training.sim.pipelines.applications import APPLICATIONS, subtask_truths
+from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import EctUnits, UnitState
 from placewise_training.sim.policies import opened
-from placewise_training.sim.units import EctUnits, UnitState
 
 SMALL = Load(nodes=4, tasks=40)
 

@@ -13,7 +13,7 @@ from placewise_core.place.tables import packaged_tables
 from placewise_core.speed.co_runs import KnownCoRuns, rows_of
 from placewise_core.speed.completed_interference import CompletedInterference
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import make_node
 from placewise_training.sim.jobs import SimJob, gang
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Part, Spot

@@ -8,7 +8,7 @@ from tests.fakes.policy_net import write_policy
 from typer.testing import CliRunner
 
 from placewise_training.cli import UsageError, simulate_app
-from placewise_training.sim.engine import Simulation
+from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.traces import TraceError
 
 RUN = CliRunner()

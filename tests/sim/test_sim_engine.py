@@ -8,11 +8,11 @@ import pytest
 from placewise_core.job import ElasticRange, Job, JobId, Resources
 from placewise_core.place.registry import placement_policies
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import LiveJob, SimOptions, SimResult, Simulation
 from placewise_training.sim.faults import Fault, FaultKind, added
+from placewise_training.sim.gangs.engine import LiveJob, SimOptions, SimResult, Simulation
+from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.hardware import harmony_cluster, make_node, qos_cluster, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang
-from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.policies import admission_policy, placement_policy
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import ElasticWorkload, HarmonyWorkload, proteus_workload

@@ -8,11 +8,11 @@ import pytest
 
 from placewise_core.job import Job, JobId, Resources
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
 from placewise_training.sim.faults import Fault, FaultKind
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.metrics import Metrics
 from placewise_training.sim.hardware import NodeSpec, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang
-from placewise_training.sim.metrics import Metrics
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Part, Spot
 from placewise_training.sim.thermal import ThermalSpec

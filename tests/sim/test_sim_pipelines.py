@@ -3,11 +3,9 @@
 import pytest
 
 from placewise_core.place.subtask_graph import check_pipeline
-from placewise_training.sim.choosers import BacklogEct, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineResult, PipelineSimulation
-from placewise_training.sim.pipelines import (
+from placewise_training.sim.pipelines.applications import (
     APPLICATIONS,
     KINDS,
     PipelineTask,
@@ -17,8 +15,10 @@ from placewise_training.sim.pipelines import (
     pipeline_job,
     subtask_truths,
 )
+from placewise_training.sim.pipelines.choosers import BacklogEct, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
+from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 from placewise_training.sim.policies import placement_policy
-from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 
 UNITS = {"iawp": IawpUnits, "random": RandomUnits, "ect": EctUnits, "pats": PatsUnits}
 

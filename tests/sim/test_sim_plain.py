@@ -9,10 +9,11 @@ import pytest
 from placewise_core.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.place.subtask_metrics import GPU_METRICS
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import NodeQueue, PipelineSimulation
-from placewise_training.sim.pipelines import PipelineWorkload, pipeline_job
-from placewise_training.sim.plain import FullestNode, PackedUnits, ShortestFirst
-from placewise_training.sim.units import UnitState
+from placewise_training.sim.pipelines.applications import PipelineWorkload, pipeline_job
+from placewise_training.sim.pipelines.engine import PipelineSimulation
+from placewise_training.sim.pipelines.plain import FullestNode, PackedUnits, ShortestFirst
+from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import UnitState
 
 CORE, GPU0, GPU1 = (UnitState(name, name.startswith("gpu"), 0, 0.0) for name in ("cpu0", "gpu0", "gpu1"))
 

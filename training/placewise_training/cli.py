@@ -14,7 +14,7 @@ from rich.table import Table
 
 from placewise_core.cluster import QueueSettings
 from placewise_training.sim.discipline import ORDERS, Discipline, Order
-from placewise_training.sim.engine import SimResult
+from placewise_training.sim.gangs.engine import SimResult
 from placewise_training.sim.hardware import NodeSpec, uniform_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import NeedsBundleError, opened

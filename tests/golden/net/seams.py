@@ -51,12 +51,12 @@ from placewise_service.telemetry import MutedTelemetry, Telemetry
 from placewise_slurm import main as slurm_cli
 from placewise_slurm.config import BridgeConfig
 from placewise_training.cli import simulate_app
-from placewise_training.sim.choosers import PolicyChooser
 from placewise_training.sim.divisible import DivisibleWorkload, HeatSimulation, heat_cluster
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineSimulation
-from placewise_training.sim.pipelines import PipelineWorkload
-from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits
+from placewise_training.sim.pipelines.applications import PipelineWorkload
+from placewise_training.sim.pipelines.choosers import PolicyChooser
+from placewise_training.sim.pipelines.engine import PipelineSimulation
+from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits
 
 NOW_S = 1_800_000_000.0
 Watch = Callable[[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]

@@ -25,10 +25,10 @@ from placewise_core.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline, Order
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.metrics import Metrics
+from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.hardware import harmony_cluster
-from placewise_training.sim.metrics import Metrics
-from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.policies import opened, placement_policy, policies_of
 from placewise_training.sim.statistics import estimate, paired_change
 from placewise_training.sim.truths import make_truth

@@ -20,10 +20,10 @@ from placewise_core.place.registry import placement_policies, search_policy
 from placewise_core.place.search import SpeedScorer
 from placewise_models.reward import RewardRuntime
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.metrics import Metrics
+from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.hardware import harmony_cluster
-from placewise_training.sim.metrics import Metrics
-from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.statistics import estimate
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from placewise_core.features import UTILISATION_COLUMNS, encode_utilisation
 from placewise_core.view import ClusterView
 from placewise_training.ldwp.net import FixedDqn, transferred
-from placewise_training.sim.choosers import NodeChooser
-from placewise_training.sim.pipeline_engine import NodeQueue
-from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask
+from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
+from placewise_training.sim.pipelines.choosers import NodeChooser
+from placewise_training.sim.pipelines.queues import NodeQueue
 
 Vector = NDArray[np.float32]
 _APPLICATIONS = tuple(APPLICATIONS)

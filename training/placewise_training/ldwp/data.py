@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from placewise_core.features import Float32
 from placewise_core.place.ldwp_rows import COLUMNS, RowEncoder
 from placewise_core.view import ClusterView
-from placewise_training.sim.choosers import DrainFirst, NodeChooser, asked, measure_times
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
-from placewise_training.sim.pipeline_engine import NodeQueue, PipelineResult, PipelineSimulation
-from placewise_training.sim.pipelines import PipelineTask, PipelineWorkload
-from placewise_training.sim.units import IawpUnits
+from placewise_training.sim.pipelines.applications import PipelineTask, PipelineWorkload
+from placewise_training.sim.pipelines.choosers import DrainFirst, NodeChooser, asked, measure_times
+from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
+from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import IawpUnits
 
 MOST_NODES = 12
 REWARD_SCALE_S = 300.0  # a usual turnaround: rewards around −1

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from placewise_core.place.ldwp import LearnedNodes, NodeValues
-from placewise_training.sim.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineSimulation
-from placewise_training.sim.pipelines import PipelineWorkload
+from placewise_training.sim.pipelines.applications import PipelineWorkload
+from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.pipelines.engine import PipelineSimulation
+from placewise_training.sim.pipelines.units import IawpUnits
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.statistics import estimate
-from placewise_training.sim.units import IawpUnits
 
 FIGURES = ("throughput", "turnaround_s", "load_balance")
 _FIRST_SEED = 20_000  # no run of training has it

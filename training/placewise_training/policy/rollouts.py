@@ -25,7 +25,7 @@ from placewise_training.policy.teacher import Lesson, Teacher
 from placewise_training.reward.data import Situation, training_situation
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.workloads import HarmonyWorkload, Lengths

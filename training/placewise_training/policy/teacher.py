@@ -22,7 +22,7 @@ from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import CPU, MEMORY, ClusterView, FloatArray
-from placewise_training.sim.engine import Simulation
+from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.speed.base import Spot
 
 PROPOSERS = ("consolidate", "tetris", "load-balance", "lif-quadratic", "bin-packing", "tiresias")

@@ -38,7 +38,7 @@ from placewise_training.policy.rollouts import Chunk, Conduct, Episode, jobs_of,
 from placewise_training.policy.teacher import Teacher
 from placewise_training.policy.updates import Replay, actor_critic, imitate, ppo
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 
 SCHEMA = "placewise.policy/3"
 REPORT = "policy.json"

@@ -23,7 +23,7 @@ from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony_runs import FIRST_SEED, Scenario
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation, spots_of
+from placewise_training.sim.gangs.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob, workers_of
 from placewise_training.sim.policies import placement_policy

@@ -15,10 +15,10 @@ from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import InterruptedRunError
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline, Order
-from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
+from placewise_training.sim.gangs.engine import Observer, SimOptions, SimResult, Simulation
+from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
-from placewise_training.sim.oracle import Oracle
 from placewise_training.sim.policies import placement_policy, shipped
 from placewise_training.sim.statistics import Distribution
 from placewise_training.sim.truths import make_truth

@@ -39,8 +39,8 @@ from placewise_training.reproduce.ldwp_runs import (
     saturating,
     smoothed,
 )
-from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask
-from placewise_training.sim.units import IawpUnits, UnitPolicy
+from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
+from placewise_training.sim.pipelines.units import IawpUnits, UnitPolicy
 
 _METHODS = (*BASELINES, *PLAIN, WRITTEN, IAWP)
 _FIRST_KIND = "2 × K80"  # worker 1

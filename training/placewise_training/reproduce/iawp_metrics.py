@@ -9,7 +9,7 @@ from placewise_core.place.completed_metrics import CompletedMetrics
 from placewise_core.place.subtask_metrics import METRICS, KnownMetrics, SubtaskMetrics
 from placewise_core.place.subtask_scale import from_unit, to_unit
 from placewise_training.reproduce.design import NeedsBundleError
-from placewise_training.sim.pipelines import subtask_truths
+from placewise_training.sim.pipelines.applications import subtask_truths
 from placewise_training.sim.policies import shipped
 
 _SHOWN = 300  # iterations of the convergence curve

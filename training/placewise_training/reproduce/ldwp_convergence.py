@@ -9,8 +9,8 @@ from placewise_training.reproduce.design import Curve, InterruptedRunError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
 from placewise_training.reproduce.ldwp_runs import TRUTH, UNITS, written_dqn
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineSimulation
-from placewise_training.sim.pipelines import PipelineWorkload
+from placewise_training.sim.pipelines.applications import PipelineWorkload
+from placewise_training.sim.pipelines.engine import PipelineSimulation
 
 _WIDTH = 100  # decisions a point of the curve is the mean of
 _BAND = 0.1

@@ -16,14 +16,15 @@ from placewise_core.view import ClusterView
 from placewise_training.ldwp.judge import SIZES, learned
 from placewise_training.reproduce.design import Curve, InterruptedRunError, NeedsBundleError
 from placewise_training.reproduce.harmony_runs import FIRST_SEED
-from placewise_training.sim.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
-from placewise_training.sim.pipeline_engine import NodeQueue, PipelineResult, PipelineSimulation, deviation
-from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
-from placewise_training.sim.plain import FullestNode, PackedUnits, ShortestFirst
+from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
+from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation, deviation
+from placewise_training.sim.pipelines.plain import FullestNode, PackedUnits, ShortestFirst
+from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 from placewise_training.sim.policies import placement_policy, shipped
-from placewise_training.sim.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 
 if TYPE_CHECKING:
     from placewise_training.ldwp.agent import PaperDqn

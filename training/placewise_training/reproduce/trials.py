@@ -15,7 +15,7 @@ from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.reproduce.design import InterruptedRunError
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, SimResult, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, SimResult, Simulation
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import placement_policy

@@ -22,7 +22,7 @@ from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import ClusterView
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation, spots_of
+from placewise_training.sim.gangs.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster, make_node
 from placewise_training.sim.jobs import SimJob, workers_of
 from placewise_training.sim.speed.composed import ComposedSpeed

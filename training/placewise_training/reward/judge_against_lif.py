@@ -30,7 +30,7 @@ from placewise_core.view import ClusterView
 from placewise_models.reward import RewardRuntime
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation, spots_of
+from placewise_training.sim.gangs.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob, workers_of
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Part

@@ -28,7 +28,7 @@ from placewise_training.reward.data import Sample, Situation, collate, record
 from placewise_training.reward.unfamiliar import SITUATIONS
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.policies import opened, placement_policy
 from placewise_training.sim.statistics import estimate, paired_change
 from placewise_training.sim.truths import make_truth

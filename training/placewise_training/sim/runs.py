@@ -10,8 +10,8 @@ from placewise_core.cluster import QueueSettings
 from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.engine import Observer, SimOptions, SimResult, Simulation
 from placewise_training.sim.faults import Fault
+from placewise_training.sim.gangs.engine import Observer, SimOptions, SimResult, Simulation
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import admission_policy, placement_policy, shipped

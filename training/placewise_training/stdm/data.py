@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import to_unit
-from placewise_training.sim.pipelines import draw_truths, subtask_truths
+from placewise_training.sim.pipelines.applications import draw_truths, subtask_truths
 
 Matrix = NDArray[np.float64]
 

@@ -18,12 +18,12 @@ import numpy as np
 from placewise_core.place.completed_metrics import CompletedMetrics
 from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics
 from placewise_models.stdm import STDM_MODEL, StdmRuntime
-from placewise_training.sim.choosers import BacklogEct
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineSimulation
-from placewise_training.sim.pipelines import PipelineWorkload, subtask_truths
+from placewise_training.sim.pipelines.applications import PipelineWorkload, subtask_truths
+from placewise_training.sim.pipelines.choosers import BacklogEct
+from placewise_training.sim.pipelines.engine import PipelineSimulation
+from placewise_training.sim.pipelines.units import IawpUnits
 from placewise_training.sim.statistics import Estimate, estimate
-from placewise_training.sim.units import IawpUnits
 from placewise_training.stdm.card import write_card
 from placewise_training.stdm.data import PROFILE_ERROR
 from placewise_training.stdm.train import REPORT

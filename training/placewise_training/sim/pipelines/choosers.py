@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from placewise_core.job import Architecture, Job, Resources, Role, SubtaskState,
 from placewise_core.place.ldwp_rows import CORE_SECONDS
 from placewise_core.place.policy import PlaceContext, PlacementPolicy
 from placewise_core.view import ClusterView
-from placewise_training.sim.pipelines import PipelineTask, subtask_truths
+from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
+from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.speed.profiles import gpu_speed
-
-if TYPE_CHECKING:
-    from placewise_training.sim.pipeline_engine import NodeQueue
 
 
 class NodeChooser(Protocol):
@@ -23,7 +21,7 @@ class NodeChooser(Protocol):
 
     name: str
 
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         """A node of `nodes`."""
         ...
 
@@ -40,7 +38,7 @@ class PolicyChooser:
         self._rng = np.random.default_rng((seed, 7))
         self._times_of = times_of
 
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         if self._times_of:
             measure_times(view, self._times_of)
         proposal = self._policy.propose(asked(task), view, PlaceContext(now_s, self._rng))
@@ -67,10 +65,10 @@ class LoadedPats:
 
     name = "pats"
 
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         return max(nodes, key=lambda name: self._score(nodes[name]))
 
-    def _score(self, queue: "NodeQueue") -> float:
+    def _score(self, queue: NodeQueue) -> float:
         cpu, _, gpu, _ = queue.utilisation()
         gpus = len(queue.spec.node.gpus)
         pace = queue.spec.cpu_speed + (gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") if gpus else 0.0)
@@ -94,14 +92,14 @@ class BacklogEct:
         self._mean_speedup = sum(gains) / len(gains)
         self._kept: dict[int, tuple[Job, float]] = {}
 
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         own = self._work(task)
         return min(nodes, key=lambda name: (self._ahead(nodes[name]) + own) / self._pace(nodes[name]))
 
     def _work(self, task: PipelineTask) -> float:
         return task.size * sum(self._core_s[s.kind] for s in task.job.subtasks)
 
-    def _ahead(self, queue: "NodeQueue") -> float:
+    def _ahead(self, queue: NodeQueue) -> float:
         return sum(self._left(task, job) for task, job in queue.tasks.values())
 
     def _left(self, task: PipelineTask, job: Job) -> float:
@@ -113,7 +111,7 @@ class BacklogEct:
         self._kept[task.number] = (job, left)
         return left
 
-    def _pace(self, queue: "NodeQueue") -> float:
+    def _pace(self, queue: NodeQueue) -> float:
         gpus = len(queue.spec.node.gpus) * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * self._mean_speedup
         return queue.cores * queue.spec.cpu_speed + gpus
 
@@ -133,15 +131,15 @@ class DrainFirst:
         self._load_s = load_s
         self._kept: dict[int, tuple[Job, tuple[float, float]]] = {}
 
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, "NodeQueue"], now_s: float) -> str:
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         cpu_s, gpu_s = self._work(task, task.job)
         return min(nodes, key=lambda name: self._cost_s(nodes[name], cpu_s, gpu_s))
 
-    def _cost_s(self, queue: "NodeQueue", cpu_s: float, gpu_s: float) -> float:
+    def _cost_s(self, queue: NodeQueue, cpu_s: float, gpu_s: float) -> float:
         load = sum(queue.utilisation()) / 4.0 if self._load_s else 0.0
         return self._drain_s(queue, cpu_s, gpu_s) + self._load_s * load
 
-    def _drain_s(self, queue: "NodeQueue", cpu_s: float, gpu_s: float) -> float:
+    def _drain_s(self, queue: NodeQueue, cpu_s: float, gpu_s: float) -> float:
         for task, job in queue.tasks.values():
             more = self._work(task, job)
             cpu_s, gpu_s = cpu_s + more[0], gpu_s + more[1]

@@ -7,110 +7,27 @@ Two decisions are asked for: the node of each arriving task (NodeChooser), and t
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, Node, RunningJob, Telemetry
 from placewise_core.events import ClusterRecords, JobsChanged, JobsEnded, NodesReported
 from placewise_core.job import Job, NodeId, Resources, Role, SubtaskState
 from placewise_core.view import ClusterView
-from placewise_training.sim.choosers import NodeChooser
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.hardware import NodeSpec
-from placewise_training.sim.pipelines import PipelineTask, SubtaskTruth, gpu_relative_speed, subtask_truths
+from placewise_training.sim.pipelines.applications import PipelineTask, SubtaskTruth, gpu_relative_speed, subtask_truths
+from placewise_training.sim.pipelines.choosers import NodeChooser
+from placewise_training.sim.pipelines.queues import NodeQueue, RunningSubtask, Use
+from placewise_training.sim.pipelines.units import UnitPolicy
 from placewise_training.sim.speed.noise import speed_noise
 from placewise_training.sim.speed.profiles import gpu_speed
 from placewise_training.sim.statistics import Distribution, TimeAverage
-from placewise_training.sim.units import UnitPolicy, UnitState
 
 _REFERENCE_GPU = "K80"  # the speedups of pipelines.py are against one core of the K80 nodes' CPU
 _REPORT_EVERY_S = 30.0  # well within what the view takes as fresh
 _WINDOW = 24  # tasks of one node's queue that are offered to the unit policy at once
-
-
-Use = tuple[float, float, float, float]
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """One subtask on a unit; `left` in units of size, `rate` in units per second."""
-
-    task: PipelineTask
-    subtask: str
-    truth: SubtaskTruth
-    unit: str
-    base_rate: float
-    left: float
-    settled_s: float
-    rate: float = 0.0
-    version: int = 0
-
-    def settle(self, now_s: float) -> None:
-        self.left = max(0.0, self.left - self.rate * (now_s - self.settled_s))
-        self.settled_s = now_s
-
-
-@dataclass(slots=True)
-class NodeQueue:
-    """One node: its tasks by id with their current DAG state, and what runs on which unit."""
-
-    spec: NodeSpec
-    tasks: dict[str, tuple[PipelineTask, Job]] = field(default_factory=dict)
-    running: dict[tuple[str, str], _Running] = field(default_factory=dict)
-    finished: int = 0
-    work_done: float = 0.0  # tasks' worth of subtasks
-    cores: int = 0
-    gpus: int = 0
-    _by_unit: dict[str, list[_Running]] = field(default_factory=dict)
-    _idle: list[UnitState] = field(default_factory=list)
-    _used: Use | None = None
-
-    def __post_init__(self) -> None:
-        self.cores, self.gpus = int(self.spec.node.capacity.cpu_cores), len(self.spec.node.gpus)
-        self._idle = [UnitState(f"cpu{i}", False, 0, 0.0) for i in range(self.cores)]
-        self._idle += [UnitState(f"gpu{gpu.index}", True, 0, 0.0) for gpu in self.spec.node.gpus]
-
-    def on(self, unit: str) -> Sequence[_Running]:
-        return self._by_unit.get(unit, ())
-
-    def units(self, now_s: float) -> list[UnitState]:
-        """Cores, then GPUs, each with what runs there."""
-        there = self._by_unit
-        return [_state_of(unit, there[unit.name], now_s) if there.get(unit.name) else unit for unit in self._idle]
-
-    def begin(self, key: tuple[str, str], started: _Running) -> None:
-        """One subtask more."""
-        self.running[key] = started
-        self._by_unit.setdefault(started.unit, []).append(started)
-        self._used = None
-
-    def end(self, key: tuple[str, str]) -> _Running:
-        """One subtask less. Raises KeyError for one that does not run."""
-        ended = self.running.pop(key)
-        self._by_unit[ended.unit].remove(ended)
-        self._used = None
-        return ended
-
-    def utilisation(self) -> Use:
-        """(CPU, host memory, GPU, GPU memory) in use, shares of 1: what (7) takes the mean of."""
-        if self._used is None:
-            self._used = self._utilisation()
-        return self._used
-
-    def _utilisation(self) -> Use:
-        gpus = self.gpus
-        on_gpu = [(unit, r) for unit, there in self._by_unit.items() if unit.startswith("gpu") for r in there]
-        cpu = (len(self.running) - len(on_gpu)) / max(1, self.cores)
-        memory = min(1.0, sum(r.truth.host_memory for r in self.running.values()))
-        busy = len({unit for unit, _ in on_gpu}) / gpus if gpus else 0.0
-        device = min(1.0, sum(r.truth.shares[4] for _, r in on_gpu) / gpus) if gpus else 0.0
-        return cpu, memory, busy, device
-
-    def sm_utilisation(self) -> float:
-        """Share of the node's streaming multiprocessors in use: what its GPUs' subtasks want together, at most all."""
-        wanted = [sum(r.truth.shares[0] for r in self.on(f"gpu{gpu.index}")) for gpu in self.spec.node.gpus]
-        return sum(min(1.0, w) for w in wanted) / self.gpus if self.gpus else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +180,7 @@ class PipelineSimulation:
     def _start(self, queue: NodeQueue, job_id: str, subtask_id: str, unit: str) -> None:
         task, job = queue.tasks[job_id]
         truth = self._kinds[next(s.kind for s in job.subtasks if s.id == subtask_id)]
-        started = _Running(
+        started = RunningSubtask(
             task, subtask_id, truth, unit, self._base_rate(queue, task, truth, unit), task.size, self.now_s
         )
         queue.begin((job_id, subtask_id), started)
@@ -391,11 +308,6 @@ def deviation(loads: Sequence[float]) -> float:
     """Standard deviation of the nodes' loads: (9). numpy takes longer than all the rest for eleven numbers."""
     mean = sum(loads) / len(loads)
     return math.sqrt(sum([(load - mean) ** 2 for load in loads]) / len(loads))
-
-
-def _state_of(idle: UnitState, running: Sequence[_Running], now_s: float) -> UnitState:
-    ends = [r.settled_s + r.left / r.rate - now_s for r in running if r.rate > 0]
-    return UnitState(idle.name, idle.is_gpu, len(running), max(ends, default=0.0))
 
 
 def _with_state(job: Job, subtask_id: str, state: SubtaskState, unit: str) -> Job:

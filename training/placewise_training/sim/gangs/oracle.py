@@ -16,7 +16,7 @@ from placewise_core.place.decode import task_names
 from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import CPU, MEMORY, ClusterView
-from placewise_training.sim.engine import Simulation, spots_of
+from placewise_training.sim.gangs.engine import Simulation, spots_of
 
 # What counts as best: least time lost by the new job and its neighbours together; or most growth of Harmony's reward
 # (1), Σ c_n/e_n, over them, which is what the search maximises by its model. Neither is better in every pattern.

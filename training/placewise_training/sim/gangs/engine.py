@@ -19,15 +19,15 @@ from placewise_core.job import Job, JobId, NodeId
 from placewise_core.place.decode import can_fit
 from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
-from placewise_training.sim.admission import Admitter
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
+from placewise_training.sim.gangs.admission import Admitter
+from placewise_training.sim.gangs.heat import HeatMap
+from placewise_training.sim.gangs.live import LiveJob, spots_of
+from placewise_training.sim.gangs.metrics import MetricsCollector
+from placewise_training.sim.gangs.results import Observer, SimOptions, SimResult
 from placewise_training.sim.hardware import NodeSpec
-from placewise_training.sim.heat import HeatMap
 from placewise_training.sim.jobs import SimJob
-from placewise_training.sim.live import LiveJob, spots_of
-from placewise_training.sim.metrics import MetricsCollector
-from placewise_training.sim.results import Observer, SimOptions, SimResult
 from placewise_training.sim.speed.base import Footprint, NodeLoad, SpeedModel
 
 __all__ = ["LiveJob", "Observer", "SimOptions", "SimResult", "Simulation", "spots_of"]

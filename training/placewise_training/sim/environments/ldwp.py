@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from placewise_core.features import UTILISATION_COLUMNS, encode_utilisation
 from placewise_training.sim.faults import Fault
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
-from placewise_training.sim.pipeline_engine import PipelineSimulation
-from placewise_training.sim.pipelines import APPLICATIONS, PipelineTask, PipelineWorkload
-from placewise_training.sim.units import IawpUnits, UnitPolicy
+from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload
+from placewise_training.sim.pipelines.engine import PipelineSimulation
+from placewise_training.sim.pipelines.units import IawpUnits, UnitPolicy
 
 Observation = dict[str, NDArray[Any]]
 _SIZE_SCALE = 1.0 / 4000.0  # the mean size of the workload

@@ -23,7 +23,7 @@ from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder
 from placewise_core.features import Observation as Tokens
 from placewise_core.job import Job, JobId
 from placewise_core.place.gang_builder import GangBuilder
-from placewise_training.sim.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.runs import Workload

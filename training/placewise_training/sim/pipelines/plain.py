@@ -11,9 +11,9 @@ from placewise_core.job import Job, Subtask, SubtaskState
 from placewise_core.place.subtask_graph import split
 from placewise_core.place.subtask_metrics import GPU_METRICS
 from placewise_core.view import ClusterView
-from placewise_training.sim.pipeline_engine import NodeQueue
-from placewise_training.sim.pipelines import PipelineTask, subtask_truths
-from placewise_training.sim.units import EctUnits, UnitState
+from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
+from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import EctUnits, UnitState
 
 _MOST_ON_A_GPU = 8  # as for IAWP
 _UNKNOWN_SHARE = 0.5  # of a GPU's resource, where a metric is not given: as IAWP takes it

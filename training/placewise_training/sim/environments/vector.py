@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 from numpy.typing import NDArray
 
-from placewise_training.sim.env import STEP_INFO, EnvConfig, Observation, PlacementEnv
+from placewise_training.sim.environments.placement import STEP_INFO, EnvConfig, Observation, PlacementEnv
 
 _Steps = tuple[Observation, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""Measures the simulator itself: `python -m placewise_training.sim.bench` prints one JSON object. Asserts nothing.
+"""Measures the simulator itself: `python -m placewise_training.sim.environments.bench` prints one JSON object.
 
 Seconds are CPU seconds of this process, so that the figures are those of one core. Other work on the machine still
 slows them, through caches and shared cores: rates are the best of a few runs, and `loop_s`, the seconds of ten million
@@ -14,8 +14,8 @@ import numpy as np
 
 from placewise_core.place.registry import placement_policies
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.env import EnvConfig
-from placewise_training.sim.env_vector import PlacementVectorEnv
+from placewise_training.sim.environments.placement import EnvConfig
+from placewise_training.sim.environments.vector import PlacementVectorEnv
 from placewise_training.sim.hardware import harmony_cluster, philly_cluster
 from placewise_training.sim.runs import Contender, Setting, simulate
 from placewise_training.sim.traces import TraceJob, TraceMapping, read_trace

@@ -17,7 +17,7 @@ from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.subtask_graph import split
 from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
 from placewise_core.view import ClusterView
-from placewise_training.sim.pipelines import subtask_truths
+from placewise_training.sim.pipelines.applications import subtask_truths
 
 
 @dataclass(frozen=True, slots=True)

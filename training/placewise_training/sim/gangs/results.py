@@ -7,8 +7,8 @@ from placewise_core.cluster import QueueSettings
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.faults import Fault
+from placewise_training.sim.gangs.metrics import Metrics
 from placewise_training.sim.jobs import SimJob
-from placewise_training.sim.metrics import Metrics
 
 # What a run may tell: (time, what, job, node ids). "start", "finish", "restart" and "impossible".
 Observer = Callable[[float, str, SimJob, tuple[str, ...]], None]

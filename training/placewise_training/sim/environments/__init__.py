@@ -1,0 +1,1 @@
+"""The simulators as Gymnasium environments. No trainer of this package uses them."""

@@ -1,0 +1,1 @@
+"""Streaming applications on hybrid nodes: a queue per node, subtasks on cores and GPUs."""
