@@ -8,10 +8,11 @@ import pytest
 from tests.fakes.policy_net import write_policy
 
 from placewise_core.place.policy import PlaceContext
-from placewise_training.reproduce import harmony, harmony_ablations
 from placewise_training.reproduce.claims import Verdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
-from placewise_training.reproduce.harmony_interference import (
+from placewise_training.reproduce.harmony.experiments import ablations as harmony_ablations
+from placewise_training.reproduce.harmony.experiments import experiments as harmony
+from placewise_training.reproduce.harmony.interference import (
     MOST_BESIDE,
     SCHEMES,
     beside_trial,
@@ -19,7 +20,7 @@ from placewise_training.reproduce.harmony_interference import (
     scheme_trial,
     slowdowns,
 )
-from placewise_training.reproduce.harmony_predictions import (
+from placewise_training.reproduce.harmony.predictions import (
     ALL,
     NEIGHBOURS,
     NEW,
@@ -28,7 +29,7 @@ from placewise_training.reproduce.harmony_predictions import (
     prediction_trial,
     speed_samples,
 )
-from placewise_training.reproduce.harmony_runs import (
+from placewise_training.reproduce.harmony.runs import (
     CONSOLIDATE,
     HARMONY,
     ORACLE,

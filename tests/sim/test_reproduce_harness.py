@@ -22,7 +22,8 @@ from placewise_training.reproduce.claims import (
     verdict_of,
 )
 from placewise_training.reproduce.command import reproduce_app
-from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
 

@@ -6,10 +6,9 @@ import pytest
 
 from placewise_core.job import Subtask
 from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
-from placewise_training.reproduce import iawp, iawp_claims, iawp_metrics
 from placewise_training.reproduce.claims import Judgement, Verdict, judged
 from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
-from placewise_training.reproduce.iawp_claims import (
+from placewise_training.reproduce.iawp.claims import (
     COMPLETED,
     DAMAGED,
     IAWP,
@@ -18,7 +17,10 @@ from placewise_training.reproduce.iawp_claims import (
     TWO_METRICS,
     WRITTEN,
 )
-from placewise_training.reproduce.ldwp_runs import BASELINES, KINDS, kind, profiled, saturating
+from placewise_training.reproduce.iawp.experiments import claims as iawp_claims
+from placewise_training.reproduce.iawp.experiments import experiments as iawp
+from placewise_training.reproduce.iawp.experiments import metrics as iawp_metrics
+from placewise_training.reproduce.ldwp.runs import BASELINES, KINDS, kind, profiled, saturating
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.pipelines.applications import subtask_truths
 from placewise_training.sim.policies import opened

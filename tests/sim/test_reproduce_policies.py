@@ -13,11 +13,11 @@ from placewise_core.events import ClusterRecords
 from placewise_core.job import Job, JobId, Priority
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.view import ClusterView
-from placewise_training.reproduce.believed import BelievedSpeed
-from placewise_training.reproduce.heat_lab import METHODS, ONE_NODE, Lab
-from placewise_training.reproduce.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
-from placewise_training.reproduce.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
-from placewise_training.reproduce.trials import Trialled, run_elastic
+from placewise_training.reproduce.elastic.believed import BelievedSpeed
+from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
+from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
+from placewise_training.reproduce.heat.lab import METHODS, ONE_NODE, Lab
+from placewise_training.reproduce.heat.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
 from placewise_training.sim.divisible import DivisibleWorkload, EqualSplit, HeatSimulation, Splitter, heat_cluster
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.policies import admission_policy

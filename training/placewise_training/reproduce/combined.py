@@ -6,9 +6,10 @@ from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import QueueSettings
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
-from placewise_training.reproduce.composed import SHORTEST, admission
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
-from placewise_training.reproduce.heat_lab import (
+from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.elastic.composed import SHORTEST, admission
+from placewise_training.reproduce.elastic.trials import run_elastic
+from placewise_training.reproduce.heat.lab import (
     EQUAL,
     METRICS,
     ONE_NODE,
@@ -18,8 +19,8 @@ from placewise_training.reproduce.heat_lab import (
     SMALLEST,
     THERMOSTAT,
 )
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
-from placewise_training.reproduce.trials import run_elastic
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.policies import shipped
 from placewise_training.sim.truths import make_truth

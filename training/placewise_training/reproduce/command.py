@@ -11,7 +11,7 @@ from rich.console import Console
 
 from placewise_training.cli import INTERRUPTED, UsageError, progress_bar
 from placewise_training.reproduce import document, registry, report, runner
-from placewise_training.reproduce.design import Paper
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.policies import opened
 

@@ -1,13 +1,10 @@
-"""What a reproduction consists of: papers, experiments, metrics, outcomes. Plain data; runs nothing."""
+"""The parts of a reproduction: experiments, metrics, outcomes. Plain data; runs nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from placewise_training.sim.policies import NeedsBundleError
-
-if TYPE_CHECKING:
-    from placewise_training.reproduce.claims import Claim
 
 __all__ = [
     "Curve",
@@ -16,7 +13,6 @@ __all__ = [
     "Metric",
     "NeedsBundleError",
     "Outcome",
-    "Paper",
     "Plot",
     "Trial",
 ]
@@ -81,14 +77,3 @@ class Experiment:
     def trials(self) -> list[tuple[str, str]]:
         """(setting, method), settings outermost: methods of one setting run next to each other."""
         return [(setting, method) for setting in self.settings for method in self.methods]
-
-
-@dataclass(frozen=True, slots=True)
-class Paper:
-    """A whole evaluation. `assumptions`: what the paper leaves open, and what was taken."""
-
-    name: str
-    title: str
-    experiments: Sequence[Experiment]
-    claims: Sequence["Claim"]
-    assumptions: Sequence[str] = ()

@@ -5,13 +5,20 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from placewise_training.reproduce.design import Paper
+from placewise_training.reproduce.paper import Paper
 
 ABLATIONS: Final = "harmony-ablations"
-PAPERS: Final[Mapping[str, str]] = {
-    name: f"placewise_training.reproduce.{name.replace('-', '_')}"
-    for name in ("harmony", ABLATIONS, "ldwp", "iawp", "proteus", "qos", "heat", "combined")
+_MODULES: Final = {
+    "harmony": "harmony.experiments",
+    ABLATIONS: "harmony.ablations",
+    "ldwp": "ldwp.experiments",
+    "iawp": "iawp.experiments",
+    "proteus": "elastic.proteus",
+    "qos": "elastic.qos",
+    "heat": "heat.experiments",
+    "combined": "combined",
 }
+PAPERS: Final[Mapping[str, str]] = {name: f"placewise_training.reproduce.{module}" for name, module in _MODULES.items()}
 
 
 def load(name: str, *, is_quick: bool, **options: Any) -> Paper:

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from placewise_training.reproduce.claims import half_width, judged
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
+from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 
 SCHEMA = "placewise.reproduction/1"

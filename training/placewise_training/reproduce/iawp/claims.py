@@ -2,7 +2,7 @@
 
 from placewise_training.data.measured import accuracy, short_profiles
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_change, number, percent, verdict_of
-from placewise_training.reproduce.ldwp_runs import BASELINES, ECT, KINDS, PLAIN
+from placewise_training.reproduce.ldwp.runs import BASELINES, ECT, KINDS, PLAIN
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.pipelines.applications import APPLICATIONS
 from placewise_training.sim.statistics import Estimate, estimate

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from placewise_core.place.iawp import IawpSettings, SubtaskScheduler
 from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
-from placewise_training.reproduce.iawp_claims import (
+from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.iawp.claims import (
     COMPLETED,
     DAMAGED,
     IAWP,
@@ -21,8 +21,8 @@ from placewise_training.reproduce.iawp_claims import (
     WRITTEN,
     claims,
 )
-from placewise_training.reproduce.iawp_metrics import by_completion, by_ncf, ncf_losses
-from placewise_training.reproduce.ldwp_runs import (
+from placewise_training.reproduce.iawp.metrics import by_completion, by_ncf, ncf_losses
+from placewise_training.reproduce.ldwp.runs import (
     BASELINES,
     CONSOLIDATE,
     KINDS,
@@ -39,6 +39,7 @@ from placewise_training.reproduce.ldwp_runs import (
     saturating,
     smoothed,
 )
+from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
 from placewise_training.sim.pipelines.units import IawpUnits, UnitPolicy
 

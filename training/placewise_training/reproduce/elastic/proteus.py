@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from placewise_core.cluster import QueueSettings
-from placewise_training.reproduce.believed import BelievedSpeed
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_change, number, percent, verdict_of
-from placewise_training.reproduce.composed import SHORTEST, admission
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
-from placewise_training.reproduce.measured_costs import (
+from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.elastic.believed import BelievedSpeed
+from placewise_training.reproduce.elastic.composed import SHORTEST, admission
+from placewise_training.reproduce.elastic.measured_costs import (
     ALPHA_NETWORKS,
     COMM_NETWORKS,
     TABLE_1,
@@ -17,8 +17,9 @@ from placewise_training.reproduce.measured_costs import (
     comm_s,
     computed_millions,
 )
+from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
-from placewise_training.reproduce.trials import Trialled, run_elastic
 from placewise_training.sim.hardware import uniform_cluster
 from placewise_training.sim.speed.base import SpeedModel
 from placewise_training.sim.statistics import Estimate, paired_change

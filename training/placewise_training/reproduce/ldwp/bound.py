@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from placewise_core.place.subtask_metrics import GPU_METRICS
-from placewise_training.reproduce.ldwp_runs import TRUTH
+from placewise_training.reproduce.ldwp.runs import TRUTH
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, SubtaskTruth, subtask_truths
 from placewise_training.sim.speed.profiles import gpu_speed

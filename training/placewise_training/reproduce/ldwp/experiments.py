@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome, Paper
-from placewise_training.reproduce.harmony_runs import FIRST_SEED
-from placewise_training.reproduce.ldwp_bound import most_per_min
-from placewise_training.reproduce.ldwp_claims import BOUND, ITERATIONS, claims
-from placewise_training.reproduce.ldwp_convergence import iterations
-from placewise_training.reproduce.ldwp_runs import (
+from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome
+from placewise_training.reproduce.harmony.runs import FIRST_SEED
+from placewise_training.reproduce.ldwp.bound import most_per_min
+from placewise_training.reproduce.ldwp.claims import BOUND, ITERATIONS, claims
+from placewise_training.reproduce.ldwp.convergence import iterations
+from placewise_training.reproduce.ldwp.runs import (
     BASELINES,
     CONSOLIDATE,
     ECT,
@@ -28,6 +28,7 @@ from placewise_training.reproduce.ldwp_runs import (
     Played,
     run,
 )
+from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.hardware import ldwp_cluster
 
 _COMPARED = (*BASELINES, *PLAIN, IAWP, WRITTEN, LDWP)

@@ -20,7 +20,7 @@ from placewise_core.place.search import SpeedScorer
 from placewise_core.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
-from placewise_training.reproduce.harmony_runs import FIRST_SEED, Scenario
+from placewise_training.reproduce.harmony.runs import FIRST_SEED, Scenario
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation, spots_of

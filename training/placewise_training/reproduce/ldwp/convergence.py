@@ -6,8 +6,8 @@ import numpy as np
 
 from placewise_training.ldwp.judge import SIZES
 from placewise_training.reproduce.design import Curve, InterruptedRunError
-from placewise_training.reproduce.harmony_runs import FIRST_SEED
-from placewise_training.reproduce.ldwp_runs import TRUTH, UNITS, written_dqn
+from placewise_training.reproduce.harmony.runs import FIRST_SEED
+from placewise_training.reproduce.ldwp.runs import TRUTH, UNITS, written_dqn
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload
 from placewise_training.sim.pipelines.engine import PipelineSimulation

@@ -9,10 +9,11 @@ import numpy as np
 from placewise_core.job import Priority
 from placewise_models.bundle import THROUGHPUT
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judged_worst, number, percent
-from placewise_training.reproduce.composed import SHORTEST, admission
-from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome, Paper
+from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome
+from placewise_training.reproduce.elastic.composed import SHORTEST, admission
+from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
-from placewise_training.reproduce.trials import Trialled, run_elastic
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import shipped

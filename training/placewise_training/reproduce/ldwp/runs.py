@@ -15,7 +15,7 @@ from placewise_core.place.ldwp import NodeValues
 from placewise_core.view import ClusterView
 from placewise_training.ldwp.judge import SIZES, learned
 from placewise_training.reproduce.design import Curve, InterruptedRunError, NeedsBundleError
-from placewise_training.reproduce.harmony_runs import FIRST_SEED
+from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job

@@ -17,7 +17,7 @@ from placewise_training.reproduce.claims import (
     percent,
     verdict_of,
 )
-from placewise_training.reproduce.ldwp_runs import BASELINES, ECT, IAWP, LDWP, PLAIN, WRITTEN
+from placewise_training.reproduce.ldwp.runs import BASELINES, ECT, IAWP, LDWP, PLAIN, WRITTEN
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate, estimate
 

@@ -12,9 +12,9 @@ from placewise_training.reproduce.claims import (
     number,
     percent,
 )
-from placewise_training.reproduce.harmony_interference import BALANCED, PACKED
-from placewise_training.reproduce.harmony_predictions import ALL, NEIGHBOURS, NEW, NO_INTERFERENCE, REWARD_MODEL
-from placewise_training.reproduce.harmony_runs import (
+from placewise_training.reproduce.harmony.interference import BALANCED, PACKED
+from placewise_training.reproduce.harmony.predictions import ALL, NEIGHBOURS, NEW, NO_INTERFERENCE, REWARD_MODEL
+from placewise_training.reproduce.harmony.runs import (
     CONSOLIDATE,
     HARMONY,
     ORACLE,

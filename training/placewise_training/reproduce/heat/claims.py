@@ -15,7 +15,7 @@ from placewise_training.reproduce.claims import (
     percent,
     verdict_of,
 )
-from placewise_training.reproduce.heat_lab import EQUAL, ONE_NODE, PREDICTION, READINGS, SCHEME, THERMOSTAT
+from placewise_training.reproduce.heat.lab import EQUAL, ONE_NODE, PREDICTION, READINGS, SCHEME, THERMOSTAT
 from placewise_training.reproduce.results import Results
 
 ALGORITHM, ALONE, ALL = "Algorithm 3", "one unit", "all units"

@@ -16,8 +16,9 @@ import numpy as np
 from placewise_models.bundle import Bundle
 from placewise_models.policy import POLICY_GRAPHS
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
-from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Paper, Trial
-from placewise_training.reproduce.harmony_runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Trial
+from placewise_training.reproduce.harmony.runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
+from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.policies import opened
 from placewise_training.sim.statistics import Estimate, paired_change

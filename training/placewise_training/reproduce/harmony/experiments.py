@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise_models.bundle import Bundle
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper, Trial
-from placewise_training.reproduce.harmony_claims import claims
-from placewise_training.reproduce.harmony_interference import (
+from placewise_training.reproduce.design import Experiment, Metric, Outcome, Trial
+from placewise_training.reproduce.harmony.claims import claims
+from placewise_training.reproduce.harmony.interference import (
     MOST_BESIDE,
     SCHEMES,
     beside_trial,
@@ -17,8 +17,8 @@ from placewise_training.reproduce.harmony_interference import (
     pair_trial,
     scheme_trial,
 )
-from placewise_training.reproduce.harmony_predictions import PREDICTORS, SETTINGS, prediction_trial
-from placewise_training.reproduce.harmony_runs import (
+from placewise_training.reproduce.harmony.predictions import PREDICTORS, SETTINGS, prediction_trial
+from placewise_training.reproduce.harmony.runs import (
     CONSOLIDATE,
     HARMONY,
     ORACLE,
@@ -30,6 +30,7 @@ from placewise_training.reproduce.harmony_runs import (
     run,
     shortest,
 )
+from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.policies import shipped
 from placewise_training.sim.workloads import HARMONY_MODELS
 

@@ -2,9 +2,9 @@
 
 from placewise_core.partition.policy import DivisibleTask
 from placewise_core.partition.threshold import threshold_scale, unit_count
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Paper
-from placewise_training.reproduce.heat_claims import ALGORITHM, ALL, ALONE, claims
-from placewise_training.reproduce.heat_lab import (
+from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.heat.claims import ALGORITHM, ALL, ALONE, claims
+from placewise_training.reproduce.heat.lab import (
     DETAIL,
     EQUAL,
     METHODS,
@@ -18,7 +18,8 @@ from placewise_training.reproduce.heat_lab import (
     THERMOSTAT,
     Lab,
 )
-from placewise_training.reproduce.splitters import Forced, served_policy
+from placewise_training.reproduce.heat.splitters import Forced, served_policy
+from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.divisible import HeatSimulation, Splitter, WithoutHeat, heat_cluster
 
 

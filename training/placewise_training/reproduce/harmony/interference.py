@@ -7,7 +7,7 @@ import numpy as np
 
 from placewise_core.job import Architecture, Job, JobId, Resources
 from placewise_training.reproduce.design import Outcome
-from placewise_training.reproduce.harmony_runs import FIRST_SEED
+from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob, gang
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Spot

@@ -1,0 +1,1 @@
+"""Proteus and QoS-aware scheduling: when elastic jobs start, and with how many GPUs."""

@@ -1,0 +1,1 @@
+"""Harmony: where the tasks of training jobs go."""

@@ -1,0 +1,1 @@
+"""Heat islands: how divisible tasks are split over nodes that warm up."""

@@ -1,0 +1,1 @@
+"""IAWP: the core or GPU of each subtask inside one node."""

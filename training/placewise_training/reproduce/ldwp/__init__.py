@@ -1,0 +1,1 @@
+"""LDWP: the node of each pipeline task."""
