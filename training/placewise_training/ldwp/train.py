@@ -3,7 +3,7 @@
     python -m placewise_training.ldwp.train --out var/train/ldwp        (placewise train ldwp)
 
 Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves a checkpoint that `--resume` goes on from. The
-paper's own DQN is in ldwp_agent.py; it learns while it serves, and the reproduction runs it.
+paper's own DQN is in agent.py; it learns while it serves, and the reproduction runs it.
 """
 
 import argparse

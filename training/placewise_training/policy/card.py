@@ -58,7 +58,7 @@ def card(report: Mapping[str, Any]) -> str:
         else "-",
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    # The larger clusters of `--large-share` are like Harmony's larger one: policy_rollouts.situation.
+    # The larger clusters of `--large-share` are like Harmony's larger one: rollouts.situation.
     nodes, tasks = (32, 10) if args.get("large_share", 0.0) > 0 else (12, 8)
     return _HEADER + rows + _metrics(report["metrics"]) + _LIMITS.format(nodes=nodes, tasks=tasks)
 

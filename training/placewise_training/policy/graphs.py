@@ -1,7 +1,7 @@
 """Harmony's policy as three ONNX graphs: one run when the cluster changed, one per batch of jobs, one per task.
 
-In the form that is served (models.policy_serving): one request at a time, dynamic in jobs and nodes, opset pinned.
-Trains nothing; export_policy.py makes a bundle's files of it.
+In the form that is served (serving.py): one request at a time, dynamic in jobs and nodes, opset pinned.
+Trains nothing; export.py makes a bundle's files of it.
 """
 
 from collections.abc import Callable, Mapping

@@ -335,7 +335,7 @@ def rollout(
 
 def situation(seed: int, jobs: int = 60, large_share: float = 0.0) -> Situation:
     """A cluster, a job mix and a member of the family of training truths, drawn by `seed`: mostly clusters like
-    Harmony's of several sizes, else any that reward_samples draws; `large_share` of all have 13 to 32 nodes."""
+    Harmony's of several sizes, else any that reward.data draws; `large_share` of all have 13 to 32 nodes."""
     drawn = training_situation(seed)
     if np.random.default_rng((seed, 54)).random() < large_share:
         return _large(drawn, jobs)

@@ -1,4 +1,4 @@
-"""Harmony's policy as it is served: the function of models.policy for one request, as ONNX graphs written by hand.
+"""Harmony's policy as it is served: the function of net.py for one request, as ONNX graphs written by hand.
 
 A decision runs nets this small in a fraction of a millisecond, of which half would go into starting operators. So the
 graphs have few of them: no batch axis and no mask, so that every linear layer is one fused product (Gemm); attention is

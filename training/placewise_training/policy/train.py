@@ -2,7 +2,7 @@
 
     python -m placewise_training.policy.train --out var/train/policy        (placewise train policy)
 
-Read top to bottom, with policy_updates.py for what a round teaches. `method` says what learns: one of the three alone,
+Read top to bottom, with updates.py for what a round teaches. `method` says what learns: one of the three alone,
 or "imitate+ppo" and "imitate+actor-critic", which warm up by imitation for `warm_share` of the tasks. All spend one
 budget, tasks placed in simulations of the training truths, so that they compare. Every random draw comes from `seed`;
 Ctrl-C leaves a checkpoint that `--resume` goes on from.

@@ -1,4 +1,4 @@
-"""torch → ONNX in the form that is served (models.reward_serving): pinned opset, parity with ONNX Runtime checked
+"""torch → ONNX in the form that is served (serving.py): pinned opset, parity with ONNX Runtime checked
 before anything is written.
 
 Writes `reward.onnx` and completes `reward.json`, which carries the parity sample the service checks when it loads the

@@ -26,7 +26,7 @@ class RewardNet(nn.Module):
     Speed is in units of linear speed: 1 where each worker is as fast as the job alone on one GPU (pace.linear_speed).
     Spread is the standard deviation of its logarithm: what heads on one trunk (each trained on its own weights of the
     samples) disagree by, the error that they expect of themselves, and, the same for all tokens of a placement, how far
-    its new job is from what the net was trained on (models.doubt). All tokens of a job get the same values; padding
+    its new job is from what the net was trained on (ensemble.py). All tokens of a job get the same values; padding
     gets values that mean nothing.
     """
 

@@ -1,4 +1,4 @@
-"""The reward model as it is served: the function of models.reward as an ONNX graph written by hand (onnx_graph.py).
+"""The reward model as it is served: the function of net.py as an ONNX graph written by hand (onnx_graph.py).
 
 Weights are shared with the trained form; the parity of both is checked at every export. Answers for padding differ, and
 mean nothing in either form.

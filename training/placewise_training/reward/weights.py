@@ -1,4 +1,4 @@
-"""A served reward model back as a net that can be trained on: the inverse of models.reward_serving. Trains nothing.
+"""A served reward model back as a net that can be trained on: the inverse of serving.py. Trains nothing.
 
 The served graph leaves out what changes no answer (a bias of the keys) and folds one of the values into what follows:
 both come back as zeros, and the speeds are those of the graph. The doubt stays untrained: that takes seconds.
@@ -46,7 +46,7 @@ _RELATIONS = ("same job", "same node", "padding")  # columns of what pairs of to
 
 
 def _fill(net: RewardNet, weights: Weights) -> None:
-    """In the order in which models.reward_serving writes them."""
+    """In the order in which serving.py writes them."""
     _mlp(net.embed, weights)
     for layer in net.layers:
         assert isinstance(layer, RelationLayer)

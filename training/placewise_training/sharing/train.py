@@ -3,7 +3,7 @@
     python -m placewise_training.sharing.train --out var/train/sharing        (placewise train sharing)
 
 Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged, from which `--resume` goes on.
-Data: data/sharing_rows.py.
+Data: data.py.
 """
 
 import argparse

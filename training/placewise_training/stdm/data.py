@@ -2,7 +2,7 @@
 
 Rows are drawn from the ranges of sim.pipelines. **Nobody has published measured metrics of subtasks**, so these rows
 show whether a method can recover a structure that was put in, not how large errors are on real ones. The same problem
-on real numbers is data/sharing_rows.py.
+on real numbers is sharing/data.py.
 
 Every value is in [0, 1]; NaN where nobody knows.
 """

@@ -3,7 +3,7 @@
     python -m placewise_training.stdm.train --out var/train/stdm        (placewise train stdm)
 
 Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged and a checkpoint of the net, from
-which `--resume` goes on. Data and what it is worth: data/stdm_matrix.py.
+which `--resume` goes on. Data and what it is worth: data.py.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Pipelines on a hybrid cluster: a queue per node, subtasks on CPU cores and shared GPUs (LDWP + IAWP's platform).
 
 Two decisions are asked for: the node of each arriving task (NodeChooser), and the unit of each ready subtask
-(units.UnitPolicy). Accounting is exact, runs are deterministic, as in engine.py. Decides nothing itself.
+(units.UnitPolicy). Accounting is exact, runs are deterministic, as in gangs/engine.py. Decides nothing itself.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from placewise_training.sim.speed.noise import speed_noise
 from placewise_training.sim.speed.profiles import gpu_speed
 from placewise_training.sim.statistics import Distribution, TimeAverage
 
-_REFERENCE_GPU = "K80"  # the speedups of pipelines.py are against one core of the K80 nodes' CPU
+_REFERENCE_GPU = "K80"  # the speedups of applications.py are against one core of the K80 nodes' CPU
 _REPORT_EVERY_S = 30.0  # well within what the view takes as fresh
 _WINDOW = 24  # tasks of one node's queue that are offered to the unit policy at once
 
