@@ -32,7 +32,7 @@ _LIMITS = """
 ## Limits
 
 * **Nobody has published metrics of these subtasks.** The rows are drawn from the stated ranges of
-  `sim/pipelines/applications.py`, four characters (memory, compute, texture, CPU) of independent uniform ranges. Errors on them say
+  `sim/pipelines`, four characters (memory, compute, texture, CPU) of independent uniform ranges. Errors on them say
   whether a method finds a structure that was put in; they say nothing about subtasks of a real site. `placewise
   profile` reads CPU use, host memory and step rate of its loops, no GPU counters, so its rows cannot fill the gap.
 * The same problem on measured numbers is that of jobs that share a GPU: [sharing.md](sharing.md).

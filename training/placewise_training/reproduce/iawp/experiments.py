@@ -72,7 +72,7 @@ def paper(is_quick: bool) -> Paper:
 
 
 _ASSUMPTIONS = (
-    "Times, speedups and metrics of the subtasks are drawn from stated ranges (sim/pipelines/applications.py): nobody has published "
+    "Times, speedups and metrics of the subtasks are drawn from stated ranges (sim/pipelines): nobody has published "
     "any. So is what sharing a GPU costs: the scarcest resource decides, and each neighbour costs 3 %.",
     "One server, and more tasks than it can do: one every two seconds, three to nine minutes of video each (the choice "
     "of nodes is the other half of the paper: see ldwp).",

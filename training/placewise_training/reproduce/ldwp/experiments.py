@@ -56,7 +56,7 @@ def paper(is_quick: bool) -> Paper:
 
 
 _ASSUMPTIONS = (
-    "Nobody has published times, speedups or metrics of these subtasks: sim/pipelines/applications.py draws them from stated "
+    "Nobody has published times, speedups or metrics of these subtasks: sim/pipelines draws them from stated "
     "ranges. Absolute throughput therefore means nothing; comparisons between methods do, under those ranges.",
     "Task sizes are set by what the paper says of its load: at 50 tasks a minute worker 1 is busy with up to nine "
     "nodes and less with ten (Fig. 6), and throughput grows up to ten (Fig. 5). On the training truth that holds for "

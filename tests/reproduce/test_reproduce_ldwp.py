@@ -9,10 +9,10 @@ from placewise_core.job import Job, JobId, Subtask
 from placewise_training.reproduce.claims import Verdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED
+from placewise_training.reproduce.ldwp import convergence as ldwp_convergence
+from placewise_training.reproduce.ldwp import experiments as ldwp
+from placewise_training.reproduce.ldwp import runs as ldwp_runs
 from placewise_training.reproduce.ldwp.bound import most_per_min
-from placewise_training.reproduce.ldwp.experiments import convergence as ldwp_convergence
-from placewise_training.reproduce.ldwp.experiments import experiments as ldwp
-from placewise_training.reproduce.ldwp.experiments import runs as ldwp_runs
 from placewise_training.reproduce.ldwp.runs import (
     BASELINES,
     ECT,

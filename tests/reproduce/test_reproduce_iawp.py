@@ -8,6 +8,9 @@ from placewise_core.job import Subtask
 from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
 from placewise_training.reproduce.claims import Judgement, Verdict, judged
 from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
+from placewise_training.reproduce.iawp import claims as iawp_claims
+from placewise_training.reproduce.iawp import experiments as iawp
+from placewise_training.reproduce.iawp import metrics as iawp_metrics
 from placewise_training.reproduce.iawp.claims import (
     COMPLETED,
     DAMAGED,
@@ -17,9 +20,6 @@ from placewise_training.reproduce.iawp.claims import (
     TWO_METRICS,
     WRITTEN,
 )
-from placewise_training.reproduce.iawp.experiments import claims as iawp_claims
-from placewise_training.reproduce.iawp.experiments import experiments as iawp
-from placewise_training.reproduce.iawp.experiments import metrics as iawp_metrics
 from placewise_training.reproduce.ldwp.runs import BASELINES, KINDS, kind, profiled, saturating
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.pipelines.applications import subtask_truths

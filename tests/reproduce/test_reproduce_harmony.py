@@ -10,8 +10,8 @@ from tests.fakes.policy_net import write_policy
 from placewise_core.place.policy import PlaceContext
 from placewise_training.reproduce.claims import Verdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
-from placewise_training.reproduce.harmony.experiments import ablations as harmony_ablations
-from placewise_training.reproduce.harmony.experiments import experiments as harmony
+from placewise_training.reproduce.harmony import ablations as harmony_ablations
+from placewise_training.reproduce.harmony import experiments as harmony
 from placewise_training.reproduce.harmony.interference import (
     MOST_BESIDE,
     SCHEMES,
