@@ -11,7 +11,7 @@ from placewise_models.ldwp import LdwpRuntime
 from placewise_models.session import ModelError
 from placewise_training.ldwp.card import card
 from placewise_training.ldwp.data import MOST_NODES, Recorder, Replay, situation
-from placewise_training.ldwp.export import export_ldwp, parity
+from placewise_training.ldwp.export import GRAPH, export_ldwp
 from placewise_training.ldwp.judge import judged
 from placewise_training.ldwp.train import Args, State, TorchValues, fresh, load_net, train, update
 from placewise_training.sim.pipelines.choosers import DrainFirst
@@ -71,7 +71,7 @@ def test_a_foreign_checkpoint_is_refused(run: Path) -> None:
 
 def test_the_export_answers_as_torch_and_the_service_takes_it(run: Path, tmp_path: Path) -> None:
     model = export_ldwp(run, tmp_path)
-    assert parity(load_net(run / "ldwp.pt"), model) <= 1e-5
+    assert GRAPH.parity(load_net(run / "ldwp.pt"), model) <= 1e-5
     report = json.loads((tmp_path / "ldwp.json").read_text("utf-8"))
     runtime = LdwpRuntime.load(model.read_bytes(), report)
     rows = np.random.default_rng(0).random((7, len(COLUMNS)), dtype=np.float32)

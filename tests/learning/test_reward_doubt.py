@@ -12,7 +12,7 @@ from placewise_core.features import PART_FEATURES
 from placewise_models.reward import RewardRuntime
 from placewise_training.reward.data import record
 from placewise_training.reward.ensemble import Doubt, pooled_of_new
-from placewise_training.reward.export import parity, random_inputs, write_onnx
+from placewise_training.reward.export import GRAPH, random_inputs, write_onnx
 from placewise_training.reward.judge_uncertainty import knowledge, predicted, rank_correlation
 from placewise_training.reward.net import RewardNet
 from placewise_training.reward.uncertainty import choose_gain, errors_of_new, train_doubt
@@ -36,7 +36,7 @@ def net(seed: int = 0) -> RewardNet:
 
 def answers(model: RewardNet, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.no_grad():
-        speed, spread = model(*(torch.from_numpy(array) for array in random_inputs(2, 9, seed).values()))
+        speed, spread = model(*(torch.from_numpy(array) for array in random_inputs((2, 9), seed).values()))
     return speed, spread
 
 
@@ -105,7 +105,7 @@ def test_a_served_graph_comes_back_as_a_net(tmp_path: Path) -> None:
     model = net(4)
     model.doubt.gain.fill_(2.0)
     write_onnx(model, tmp_path / "reward.onnx")
-    assert parity(model, tmp_path / "reward.onnx") <= 1e-5
+    assert GRAPH.parity(model, tmp_path / "reward.onnx") <= 1e-5
     torch.testing.assert_close(answers(net_of(tmp_path / "reward.onnx"))[0], answers(model)[0], rtol=1e-5, atol=1e-6)
 
     stored = onnx.load(str(tmp_path / "reward.onnx"))

@@ -20,7 +20,7 @@ from placewise_training.reward.data import (
     record,
     training_situation,
 )
-from placewise_training.reward.export import export_reward, parity, random_inputs, write_onnx
+from placewise_training.reward.export import GRAPH, export_reward, random_inputs, write_onnx
 from placewise_training.reward.judge import NEVER, Judged, beyond, calibration, constant_error, spread_limit
 from placewise_training.reward.net import RewardNet, relative_error, scale_loss
 from placewise_training.reward.train import Args, load_net, train
@@ -52,20 +52,20 @@ def predict(model: RewardNet, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_permuting_tokens_permutes_the_answer(seed: int) -> None:
-    inputs = random_inputs(1, 12, seed)
+    inputs = random_inputs((1, 12), seed)
     order = np.random.default_rng(seed).permutation(12)
     shuffled = {name: array[:, order] for name, array in inputs.items()}
     np.testing.assert_allclose(predict(net(), inputs)[:, order], predict(net(), shuffled), rtol=1e-4)
 
 
 def test_names_of_jobs_and_nodes_do_not_matter() -> None:
-    inputs = random_inputs(1, 12, 5)
+    inputs = random_inputs((1, 12), 5)
     renamed = {**inputs, "job": 7 - inputs["job"] + 100, "node": 50 - inputs["node"]}
     np.testing.assert_allclose(predict(net(), inputs), predict(net(), renamed), rtol=1e-5)
 
 
 def test_padding_changes_nothing() -> None:
-    inputs = random_inputs(1, 6, 1)
+    inputs = random_inputs((1, 6), 1)
     padded = {
         "tokens": np.concatenate([inputs["tokens"], np.full((1, 4, PART_FEATURES), 9.0, np.float32)], axis=1),
         **{name: np.concatenate([inputs[name], np.full((1, 4), -1)], axis=1) for name in ("job", "node")},
@@ -74,7 +74,7 @@ def test_padding_changes_nothing() -> None:
 
 
 def test_all_tokens_of_a_job_get_one_speed() -> None:
-    inputs = random_inputs(2, 10, 2)
+    inputs = random_inputs((2, 10), 2)
     speeds = predict(net(), inputs)
     for row, jobs in zip(speeds, inputs["job"], strict=True):
         for job in set(jobs.tolist()) - {-1}:
@@ -138,7 +138,7 @@ def test_training_learns_resumes_and_exports(tmp_path: Path) -> None:
     assert held_back["mean_relative_error"] < 0.7 * held_back["mean_relative_error_constant"]
 
     model = export_reward(tmp_path / "whole", tmp_path / "bundle")
-    assert parity(load_net(tmp_path / "whole" / "reward.pt"), model) <= 1e-5
+    assert GRAPH.parity(load_net(tmp_path / "whole" / "reward.pt"), model) <= 1e-5
     report = (tmp_path / "bundle" / "reward.json").read_text("utf-8")
     assert '"sample"' in report
     assert 0 < whole["spread_limit"] <= NEVER
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_net_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("placements", "tokens"), [(1, 1), (1, 96), (8, 3), (5, 40)])
 def test_parity_on_edge_shapes(tmp_path: Path, placements: int, tokens: int) -> None:
     write_onnx(net(3), tmp_path / "m.onnx")
-    inputs = random_inputs(placements, tokens, 7)
+    inputs = random_inputs((placements, tokens), 7)
     with torch.no_grad():
         ours = net(3)(*(torch.from_numpy(array) for array in inputs.values()))
     is_token = inputs["job"] >= 0
@@ -199,7 +199,7 @@ def test_one_number_for_all_is_what_the_constant_means() -> None:
 
 def test_the_spread_is_disagreement_and_expected_error() -> None:
     model = net(1)
-    inputs = [torch.from_numpy(array) for array in random_inputs(1, 8, 3).values()]
+    inputs = [torch.from_numpy(array) for array in random_inputs((1, 8), 3).values()]
     with torch.no_grad():
         model.level[:] = model.level[:1]  # members that agree, and each expects an error of 10 %
         model.scale[:] = 0.0

@@ -24,7 +24,7 @@ from placewise_training.sharing.data import (
     without_jobs,
     without_networks,
 )
-from placewise_training.sharing.export import export_sharing, parity, sample_of, write_onnx
+from placewise_training.sharing.export import export_sharing, graph_of
 from placewise_training.sharing.net import CoRunCompletion
 from placewise_training.sharing.train import Args, complete, examples, fit, folds, load_net, train
 from placewise_training.stdm.completion import holes
@@ -127,7 +127,7 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: p
     assert set(methods) >= {"rule", "default", "mean", "knn", "mf", "ncf", "completion", "completion_with_nets"}
     assert all(0.0 <= methods[name]["wrongly_together_2"] <= 1.0 for name in methods)
     model = export_sharing(tmp_path, tmp_path)
-    assert parity(load_net(tmp_path / "sharing.pt"), model, len(report["columns"])) <= 1e-5
+    assert graph_of(len(report["columns"])).parity(load_net(tmp_path / "sharing.pt"), model) <= 1e-5
     assert "K80" in card(report)
     assert train(replace(quick, resume=True))["judged"] == report["judged"]
 
@@ -135,8 +135,9 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: p
 def exported(tmp_path: Path, columns: tuple[str, ...] | None = None) -> tuple[bytes, dict[str, object]]:
     named = columns_of(table_of(usable_pairs()).references)
     path = tmp_path / "sharing.onnx"
-    write_onnx(CoRunCompletion(6, members=2), path, columns or named)
-    return path.read_bytes(), {"schema": "placewise.sharing/1", "sample": sample_of(path, len(named))}
+    graph = graph_of(len(named))
+    graph.trace(CoRunCompletion(6, members=2), path, columns or named)
+    return path.read_bytes(), {"schema": "placewise.sharing/1", "sample": graph.sample(path)}
 
 
 def test_the_service_runs_it_and_refuses_what_is_not_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

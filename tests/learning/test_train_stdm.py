@@ -10,7 +10,7 @@ from placewise_core.place.subtask_metrics import GPU_METRICS, METRICS
 from placewise_training.stdm.card import card
 from placewise_training.stdm.completion import chosen_neighbours, column_means, factorised, holes
 from placewise_training.stdm.data import Table, profile_rows, subtask_matrix
-from placewise_training.stdm.export import export_stdm, parity
+from placewise_training.stdm.export import GRAPH, export_stdm
 from placewise_training.stdm.net import MetricCompletion, Ncf, loss, with_gpus, with_subtasks
 from placewise_training.stdm.train import Args, complete, complete_by_ncf, floors, load_net, train, train_completion
 
@@ -90,7 +90,7 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path) -> None:
     report = train(quick)
     assert set(report["metrics"]["subtasks_unseen_kinds"]["methods"]) == {"mean", "knn", "mf", "ncf", "completion"}
     model = export_stdm(tmp_path, tmp_path)
-    assert parity(load_net(tmp_path / "stdm.pt"), model) <= 1e-5
+    assert GRAPH.parity(load_net(tmp_path / "stdm.pt"), model) <= 1e-5
     assert "drawn" in card(report)
 
 

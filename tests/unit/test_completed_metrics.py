@@ -17,7 +17,7 @@ from placewise_models.bundle import BundleError, Manifest, load, write_manifest
 from placewise_models.folder import shipped_bundle
 from placewise_models.session import ModelError
 from placewise_models.stdm import StdmRuntime
-from placewise_training.stdm.export import sample_of, write_onnx
+from placewise_training.stdm.export import GRAPH
 from placewise_training.stdm.net import MetricCompletion
 
 
@@ -39,8 +39,8 @@ def subtask(*, has_gpu_version: bool = True, **profile: float) -> Subtask:
 def exported(tmp_path: Path, columns: tuple[str, ...] = METRICS) -> tuple[bytes, dict[str, object]]:
     torch.manual_seed(0)
     path = tmp_path / "stdm.onnx"
-    write_onnx(MetricCompletion(len(METRICS)), path, columns)
-    return path.read_bytes(), {"schema": "placewise.stdm/1", "sample": sample_of(path)}
+    GRAPH.trace(MetricCompletion(len(METRICS)), path, columns)
+    return path.read_bytes(), {"schema": "placewise.stdm/1", "sample": GRAPH.sample(path)}
 
 
 def test_known_metrics_stay_and_the_rest_is_filled() -> None:

@@ -30,7 +30,7 @@ from placewise_service.engine.build import build_engine
 from placewise_service.engine.registry import BundleRegistry, BundleState
 from placewise_service.state.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
-from placewise_training.reward.export import random_inputs, sample_of, write_onnx
+from placewise_training.reward.export import GRAPH, random_inputs, write_onnx
 from placewise_training.reward.net import RewardNet
 
 COEFFICIENTS = ("throughput.json", "capability.json")
@@ -46,7 +46,7 @@ def make_bundle(root: Path, name: str, seed: int = 0, *, has_net: bool = True) -
     if has_net:
         torch.manual_seed(seed)
         write_onnx(RewardNet(PART_FEATURES, width=16, heads=4), directory / "reward.onnx")
-        sample = sample_of(directory / "reward.onnx")
+        sample = GRAPH.sample(directory / "reward.onnx")
         report = {"schema": "placewise.reward/1", "spread_limit": 1e3, "sample": sample}
         (directory / "reward.json").write_bytes(msgspec.json.encode(report))
         files += ["reward.onnx", "reward.json"]
@@ -65,7 +65,7 @@ ALL = [*COEFFICIENTS, "reward.onnx", "reward.json"]
 def test_a_whole_bundle_loads_and_runs(tmp_path: Path) -> None:
     bundle = load(make_bundle(tmp_path, "good"))
     assert bundle.reward is not None
-    inputs = random_inputs(8, 24, seed=1)
+    inputs = random_inputs((8, 24), 1)
     speeds = bundle.reward.speeds(PartTokens(inputs["tokens"], inputs["job"], inputs["node"], ()))
     assert speeds.shape == (8, 24)
     assert np.isfinite(speeds).all()

@@ -22,6 +22,7 @@ from placewise_core.features import (
 )
 from placewise_core.policy_inputs import IS_NEW, JOB_STATE, LOGITS, NODE_STATE, STRETCH
 from placewise_models.policy import POLICY_GRAPHS, PolicyRuntime
+from placewise_training.lab.export import Arrays, gap
 from placewise_training.policy.net import PolicyNet
 from placewise_training.policy.serving import serving_decoder, serving_encoder, serving_jobs
 
@@ -31,8 +32,6 @@ _FORMS: Mapping[str, Callable[[PolicyNet], onnx.ModelProto]] = dict(
 _TRAINED_INPUTS = ("nodes", "jobs", "placement", "job_mask", "node_mask")
 # (nodes, jobs, how many of the jobs run): one of each, nothing running, more jobs than nodes and the other way round.
 SIZES = ((1, 1, 0), (6, 1, 0), (6, 20, 17), (30, 48, 32), (64, 3, 2), (2, 30, 29))
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 def write_onnx(net: PolicyNet, folder: Path) -> None:
@@ -53,7 +52,7 @@ def parity(net: PolicyNet, folder: Path) -> float:
         new = size[1] - size[2]
         theirs = _run_onnx(served, inputs, new)
         for name, ours in _run_torch(net, inputs, new).items():
-            worst = max(worst, float((np.abs(ours - theirs[name]) / (1 + np.abs(ours))).max()))
+            worst = max(worst, float(gap(ours, theirs[name]).max()))
     return worst
 
 
