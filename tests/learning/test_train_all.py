@@ -1,56 +1,67 @@
-"""`train all` runs whatever trainers are registered, in order, and passes on what each of them takes."""
+"""`train all` runs every trainer, in order, and passes on what each of them takes."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from placewise_training.lab import train_all
+from placewise_training.lab.register import ALL, Trainer, run_all
 from placewise_training.train_cli import train_app
 
 
-def an_app(calls: list[tuple[str, dict[str, Any]]]) -> typer.Typer:
-    app = typer.Typer()
+@dataclass
+class Args:
+    out: Path = field(default=Path("x"), metadata={"help": "out"})
+    seed: int = field(default=0, metadata={"help": "seed"})
+    resume: bool = field(default=False, metadata={"help": "resume"})
+    rate: float = field(default=0.5, metadata={"help": "rate"})
 
-    @app.command(name="first")
-    def first(out: Path = Path("x"), seed: int = 0, resume: bool = False, card: str = "", rate: float = 0.5) -> None:
-        calls.append(("first", {"out": out, "seed": seed, "resume": resume, "card": card, "rate": rate}))
 
-    @app.command(name="second")
-    def second(out: Path = Path("y"), splits: int = 3) -> None:
-        calls.append(("second", {"out": out, "splits": splits}))
+@dataclass
+class FewArgs:
+    out: Path = field(default=Path("y"), metadata={"help": "out"})
+    splits: int = field(default=3, metadata={"help": "splits"})
 
-    train_all.register(app)
-    return app
+
+def a_trainer(name: str, args: type[Any], ran: list[Any], error: BaseException | None = None) -> Trainer:
+    def train(given: Any, show: Any) -> None:
+        if error:
+            raise error
+        ran.append(given)
+        given.out.mkdir(parents=True)
+        (given.out / "report.json").write_text("{}", "utf-8")
+
+    return Trainer(name, "help", args, train, "report.json", ("a",), lambda report: [("1",)], lambda report: "card")
 
 
 def test_each_trainer_gets_its_folder_its_defaults_and_what_is_passed_on(tmp_path: Path) -> None:
-    calls: list[tuple[str, dict[str, Any]]] = []
-    names = train_all.run_all(an_app(calls), tmp_path, tmp_path / "cards", {"seed": 7, "resume": True}, lambda _: None)
-    assert names == ["first", "second"]
-    card = str(tmp_path / "cards" / "first.md")
-    assert calls[0][1] == {"out": tmp_path / "first", "seed": 7, "resume": True, "card": card, "rate": 0.5}
-    assert calls[1][1] == {"out": tmp_path / "second", "splits": 3}
+    ran: list[Any] = []
+    trainers = [a_trainer("first", Args, ran), a_trainer("second", FewArgs, ran)]
+    shown: list[str] = []
+    run_all(trainers, tmp_path, tmp_path / "cards", {"seed": 7, "resume": True}, shown.append)
+    assert shown == ["first", "second"]
+    assert ran == [Args(tmp_path / "first", 7, True, 0.5), FewArgs(tmp_path / "second", 3)]
+    assert (tmp_path / "cards" / "first.md").read_text("utf-8") == "card"
 
 
-def test_a_trainer_that_stops_stops_the_rest(tmp_path: Path) -> None:
-    calls: list[tuple[str, dict[str, Any]]] = []
-    app = typer.Typer()
+def test_a_trainer_that_stops_stops_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran: list[Any] = []
+    trainers = [a_trainer("broken", Args, ran, KeyboardInterrupt()), a_trainer("after", Args, ran)]
+    with pytest.raises(typer.Exit) as stopped:
+        run_all(trainers, tmp_path, None, {}, lambda _: None)
+    assert stopped.value.exit_code == 130
+    assert not ran
+    assert "--resume" in capsys.readouterr().err
 
-    @app.command(name="broken")
-    def broken() -> None:
-        raise typer.Exit(130)
 
-    @app.command(name="after")
-    def after() -> None:
-        calls.append(("after", {}))
-
+def test_a_trainer_that_cannot_resume_does_not_offer_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        train_all.run_all(app, tmp_path, None, {}, lambda _: None)
-    assert not calls
+        run_all([a_trainer("broken", FewArgs, [], KeyboardInterrupt())], tmp_path, None, {}, lambda _: None)
+    assert capsys.readouterr().err.strip() == "stopped"
 
 
 def test_every_shipped_model_has_a_trainer() -> None:
     names = {command.name for command in train_app.registered_commands}
-    assert {"reward", "throughput", "stdm", train_all.NAME} <= names
+    assert {"reward", "throughput", "stdm", ALL} <= names

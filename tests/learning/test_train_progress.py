@@ -12,7 +12,7 @@ import torch
 from rich.progress import Progress
 
 from placewise_service.cli import invoke
-from placewise_training.lab import train_all
+from placewise_training.lab.register import ALL
 from placewise_training.sharing import train as train_sharing
 from placewise_training.throughput import train as train_throughput
 from placewise_training.train_cli import train_app
@@ -77,7 +77,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[float, float]
 
 
 def test_every_trainer_is_run_here() -> None:
-    assert set(RUNS) == {command.name for command in train_app.registered_commands} - {train_all.NAME}
+    assert set(RUNS) == {command.name for command in train_app.registered_commands} - {ALL}
 
 
 @pytest.mark.parametrize("trainer", RUNS)

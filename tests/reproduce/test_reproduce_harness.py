@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.foreground import foreground
 from typer.testing import CliRunner
 
-from placewise_training.cli import INTERRUPTED
+from placewise_training.lab.register import INTERRUPTED
 from placewise_training.reproduce import document, plots, registry, report, runner
 from placewise_training.reproduce.claims import (
     Claim,

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from placewise_core.cluster import QueueSettings
+from placewise_training.lab.register import INTERRUPTED
 from placewise_training.sim.discipline import ORDERS, Discipline, Order
 from placewise_training.sim.gangs.engine import SimResult
 from placewise_training.sim.hardware import NodeSpec, uniform_cluster
@@ -25,7 +26,6 @@ from placewise_training.sim.traces import TraceJob, TraceMapping, read_trace
 from placewise_training.sim.truths import TRUTHS
 from placewise_training.sim.workloads import ElasticWorkload, HarmonyWorkload
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as everywhere in the command line
 _SHOWN = (
     ("avg_jct_s", "JCT mean"),
     ("p50", "p50"),

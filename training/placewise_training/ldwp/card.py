@@ -1,12 +1,9 @@
 """Writes docs/models/ldwp.md from a training run's report: data, figures, limits. Measures nothing itself."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from placewise_training.ldwp.data import REWARD_SCALE_S
-from placewise_training.ldwp.train import REPORT
 
 _HEADER = """# LDWP: nodes for pipeline tasks
 
@@ -40,12 +37,6 @@ _LIMITS = """
 * Only for jobs with subtasks: others are placed by the default heuristic, flagged. Beyond 64 feasible nodes only the 64
   least used are looked at.
 """
-
-
-def write_card(run: Path, into: Path) -> None:
-    """The card of the training run in `run`."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(card(json.loads((run / REPORT).read_text("utf-8"))), "utf-8")
 
 
 def card(report: Mapping[str, Any]) -> str:

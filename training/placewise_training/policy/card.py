@@ -1,11 +1,8 @@
 """Writes docs/models/policy.md from a training run's report: data, metrics, limits. Measures nothing itself."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from placewise_training.policy.train import REPORT
 from placewise_training.sim.statistics import estimate, paired_change
 
 _HEADER = """# Policy net (Harmony)
@@ -32,13 +29,6 @@ _LIMITS = """
 * One decision looks at one gang: nothing is moved, and a gang that fits is placed, also where waiting would be better
   (tried in the simulator with the true speeds: waiting gained nothing).
 """
-
-
-def write_card(run: Path, into: str) -> None:
-    """The card of the training run in `run`."""
-    path = Path(into)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(card(json.loads((run / REPORT).read_text("utf-8"))), "utf-8")
 
 
 def card(report: Mapping[str, Any]) -> str:

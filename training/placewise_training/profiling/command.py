@@ -9,8 +9,9 @@ import torch
 import typer
 from rich.console import Console
 
-from placewise_training.cli import INTERRUPTED, UsageError, print_json, progress_bar
+from placewise_training.cli import UsageError, print_json, progress_bar
 from placewise_training.data.measured import accuracy
+from placewise_training.lab.register import INTERRUPTED
 from placewise_training.profiling.profiler import ProfileSettings, groups, hardware_name, profile, write
 from placewise_training.profiling.short_profile import compare, write_short
 from placewise_training.profiling.workloads import WORKLOADS

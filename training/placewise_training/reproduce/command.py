@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from placewise_training.cli import INTERRUPTED, UsageError, progress_bar
+from placewise_training.cli import UsageError, progress_bar
+from placewise_training.lab.register import INTERRUPTED
 from placewise_training.reproduce import document, registry, report, runner
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results

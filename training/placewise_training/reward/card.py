@@ -1,11 +1,10 @@
 """Writes docs/models/reward.md and its figure from a training run's report: data, metrics, limits. Measures nothing."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from placewise_training.reward.train import REPORT
+CALIBRATION = "reward_calibration.png"
 
 _SETS = {
     "held_back": "training truths, clusters and mixes, simulations never trained on",
@@ -35,15 +34,6 @@ _LIMITS = """
 """
 
 
-def write_card(run: Path, into: str) -> None:
-    """The card of the training run in `run`."""
-    report: dict[str, Any] = json.loads((run / REPORT).read_text("utf-8"))
-    path = Path(into)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(card(report, f"{path.stem}_calibration.png"), "utf-8")
-    draw_calibration(report, path.with_name(f"{path.stem}_calibration.png"))
-
-
 def draw_calibration(report: Mapping[str, Any], path: Path) -> None:
     """Spread against the error that was made, one line per set of samples, beside the diagonal of a perfect one."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second, and few commands draw
@@ -65,8 +55,8 @@ def draw_calibration(report: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def card(report: Mapping[str, Any], figure: str = "") -> str:
-    """The text of the card; `figure` is the file name of the calibration's plot beside it."""
+def card(report: Mapping[str, Any]) -> str:
+    """The text of the card, which shows the plot CALIBRATION beside it."""
     facts = {
         "net": f"Transformer encoder over (job, node) tokens, {report['parameters']:,} parameters; "
         f"{report['args']['layers']} layers × {report['args']['width']}, {report['args']['heads']} heads",
@@ -85,7 +75,7 @@ def card(report: Mapping[str, Any], figure: str = "") -> str:
         else "-",
     }
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report, figure) + _LIMITS + _shared(report)
+    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report) + _LIMITS + _shared(report)
 
 
 def _shared(report: Mapping[str, Any]) -> str:
@@ -141,7 +131,7 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _uncertainty(report: Mapping[str, Any], figure: str) -> str:
+def _uncertainty(report: Mapping[str, Any]) -> str:
     separates = report.get("spread_separates")
     lines = [
         "\n## What it knows of its own error\n",
@@ -156,8 +146,7 @@ def _uncertainty(report: Mapping[str, Any], figure: str) -> str:
     for name, bins in report["calibration"].items():
         cells = ", ".join(f"{each['spread']:.2f} → {each['log_error_rms']:.2f}" for each in bins)
         lines.append(f"| {_SETS.get(name, name)} | {cells} |")
-    if figure:
-        lines.append(f"\n![Spread against error]({figure})")
+    lines.append(f"\n![Spread against error]({CALIBRATION})")
     if not separates:
         return "\n".join(
             [*lines, "\nNo limit of the spread separates errors on the validation data: it is never used.\n"]

@@ -1,11 +1,9 @@
 """Writes docs/models/sharing.md from a training run's report: data, errors, limits. Measures nothing itself."""
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from placewise_training.sharing.train import LIMITS, REPORT
+from placewise_training.sharing.train import LIMITS
 
 _HELD_BACK = {
     "networks": "networks, both GPU models known",
@@ -57,12 +55,6 @@ _LIMITS = """
   there are two.
 * Three and more jobs on a GPU are composed from pairs, as before; nobody has published measurements of three.
 """
-
-
-def write_card(run: Path, into: Path) -> None:
-    """The card of the training run in `run`."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(card(json.loads((run / REPORT).read_text("utf-8"))), "utf-8")
 
 
 def card(report: Mapping[str, Any]) -> str:

@@ -1,11 +1,7 @@
 """Writes docs/models/stdm.md from a training run's report: data, errors, limits. Measures nothing itself."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-from placewise_training.stdm.train import REPORT
 
 _SETS = {
     "subtasks_unseen_kinds": "subtasks (drawn): kinds held back",
@@ -41,12 +37,6 @@ _LIMITS = """
   shares of 1; otherwise it works with what is known.
 * Known profiles carry IAWP's error of four-second profiling (7.7 %, Table 3), drawn as a normal.
 """
-
-
-def write_card(run: Path, into: Path) -> None:
-    """The card of the training run in `run`."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(card(json.loads((run / REPORT).read_text("utf-8"))), "utf-8")
 
 
 def card(report: Mapping[str, Any]) -> str:

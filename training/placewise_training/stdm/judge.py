@@ -24,7 +24,7 @@ from placewise_training.sim.pipelines.choosers import BacklogEct
 from placewise_training.sim.pipelines.engine import PipelineSimulation
 from placewise_training.sim.pipelines.units import IawpUnits
 from placewise_training.sim.statistics import Estimate, estimate
-from placewise_training.stdm.card import write_card
+from placewise_training.stdm.card import card
 from placewise_training.stdm.data import PROFILE_ERROR
 from placewise_training.stdm.train import REPORT
 
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
     report = json.loads(path.read_text("utf-8")) | {"worth": worth(rows, args.tasks)}
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     if args.card is not None:
-        write_card(args.run, args.card)
+        args.card.write_text(card(report), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Writes docs/models/throughput.md from a fitted throughput.json: data, errors, noise, limits. Measures nothing."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 _HEADER = """# Throughput model
@@ -27,11 +26,6 @@ _LIMITS = """
   nodes of three GPUs is slower than on 16 of four). No function of the placement can know that; it is in the
   error above.
 """
-
-
-def write_card(report: Mapping[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(card(report), "utf-8")
 
 
 def card(report: Mapping[str, Any]) -> str:

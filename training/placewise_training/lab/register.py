@@ -1,0 +1,162 @@
+"""Registers trainers as commands: one each, its options made from the trainer's Args, and one that runs them all."""
+
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+ALL = "all"
+INTERRUPTED = 130  # exit code after Ctrl-C
+Report = Mapping[str, Any]
+# Sets progress: (title, done, total).
+Show = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trainer:
+    """One command. `args` is a dataclass with the field `out`; every field has help in its metadata.
+
+    `train` leaves the file `report` in `out`. `export` makes the bundle's files there, if there are any. `rows` are the
+    lines of the table on the terminal, under `columns`; `stage` begins the titles that `train` shows. `card` makes the
+    text of the model card, `figures` draw the files that stand beside it.
+    """
+
+    name: str
+    help: str
+    args: type[Any]
+    train: Callable[[Any, Show], object]
+    report: str
+    columns: Sequence[str]
+    rows: Callable[[Report], Iterable[Sequence[str]]]
+    card: Callable[[Report], str]
+    figures: Mapping[str, Callable[[Report, Path], None]] = dataclasses.field(default_factory=dict)
+    export: Callable[[Path, Path], Path | Sequence[Path]] | None = None
+    stage: str = ""
+
+    def run(self, args: Any, card: Path | None, *, as_json: bool) -> None:
+        """Trains, exports, writes the card, and prints. Raises typer.Exit after Ctrl-C."""
+        try:
+            with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
+                self.train(args, self._titled(show))
+        except KeyboardInterrupt:
+            how = f"; go on with --resume (checkpoint in {args.out})" if hasattr(args, "resume") else ""
+            Console(stderr=True).print(f"stopped{how}")
+            raise typer.Exit(INTERRUPTED) from None
+        made = self.export(args.out, args.out) if self.export else ()
+        report = json.loads((args.out / self.report).read_text("utf-8"))
+        if card:
+            write_card(self, report, card)
+        if as_json:
+            json.dump({**report, **_files(made)}, sys.stdout)
+            sys.stdout.write("\n")
+        else:
+            self._print(report, [made] if isinstance(made, Path) else made or [args.out / self.report])
+
+    def _titled(self, show: Show) -> Show:
+        return (lambda title, done, total: show(f"{self.stage}, {title}", done, total)) if self.stage else show
+
+    def _print(self, report: Report, files: Sequence[Path]) -> None:
+        table = Table(title=str(files[0]), title_justify="left")
+        for column in self.columns:
+            table.add_column(column)
+        for row in self.rows(report):
+            table.add_row(*row)
+        Console().print(table)
+
+
+def write_card(trainer: Trainer, report: Report, path: Path) -> None:
+    """The model card of a report, with its figures beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(trainer.card(report), "utf-8")
+    for name, draw in trainer.figures.items():
+        draw(report, path.with_name(name))
+
+
+def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
+    """Adds a command per trainer to `app`, and then the one that runs them all."""
+    for trainer in trainers:
+        app.command(name=trainer.name)(_command(trainer))
+
+    @app.command(name=ALL)
+    def _all(
+        out: Annotated[Path, typer.Option(help="Folder; every model gets one of its own in it.")] = Path("var/train"),
+        seed: Annotated[int, typer.Option(help="Of every draw of every trainer.")] = 0,
+        resume: Annotated[bool, typer.Option(help="Go on from the checkpoints in `out`.")] = False,
+        cards: Annotated[Path | None, typer.Option(help="Also write the model cards into this folder.")] = None,
+    ) -> None:
+        """Train every model with its defaults, one after the other. Takes about half an hour of one core."""
+        run_all(trainers, out, cards, {"seed": seed, "resume": resume}, Console(stderr=True).rule)
+
+
+def run_all(
+    trainers: Sequence[Trainer], out: Path, cards: Path | None, passed: Report, show: Callable[[str], None]
+) -> None:
+    """Runs every trainer, each into its own folder under `out`. An option of `passed` goes to those that have it.
+
+    Raises what a trainer raises: those after it are not run.
+    """
+    for trainer in trainers:
+        show(trainer.name)
+        known = {field.name for field in dataclasses.fields(trainer.args)}
+        given = {name: value for name, value in passed.items() if name in known}
+        card = cards / f"{trainer.name}.md" if cards else None
+        trainer.run(trainer.args(out=out / trainer.name, **given), card, as_json=False)
+
+
+def _command(trainer: Trainer) -> Callable[..., None]:
+    """A function whose parameters are the trainer's options, which is how Typer finds them."""
+
+    def command(**options: Any) -> None:
+        as_json, card = options.pop("as_json"), options.pop("card")
+        trainer.run(trainer.args(**options), Path(card) if card else None, as_json=as_json)
+
+    command.__doc__ = trainer.help
+    vars(command)["__signature__"] = _signature(trainer.args)
+    return command
+
+
+def _signature(trainer_args: type[Any]) -> inspect.Signature:
+    fields: list[tuple[str, Any, Any, Any]] = [
+        (field.name, field.default, field.type, typer.Option(help=field.metadata["help"]))
+        for field in dataclasses.fields(trainer_args)
+    ]
+    fields.append(("card", "", str, typer.Option(help="Also write the model card here (Markdown).")))
+    fields.append(("as_json", False, bool, typer.Option("--json", help="One JSON object on stdout.")))
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+            for name, default, kind, option in fields
+        ]
+    )
+
+
+def _files(made: Path | Sequence[Path]) -> dict[str, Any]:
+    if isinstance(made, Path):
+        return {"model": str(made), "bytes": made.stat().st_size}
+    return {"models": [str(path) for path in made]} if made else {}
+
+
+@contextmanager
+def _staged_bar(*, is_hidden: bool) -> Iterator[Show]:
+    """A bar on stderr per stage of a training: the part of the title before its comma."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    shown = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=shown, disable=is_hidden) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(title: str, done: int, total: int) -> None:
+            stage = title.partition(",")[0]
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(title, total=total)
+            bar.update(tasks[stage], completed=done, description=title)
+
+        yield show
