@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import redis
 from tests.fakes.redis_server import RedisServer
-from tests.fakes.state import CLUSTER, job, node, position, progress, records, same, started
+from tests.fakes.state import CLUSTER, job, node, position, progress, records, same, started, tailed
 
 from placewise_core.cluster import ClusterSettings, QueueState
 from placewise_service.state import codec
@@ -102,7 +102,7 @@ async def test_a_damaged_job_is_not_passed_on_by_a_report(
     with pytest.raises(CorruptStateError, match="'a' in"):
         await store.report_jobs(CLUSTER, [progress("a", 2.0, 1.0)])
     with pytest.raises(CorruptStateError, match="'a' in"):
-        await anext(store.tail(CLUSTER, place))
+        await anext(tailed(store, CLUSTER, place))
 
 
 async def test_settings_and_queues_are_repaired_as_the_page_says(store: RedisStore, raw: "redis.Redis[bytes]") -> None:
@@ -166,7 +166,7 @@ async def test_a_damaged_event_is_refused_by_its_version(
     events[0][1][field] = flipped(events[0][1][field], len(events[0][1][field]) // 2)
     write(server, raw, events)
     with pytest.raises(CorruptStateError, match=f"'{events[0][0].decode()}' in {KEYS.events} is damaged"):
-        await anext(store.tail(CLUSTER, place))
+        await anext(tailed(store, CLUSTER, place))
 
 
 async def test_a_damaged_name_of_the_sum_is_noticed(
@@ -176,7 +176,7 @@ async def test_a_damaged_name_of_the_sum_is_noticed(
     events[0][1][b"rum"] = events[0][1].pop(b"sum")
     write(server, raw, events)
     with pytest.raises(CorruptStateError, match="is damaged"):
-        await anext(store.tail(CLUSTER, place))
+        await anext(tailed(store, CLUSTER, place))
 
 
 async def test_bodies_that_are_swapped_are_noticed(
@@ -185,7 +185,7 @@ async def test_bodies_that_are_swapped_are_noticed(
     place, ((first, one), (second, other)) = await written(store, raw)
     write(server, raw, [(first, other), (second, one)])
     with pytest.raises(CorruptStateError, match="is damaged"):
-        await anext(store.tail(CLUSTER, place))
+        await anext(tailed(store, CLUSTER, place))
 
 
 async def test_a_cluster_with_a_damaged_event_can_be_loaded_anew(
@@ -195,7 +195,7 @@ async def test_a_cluster_with_a_damaged_event_can_be_loaded_anew(
     events[0][1][b"body"] = b""
     write(server, raw, events)
     with pytest.raises(CorruptStateError):
-        await anext(store.tail(CLUSTER, place))
+        await anext(tailed(store, CLUSTER, place))
     assert (await records(store)).jobs
 
 
@@ -204,5 +204,5 @@ async def test_events_without_sums_are_read(store: RedisStore, server: RedisServ
     for _, fields in events:
         del fields[b"sum"]
     write(server, raw, events)
-    _, read = await anext(store.tail(CLUSTER, place))
+    _, read = await anext(tailed(store, CLUSTER, place))
     assert len(read) == 2

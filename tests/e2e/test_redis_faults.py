@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 from tests.fakes.redis_server import RedisClusterServers, RedisServer, SentinelServers, wait_until
-from tests.fakes.state import CLUSTER, demand, job, node, position, records, same, started, task
+from tests.fakes.state import CLUSTER, demand, job, node, position, records, same, started, tailed, task
 
 from placewise_core.cluster import ClusterSettings, RunningJob
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
@@ -79,7 +79,7 @@ async def test_a_killed_redis_comes_back_with_everything(server: RedisServer) ->
         assert same(await records(store), before)
         assert await store.reserve(CLUSTER, reservation(job("x"))) == Conflict("n0", "GPU_TAKEN")
         event = await store.update_settings(CLUSTER, ClusterSettings("after"))
-        async for _, events in store.tail(CLUSTER, place):
+        async for _, events in tailed(store, CLUSTER, place):
             assert list(events) == [event]
             break
 
@@ -90,7 +90,7 @@ async def test_a_tail_says_that_its_server_died_and_goes_on_later(server: RedisS
         place = await position(store)
 
         async def follow() -> list[Event]:
-            return [event async for _, events in store.tail(CLUSTER, place) for event in events]
+            return [event async for _, events in tailed(store, CLUSTER, place) for event in events]
 
         following = asyncio.create_task(follow())
         await asyncio.sleep(0.1)
@@ -100,7 +100,7 @@ async def test_a_tail_says_that_its_server_died_and_goes_on_later(server: RedisS
                 await following
         server.start()
         await until_it_works(lambda: store.update_settings(CLUSTER, ClusterSettings("after")), RECOVERY_S)
-        async for _, events in store.tail(CLUSTER, place):
+        async for _, events in tailed(store, CLUSTER, place):
             assert [event.version for event in events] == [2]
             break
 
@@ -155,11 +155,11 @@ async def test_a_server_that_lost_its_last_writes_is_noticed(server: RedisServer
             raw.restore(name, 0, value)
         raw.close()
         with pytest.raises(StaleSnapshotError):
-            async for _ in store.tail(CLUSTER, place):
+            async for _ in tailed(store, CLUSTER, place):
                 pass
         await store.update_settings(CLUSTER, ClusterSettings("another history"))
         with pytest.raises(StaleSnapshotError):
-            async for _ in store.tail(CLUSTER, place):
+            async for _ in tailed(store, CLUSTER, place):
                 pass
 
 
@@ -168,7 +168,7 @@ async def test_a_server_that_lost_everything_is_noticed_while_waiting(server: Re
         await store.report_nodes(CLUSTER, [node()], full=True)
         place = await position(store)
         raw = server.client()
-        tail = store.tail(CLUSTER, place)
+        tail = tailed(store, CLUSTER, place)
         await anext(tail)
         raw.flushall()
         with pytest.raises(StaleSnapshotError):
@@ -343,7 +343,7 @@ async def test_a_damaged_event_ends_the_tail(server: RedisServer) -> None:
         raw.xadd(keys_of(CLUSTER).events, {"life": life, "kind": "jobs", "body": b"\xc1", "args": b""}, id="2-1")
         raw.close()
         with pytest.raises(CorruptStateError):
-            await anext(store.tail(CLUSTER, place))
+            await anext(tailed(store, CLUSTER, place))
 
 
 # -- Sentinel and Cluster -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.fakes.redis_server import RedisServer
-from tests.fakes.state import CLUSTER, job, node, position, records
+from tests.fakes.state import CLUSTER, job, node, position, records, tailed
 
 from placewise_core.errors import StateUnavailableError
 from placewise_service.state.connection import RedisOptions
@@ -117,7 +117,7 @@ async def use(options: RedisOptions) -> None:
         await store.report_nodes(CLUSTER, [node()], full=True)
         place = await position(store)
         assert isinstance(await store.reserve(CLUSTER, ReserveRequest((job("a"),), 60.0)), Reserved)
-        _, events = await anext(store.tail(CLUSTER, place))
+        _, events = await anext(tailed(store, CLUSTER, place))
         assert [event.version for event in events] == [2]
         assert [held.id for held in (await records(store)).jobs] == ["a"]
         await store.append_decisions(CLUSTER, [b"r"])

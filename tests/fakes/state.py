@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,11 +95,17 @@ async def hold(store: StateStore, *jobs: object, ttl_s: float = 60.0, **more: ob
     return await store.reserve(CLUSTER, ReserveRequest(jobs, ttl_s, **more))  # type: ignore[arg-type]
 
 
+async def tailed(store: StateStore, cluster: str, start: str) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    """As tail, with all events decoded."""
+    async for place, batch in store.tail(cluster, start):
+        yield place, await batch.after(0)
+
+
 async def collect(store: StateStore, start: str, count: int) -> list[Event]:
     """The next `count` events."""
     found: list[Event] = []
     async with asyncio.timeout(10):
-        async for _, events in store.tail(CLUSTER, start):
+        async for _, events in tailed(store, CLUSTER, start):
             found += events
             if len(found) >= count:
                 break

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.fakes.redis_server import RedisServer
-from tests.fakes.state import node
+from tests.fakes.state import node, tailed
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_service.state import shared_tail
@@ -33,7 +33,7 @@ async def followed(store: RedisStore, cluster: str) -> tuple[asyncio.Task[None],
     versions: list[int] = []
 
     async def follow() -> None:
-        async for _, events in store.tail(cluster, loaded[1]):
+        async for _, events in tailed(store, cluster, loaded[1]):
             versions.extend(event.version for event in events)
 
     return asyncio.create_task(follow()), versions

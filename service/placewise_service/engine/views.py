@@ -102,7 +102,8 @@ class LiveView:
         """Follows the store until the cluster is deleted. Outlives every failure of the store."""
         while True:
             try:
-                async for position, events in self._store.tail(self.cluster, self._position, self._applied):
+                async for position, batch in self._store.tail(self.cluster, self._position):
+                    events = await batch.after(await self._applied()) if batch else ()
                     is_quiet, self._position = position == self._position, position
                     self._heard()
                     if is_quiet:  # nothing was read that a rest could gather more of

@@ -37,10 +37,10 @@ from placewise_service.state.lifecycle import progressed, reserved, runs_of, sta
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
+    Batch,
     BundleChoice,
     Conflict,
     JobReport,
-    Known,
     Overcommit,
     Repeated,
     ReportResult,
@@ -48,7 +48,6 @@ from placewise_service.state.store import (
     ReserveRequest,
     ReserveResult,
     Reused,
-    no_version,
 )
 
 _HEARTBEAT_S = 0.5
@@ -146,6 +145,13 @@ class _Ring:
         return lost
 
 
+class _Events(list[Event]):
+    """See store.Batch."""
+
+    async def after(self, version: int) -> Sequence[Event]:
+        return [event for event in self if event.version > version]
+
+
 class MemoryStore:
     """StateStore for tests and the simulator; replicas of a test share one."""
 
@@ -184,9 +190,7 @@ class MemoryStore:
         )
         return records, f"{state.life}:{state.version}"
 
-    async def tail(
-        self, cluster: str, position: str, known: Known = no_version
-    ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    async def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
         life, _, seen = position.partition(":")
         version = int(seen)
         state = self._clusters.get(cluster)
@@ -197,8 +201,7 @@ class MemoryStore:
                 raise StaleSnapshotError("the events after this position are gone; load the cluster again")
             events = state.events[version - state.trimmed :]
             version += len(events)
-            applied = await known() if events else 0
-            yield f"{life}:{version}", [event for event in events if event.version > applied]
+            yield f"{life}:{version}", _Events(events)
             if events and isinstance(events[-1].change, ClusterDeleted):
                 return
             if version == state.version:

@@ -37,10 +37,10 @@ from placewise_service.state.scripts import Argument, Executor, script
 from placewise_service.state.shared_tail import SharedTail
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
+    Batch,
     BundleChoice,
     Conflict,
     JobReport,
-    Known,
     Overcommit,
     Repeated,
     ReportResult,
@@ -48,7 +48,6 @@ from placewise_service.state.store import (
     ReserveRequest,
     ReserveResult,
     Reused,
-    no_version,
 )
 from placewise_service.state.sums import check_record
 from placewise_service.state.tailing import tail_alone, tail_shared
@@ -102,12 +101,10 @@ class RedisStore:
             is_large = len(reply[4]) + len(reply[5]) > 2 * codec.NODES_PER_CHUNK
             return await aside(records_from, cluster, reply) if is_large else records_from(cluster, reply)
 
-    def tail(
-        self, cluster: str, position: str, known: Known = no_version
-    ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
         if isinstance(self._streams, RedisCluster):
-            return tail_alone(self._streams, cluster, position, self._block_ms, known)
-        return tail_shared(self._streams, self._client, cluster, position, known)
+            return tail_alone(self._streams, cluster, position, self._block_ms)
+        return tail_shared(self._streams, self._client, cluster, position)
 
     # -- nodes --------------------------------------------------------------------------------------------------
 

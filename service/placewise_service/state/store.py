@@ -5,7 +5,7 @@ that replicas with different clocks agree on expiry. Any method raises StateUnav
 answer; a mutation that raised may or may not have happened, and is safe to repeat with the same ids.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
@@ -137,12 +137,15 @@ class BundleChoice:
         }.get(name, "")
 
 
-Known = Callable[[], Awaitable[int]]
+class Batch(Protocol):
+    """Events that follow each other, decoded when they are asked for."""
 
+    def __len__(self) -> int: ...
 
-async def no_version() -> int:
-    """What a tail knows that has applied nothing itself."""
-    return 0
+    async def after(self, version: int) -> Sequence[Event]:
+        """Those beyond `version`. Decoding the others again is most of the cost of following one's own mutations.
+        Raises StateUnavailableError."""
+        ...
 
 
 class StateStore(Protocol):
@@ -164,12 +167,9 @@ class StateStore(Protocol):
         """Everything at one version, and the stream position to tail from; None if there is no such cluster."""
         ...
 
-    def tail(
-        self, cluster: str, position: str, known: Known = no_version
-    ) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
         """Batches of later events with the position after each; an empty batch at least once a second tells that the
-        store is alive. Events up to the version that `known` gives when some have come may be left out: a replica has
-        applied its own already.
+        store is alive.
         Ends with StateUnavailableError, or with StaleSnapshotError when the stream was trimmed past `position` (load
         again)."""
         ...

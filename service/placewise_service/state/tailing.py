@@ -6,14 +6,15 @@ from typing import Protocol
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
-from placewise_core.events import ClusterDeleted, Event
+from placewise_core.events import Event
+from placewise_core.frozen import frozen
 from placewise_service.state import codec
 from placewise_service.state.connection import Client, Gate
 from placewise_service.state.errors import redis_meant
 from placewise_service.state.keys import ClusterKeys, keys_of
 from placewise_service.state.records import position_of
 from placewise_service.state.shared_tail import Entries, Quiet, SharedTail
-from placewise_service.state.store import Known
+from placewise_service.state.store import Batch
 
 _BATCH = 256
 # Idle rounds in which the server counts further than the stream shows, before it is taken for one left behind.
@@ -61,38 +62,49 @@ class OwnReader:
 
 
 async def tail_alone(
-    client: RedisCluster, cluster: str, position: str, block_ms: int, known: Known
-) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+    client: RedisCluster, cluster: str, position: str, block_ms: int
+) -> AsyncIterator[tuple[str, Batch]]:
     """As StateStore.tail, over a connection of its own."""
     keys, entry = keys_of(cluster), position.partition(":")[2]
     with redis_meant(cluster):
         await _check_place(client, keys, position)
         reader = OwnReader(client, keys, entry.encode(), block_ms)
     try:
-        async for batch in _followed(reader, cluster, position, known):
+        async for batch in _followed(reader, cluster, position):
             yield batch
     finally:
         await reader.close()
 
 
-async def tail_shared(
-    shared: SharedTail, gate: Gate, cluster: str, position: str, known: Known
-) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+async def tail_shared(shared: SharedTail, gate: Gate, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
     """As StateStore.tail, over the connection that all tails share."""
     keys, entry = keys_of(cluster), position.partition(":")[2]
     with redis_meant(cluster):
         await _check_place(gate, keys, position)
     follower = shared.follow(keys, entry.encode())
     try:
-        async for batch in _followed(follower, cluster, position, known):
+        async for batch in _followed(follower, cluster, position):
             yield batch
     finally:
         shared.leave(follower)
 
 
-async def _followed(
-    reader: Reader, cluster: str, position: str, known: Known
-) -> AsyncIterator[tuple[str, Sequence[Event]]]:
+@frozen
+class _Batch:
+    """Entries of a cluster's stream. See store.Batch."""
+
+    cluster: str
+    entries: Entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    async def after(self, version: int) -> Sequence[Event]:
+        with redis_meant(self.cluster):
+            return [await codec.decode_event(fields, at) for at, fields in self.entries if _version(at) > version]
+
+
+async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
     """Yields an empty batch where nothing happened for a while."""
     life, _, entry = position.partition(":")
     last = entry.encode()
@@ -101,15 +113,14 @@ async def _followed(
         with redis_meant(cluster):
             news = await reader.next()
             if isinstance(news, list):
-                events, last = await _decoded(news, life, last, await known())
-                behind = 0
+                entries, last, behind = news, _end_of(news, life, last), 0
             else:
-                events = []
+                entries = []
                 behind = behind + 1 if _is_behind(news, life, last) else 0
         if behind >= _BEHIND_ROUNDS:
             raise StateUnavailableError("the state store answers from a server that was left behind")
-        yield position_of(life.encode(), last), events
-        if events and isinstance(events[-1].change, ClusterDeleted):
+        yield position_of(life.encode(), last), _Batch(cluster, entries)
+        if entries and entries[-1][1].get(b"kind") == b"deleted":
             return
 
 
@@ -133,16 +144,10 @@ def _version(entry: bytes) -> int:
     return int(entry.partition(b"-")[0])
 
 
-async def _decoded(
-    entries: Sequence[tuple[bytes, dict[bytes, bytes]]], life: str, last: bytes, known: int
-) -> tuple[list[Event], bytes]:
-    """The events of stream entries beyond version `known` (decoding the others again is most of what following one's
-    own mutations costs), and the id of the last. Raises StaleSnapshotError if one does not follow."""
-    events = []
+def _end_of(entries: Entries, life: str, last: bytes) -> bytes:
+    """The id of the last entry. Raises StaleSnapshotError if one does not follow."""
     for entry_id, fields in entries:
         if fields.get(b"life") != life.encode() or _version(entry_id) != _version(last) + 1:
             raise StaleSnapshotError("the event stream has a gap or began anew; load the cluster again")
-        if _version(entry_id) > known:
-            events.append(await codec.decode_event(fields, entry_id))
         last = entry_id
-    return events, last
+    return last

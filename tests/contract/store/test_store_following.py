@@ -17,6 +17,7 @@ from tests.fakes.state import (
     records,
     same,
     started,
+    tailed,
     task,
     third,
 )
@@ -46,7 +47,7 @@ async def test_a_tail_goes_on_from_any_position(store: StateStore) -> None:
     for i in range(3):
         await store.update_settings(CLUSTER, ClusterSettings(f"p{i}"))
     places = []
-    async for place, events in store.tail(CLUSTER, start):
+    async for place, events in tailed(store, CLUSTER, start):
         places.append(place)
         if events:
             break
@@ -58,7 +59,7 @@ async def test_a_tail_goes_on_from_any_position(store: StateStore) -> None:
 async def test_a_quiet_tail_tells_that_the_store_is_alive(store: StateStore) -> None:
     start = await position(store)
     async with asyncio.timeout(5):
-        async for place, events in store.tail(CLUSTER, start):
+        async for place, events in tailed(store, CLUSTER, start):
             assert (place, list(events)) == (start, [])
             break
 
@@ -81,7 +82,7 @@ async def test_a_tail_that_fell_behind_says_so(harness: Harness, store: StateSto
 
 
 async def collect_nothing(store: StateStore, start: str) -> bool:
-    async for _, events in store.tail(CLUSTER, start):
+    async for _, events in tailed(store, CLUSTER, start):
         return not events
     return False
 
@@ -99,7 +100,7 @@ async def test_a_tail_ends_with_the_cluster(harness: Harness, store: StateStore)
     other = harness.other()
 
     async def follow() -> list[Event]:
-        return [event async for _, events in other.tail(CLUSTER, start) for event in events]
+        return [event async for _, events in tailed(other, CLUSTER, start) for event in events]
 
     following = asyncio.create_task(follow())
     await asyncio.sleep(0.05)

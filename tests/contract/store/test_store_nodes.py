@@ -6,7 +6,21 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.redis_server import wait_until
-from tests.fakes.state import CLUSTER, Harness, collect, ended, hold, job, node, position, records, same, started, task
+from tests.fakes.state import (
+    CLUSTER,
+    Harness,
+    collect,
+    ended,
+    hold,
+    job,
+    node,
+    position,
+    records,
+    same,
+    started,
+    tailed,
+    task,
+)
 
 from placewise_core.cluster import ClusterSettings, Gpu, NodeState, QueueState, Telemetry
 from placewise_core.events import Event, NodesReported
@@ -103,7 +117,7 @@ async def test_tails_leave_no_connection_behind(harness: Harness) -> None:
     store, names = harness.store, [f"c{i}" for i in range(4)]
 
     async def follow(name: str, start: str) -> None:
-        async for _ in store.tail(name, start):
+        async for _ in tailed(store, name, start):
             pass
 
     raw = harness.raw
