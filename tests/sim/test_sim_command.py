@@ -7,9 +7,10 @@ import pytest
 from tests.fakes.policy_net import write_policy
 from typer.testing import CliRunner
 
+from placewise_core.traces import TraceError
+from placewise_service.commands.exits import Exit, exit_code
 from placewise_training.cli import UsageError, simulate_app
 from placewise_training.sim.gangs.engine import Simulation
-from placewise_training.sim.traces import TraceError
 
 RUN = CliRunner()
 
@@ -83,8 +84,8 @@ def test_a_malformed_trace_is_one_line_with_its_place(tmp_path: Path) -> None:
     path.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,ten,1\n")
     result = RUN.invoke(simulate_app, ["--trace", str(path)])
     assert isinstance(result.exception, TraceError)
-    assert str(result.exception) == f"{path}, line 2, column duration_s: is not a number: 'ten'"
-    assert result.exception.exit_code == 6
+    assert str(result.exception) == f"{path}:2:5: duration_s: 'ten' is not a number"
+    assert exit_code(result.exception) == Exit.BAD_INPUT
 
 
 def test_an_interrupted_run_prints_what_it_has_marked_partial(monkeypatch: pytest.MonkeyPatch) -> None:

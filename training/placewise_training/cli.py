@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from placewise_core.cluster import QueueSettings
+from placewise_core.traces import TraceJob
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.sim.discipline import ORDERS, Discipline, Order
 from placewise_training.sim.gangs.engine import SimResult
@@ -22,7 +23,7 @@ from placewise_training.sim.policies import NeedsBundleError, opened
 from placewise_training.sim.runs import Contender, Setting, Summary, Workload, simulate, summarise
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.speed.profiles import GPU_SPEED
-from placewise_training.sim.traces import TraceJob, TraceMapping, read_trace
+from placewise_training.sim.traces import TraceMapping, read_jobs
 from placewise_training.sim.truths import TRUTHS
 from placewise_training.sim.workloads import ElasticWorkload, HarmonyWorkload
 
@@ -143,7 +144,7 @@ def _workload(
 
 def _rows(trace: str, jobs: int) -> list[TraceJob]:
     try:
-        rows = read_trace(trace)
+        rows = read_jobs(trace)
     except OSError as error:
         raise UsageError(f"{trace}: {error.strerror}") from error
     return rows[:jobs] if jobs else rows

@@ -14,6 +14,7 @@ from placewise_core.errors import (
     PlacewiseError,
     StateUnavailableError,
 )
+from placewise_core.traces import TraceError
 
 
 class Exit(enum.IntEnum):
@@ -76,6 +77,8 @@ def exit_code(error: Exception) -> int | None:
         return error.code
     if isinstance(error, typer.Abort):  # Ctrl-C, or "no" at a prompt
         return Exit.INTERRUPTED
+    if isinstance(error, TraceError):
+        return Exit.BAD_INPUT
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK

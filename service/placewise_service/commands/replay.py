@@ -11,6 +11,7 @@ import typer
 
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
+from placewise_core.traces import TraceJob, read_trace
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -23,7 +24,6 @@ from placewise_service.commands.console import console, print_json, print_table,
 from placewise_service.data import PHILLY_CUT
 from placewise_service.replay.host import Host, Plan
 from placewise_service.replay.summary import Figures
-from placewise_service.replay.trace import TraceJob, read_trace
 
 app = typer.Typer(help="Send a trace through the running service.")
 
@@ -64,7 +64,7 @@ def replay(
     is_json: JsonOption = False,
 ) -> None:
     """AdmitOrWait, Place, started, progress, finished: in the trace's time, as fast as the service answers."""
-    jobs = read_trace(trace)
+    jobs = read_trace(trace, default_queue="default")
     jobs = jobs[:max_jobs] if max_jobs else jobs
     # After the last event of the trace lies the present, so that nothing happens in the service's future.
     base_s = time.time() - max(job.submit_s + job.duration_s for job in jobs)

@@ -29,7 +29,7 @@ from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision
 from placewise.v1.job_pb2 import Job, Resources, Shape, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_core.frozen import frozen
-from placewise_service.replay.trace import TraceJob
+from placewise_core.traces import TraceJob
 
 # Orders what happens at one instant: what ends frees room before what arrives asks for it.
 _FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)

@@ -13,12 +13,13 @@ import time
 import numpy as np
 
 from placewise_core.place.registry import placement_policies
+from placewise_core.traces import TraceJob
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.environments.placement import EnvConfig
 from placewise_training.sim.environments.vector import PlacementVectorEnv
 from placewise_training.sim.hardware import harmony_cluster, philly_cluster
 from placewise_training.sim.runs import Contender, Setting, simulate
-from placewise_training.sim.traces import TraceJob, TraceMapping, read_trace
+from placewise_training.sim.traces import TraceMapping, read_jobs
 from placewise_training.sim.workloads import HarmonyWorkload
 
 _ENVIRONMENTS, _ENV_STEPS = 8, 1500
@@ -39,11 +40,11 @@ def decisions_per_s(nodes: int) -> dict[str, float]:
 
 def philly_s(trace: str, policy: str) -> tuple[float, int]:
     """Seconds for that many jobs on 321 × 8 GPUs. The shipped cut is repeated, shifted, until it is as long."""
-    rows = read_trace(trace)
-    span_s = rows[-1].submit_time_s - rows[0].submit_time_s
+    rows = read_jobs(trace)
+    span_s = rows[-1].submit_s - rows[0].submit_s
     copies = -(-_PHILLY_JOBS // len(rows))
     repeated = [
-        TraceJob(f"{r.job_id}-{c}", r.submit_time_s + c * span_s, r.duration_s, r.gpus, r.gpu_fraction, r.queue)
+        TraceJob(f"{r.id}-{c}", r.submit_s + c * span_s, r.duration_s, r.gpus, r.gpu_fraction, r.queue)
         for c in range(copies)
         for r in rows
     ][:_PHILLY_JOBS]
