@@ -311,7 +311,7 @@ ATTACKS = (
     ),
     Attack(
         "calls that nobody configured",
-        "`/bind` and Volcano's calls exist only where they are configured.",
+        "`/bind` and Volcano's calls exist only if they are configured.",
         f"{_TESTS}::test_what_is_not_configured_is_not_served",
         _call_unconfigured,
         lambda figures: figures["calls_served"] == 0 and figures["pods_bound"] == 0,

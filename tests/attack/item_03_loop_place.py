@@ -173,7 +173,7 @@ ATTACKS = [
     ],
     Attack(
         "8,192 tasks in 256 jobs on 10,000 nodes",
-        "8,192 tasks in 256 jobs hold the loop no longer than 50 ms, and each job sees what others took before it.",
+        "8,192 tasks in 256 jobs hold the loop no longer than 50 ms, and each job sees the decisions before it.",
         "tests/unit/test_sliced_drafting.py::test_the_next_job_sees_what_others_took_in_between",
         _longest("consolidate", 256, 32),
         _holds(8192),
@@ -181,7 +181,7 @@ ATTACKS = [
     ),
     Attack(
         "a policy's first gang on 10,000 nodes",
-        "What a policy counts first on a new view of 10,000 nodes holds the loop no longer than 50 ms: all policies.",
+        "The first count of a policy on a new view of 10,000 nodes holds the loop no longer than 50 ms: all policies.",
         "tests/unit/test_place_policies.py::test_a_first_count_of_many_nodes_takes_few_steps",
         _first_counts,
         lambda figures: figures["placed_tasks"] == 2 and float(figures["longest_ms"]) <= _LONGEST_MS,

@@ -135,7 +135,7 @@ ATTACKS = [
     ),
     Attack(
         name="unsigned bundles",
-        promise="Where a key is configured, only bundles that it signed are activated.",
+        promise="If a key is configured, only bundles that it signed are activated.",
         test="tests/unit/test_bundle_signing.py::test_where_a_key_is_configured_a_bundle_must_be_signed_by_one_of_them",
         measure=_unsigned,
         holds=lambda f: f["signed_activated"] == 1 and not f["altered_activated"] and not f["unsigned_activated"],

@@ -1,4 +1,4 @@
-"""What an operator meets first: calls home, queue gauges, a mistyped setting, a restart of the only replica."""
+"""First steps of an operator: calls home, queue gauges, a mistyped setting, a restart of the only replica."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from placewise_client import Client
 from placewise_service.bench.processes import free_port
 from placewise_service.state.embedded import embedded_url
 
-TITLE = "What an operator meets first"
+TITLE = "First steps of an operator"
 _CLI = ["-m", "placewise_service.cli"]
 _WATCH_S = 14.0  # ONNX Runtime asks 10 s after its import
 _LOADED = "print('loaded', flush=True); import time; time.sleep(600)"
@@ -268,7 +268,7 @@ def _until(is_so: object, timeout_s: float = 60.0) -> None:
 ATTACKS = (
     Attack(
         "calls home",
-        "Service, commands, trainers and adapters look up nobody but whom they are told to call.",
+        "Service, commands, trainers and adapters look up only the addresses that they are configured to call.",
         "tests/unit/test_telemetry_host.py::test_a_package_switches_it_off_before_its_first_module",
         _calls_home,
         lambda figures: figures["watched"] == 4 and figures["names"] == "none",
