@@ -339,8 +339,8 @@ ATTACKS = (
     ),
     Attack(
         "bind with a certificate",
-        "While the service is away, a scheduler with a certificate has pods bound where the last `/filter` answer says "
-        "and nowhere else; a caller without one is turned away.",
+        "While the service is away, a scheduler with a certificate has pods bound only to the node of the last "
+        "`/filter` answer; a caller without one is turned away.",
         f"{_TESTS}::test_with_a_certificate_a_pod_that_was_let_through_is_bound_where_the_last_filter_call_says",
         _bind_with_certificate,
         lambda figures: (
