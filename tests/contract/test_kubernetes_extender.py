@@ -467,13 +467,13 @@ async def test_pods_that_only_a_caller_knows_become_no_gangs(bench: Bench) -> No
 
 
 async def test_more_calls_of_unknown_pods_than_a_scheduler_makes_do_not_wait(bench: Bench) -> None:
-    waits = [asyncio.ensure_future(bench.host.pods.shown(f"ghost-{number}", 60)) for number in range(MOST_AWAITED)]
+    waits = [asyncio.ensure_future(bench.host.pods.wait_shown(f"ghost-{number}", 60)) for number in range(MOST_AWAITED)]
     await asyncio.sleep(0)
-    assert await bench.host.pods.shown("one-more", 60) is None  # at once
+    assert await bench.host.pods.wait_shown("one-more", 60) is None  # at once
     for wait in waits:
         wait.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
-    assert await bench.host.pods.shown("one-more", 0) is None
+    assert await bench.host.pods.wait_shown("one-more", 0) is None
 
 
 async def test_a_pod_that_its_scheduler_saw_first_is_waited_for(bench: Bench) -> None:

@@ -120,7 +120,7 @@ class KubernetesHost:
         jobs = self.pods.news(full=full)
         for gang in self.pods.book.take_unreadable():
             if _needs_nodes(gang):
-                self.let_go(gang)
+                self.release_gang(gang)
         return HostState(jobs, self.nodes.take(full=full), is_complete=full)
 
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
@@ -144,7 +144,7 @@ class KubernetesHost:
         if gang is None or not _needs_nodes(gang):
             return Applied.GONE
         if gang.live() or gang.ref.source is Source.VOLCANO:
-            self.let_go(gang)
+            self.release_gang(gang)
         else:
             gang.templates.clear()
             self.pods.book.touch(gang)
@@ -163,8 +163,8 @@ class KubernetesHost:
         if gang.is_bound_in_part():
             log.warning("gang %s is bound in part; its other pods are left to the scheduler", gang.key)
             if not gang.is_complete():
-                gang.cut()
-            self.let_go(gang)
+                gang.give_up_missing()
+            self.release_gang(gang)
             return Applied.REFUSED
         self._undecide(gang)
         return Applied.DONE
@@ -200,7 +200,7 @@ class KubernetesHost:
         self._is_poke_due = False
         self.poke()
 
-    async def settled(self, gang: Gang, timeout_s: float) -> bool:
+    async def wait_settled(self, gang: Gang, timeout_s: float) -> bool:
         """Waits until the gang has a plan, has a reason to wait or is released. False if that takes too long."""
         if gang.stage is not Stage.WAITING or gang.text:
             return True
@@ -212,7 +212,7 @@ class KubernetesHost:
             return False
         return True
 
-    def let_go(self, gang: Gang) -> None:
+    def release_gang(self, gang: Gang) -> None:
         """Leaves a gang to the scheduler's own choice, and notes that on its pods for a later run of the adapter."""
         gang.mark_released()
         self.pods.book.touch(gang)
@@ -316,9 +316,9 @@ class KubernetesHost:
         if targets and self._has_room(gang):
             task = self._bind(gang, targets)
             self._binding.add(task)
-            task.add_done_callback(self._has_bound)
+            task.add_done_callback(self._after_binding)
 
-    def _has_bound(self, task: asyncio.Task[Applied]) -> None:
+    def _after_binding(self, task: asyncio.Task[Applied]) -> None:
         self._binding.discard(task)
         if not task.cancelled() and task.result() is not Applied.DONE:
             asyncio.get_running_loop().call_later(BIND_RETRY_S, self.poke)
@@ -361,9 +361,9 @@ class KubernetesHost:
         for gang in self.pods.book.active.values():
             if gang.facts is None and gang.key not in self._reading:
                 task = self._reading[gang.key] = asyncio.create_task(self._read_group(gang))
-                task.add_done_callback(partial(self._has_read, gang.key))
+                task.add_done_callback(partial(self._after_reading, gang.key))
 
-    def _has_read(self, key: str, _: asyncio.Task[None]) -> None:
+    def _after_reading(self, key: str, _: asyncio.Task[None]) -> None:
         self._reading.pop(key, None)
 
     async def _read_group(self, gang: Gang) -> None:

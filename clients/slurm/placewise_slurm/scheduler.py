@@ -72,7 +72,7 @@ class SlurmScheduler:
     _last_id: int = 0
     _types: tuple[str, ...] = ()
     _completing: set[int] = field(default_factory=set)
-    _let_go: set[int] = field(default_factory=set)
+    _left_to_slurm: set[int] = field(default_factory=set)
     _has_looked: bool = False
     _late_looks: int = 0
     _missing: int = 0
@@ -123,7 +123,7 @@ class SlurmScheduler:
         nodes = await self.rest.nodes()
         self._types = next((types for node in nodes if (types := gres.index_types(node.gres))), ())
         self._has_looked = True
-        self._let_go &= {job.id for job in jobs}
+        self._left_to_slurm &= {job.id for job in jobs}
         state = self._state(jobs)
         if self.preparation is not None:
             self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
@@ -195,7 +195,7 @@ class SlurmScheduler:
             if self.preparation is not None:
                 self.preparation.see(job)
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
-        ordered = sorted((job for job in jobs if job.id not in self._let_go), key=lambda job: job.id)
+        ordered = sorted((job for job in jobs if job.id not in self._left_to_slurm), key=lambda job: job.id)
         native = (self._native(job) for job in ordered)
         return HostState([job for job in native if job is not None], late=self._late())
 
@@ -235,7 +235,7 @@ class SlurmScheduler:
             if slurm is None or key(slurm) != job.key:
                 return Applied.GONE
             if slurm.is_watched:
-                self._let_go.add(slurm.id)
+                self._left_to_slurm.add(slurm.id)
                 return Applied.DONE
             if placement is not None and stage(slurm) is Stage.APPLIED and _is_placed(slurm, placement):
                 return Applied.DONE

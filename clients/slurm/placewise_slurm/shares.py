@@ -210,8 +210,8 @@ class JobShares:
                     )
                 )
             is_heard = any(step.took_s is not None for step in steps.values())
-            doubted = "refused" if was_asked else "no_accounting"
-            result = "reported" if took_s is not None else doubted if is_heard else "unheard"
+            refusal = "refused" if was_asked else "no_accounting"
+            result = "reported" if took_s is not None else refusal if is_heard else "unheard"
             self.metrics.shares.labels(result).inc()
         if outcomes:
             self._settled.append((job, SharesDone(shared.response.meta.decision_id, tuple(outcomes))))

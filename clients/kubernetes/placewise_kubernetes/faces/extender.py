@@ -61,7 +61,7 @@ class Extender:
             pod = parse_pod(arguments["Pod"])
             if not self.host.rules.is_managed(pod):
                 return self._filter_foreign(pod, offered)
-            gang = await self.host.pods.shown(uid, WATCH_LEAD_S)
+            gang = await self.host.pods.wait_shown(uid, WATCH_LEAD_S)
         if gang is None:
             self.host.refused.labels("unknown_pod").inc()
             return _failed(offered, f"Placewise: {UNKNOWN}")
@@ -116,11 +116,11 @@ class Extender:
         An incomplete gang is not waited for: the scheduler has to go on to the pods that complete it.
         """
         is_incomplete = gang.facts is not None and gang.plan is None and gang.missing()
-        if is_incomplete or await self.host.settled(gang, timeout_s):
+        if is_incomplete or await self.host.wait_settled(gang, timeout_s):
             return
         if self.is_open_failing and not gang.missing():
             log.warning("gang %s: no decision within %.0f ms, left to the scheduler", gang.key, self.fail_open_s * 1e3)
-            self.host.let_go(gang)
+            self.host.release_gang(gang)
 
     def _answer(self, gang: Gang, pod: Pod, offered: Sequence[str]) -> dict[str, Any]:
         if gang.stage is Stage.RELEASED:

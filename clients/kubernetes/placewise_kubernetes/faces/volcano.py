@@ -64,7 +64,7 @@ class VolcanoExtender:
         if gang is None or not self._has_say(gang.facts or GroupFacts()):
             return {"status": ABSTAIN}
         gang.asked_at_s = self.clock()
-        await self.host.settled(gang, self.enqueue_budget_s)
+        await self.host.wait_settled(gang, self.enqueue_budget_s)
         if gang.stage is Stage.RELEASED:
             return {"status": ABSTAIN}
         return {"status": PERMIT if gang.plan is not None or gang.stage is Stage.RUNNING else REJECT}
@@ -75,7 +75,7 @@ class VolcanoExtender:
         offered = {str(node.get("Name", "")) for node in arguments.get("nodes") or ()}
         gang = self.host.pods.book.gang_of(uid)
         if gang is None and self.host.pods.book.find(_reference(arguments["task"]["Job"])) is not None:
-            gang = await self.host.pods.shown(uid, WATCH_LEAD_S)
+            gang = await self.host.pods.wait_shown(uid, WATCH_LEAD_S)
         # An object is always expected: null counts as an error.
         scores: dict[str, float] = {}
         if gang is not None and gang.plan is not None:

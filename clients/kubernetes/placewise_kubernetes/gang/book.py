@@ -150,7 +150,7 @@ class GangBook:
         for gang in chosen:
             stage = gang.reported_stage()
             if stage is not None:
-                gang.is_told = True
+                gang.is_reported = True
                 jobs.append(self._native(gang, stage))
             if stage is Stage.ENDED and not any(uid in self._by_pod for uid in gang.pods):
                 self.remove(gang)
@@ -188,7 +188,7 @@ class GangBook:
 
 def _reconsider(gang: Gang) -> None:
     """A pod asks for more than its task: the gang is decided again, unless a part of it is bound already."""
-    gang.is_even = False
+    gang.has_outgrown = True
     if gang.stage in (Stage.WAITING, Stage.APPLIED) and not gang.is_bound_in_part():
         gang.mark_waiting()
 

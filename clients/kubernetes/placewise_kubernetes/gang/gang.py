@@ -38,9 +38,9 @@ class Gang:
     `templates` stand in for pods that do not exist yet: a Volcano PodGroup comes before its pods, and so does a Job.
     `refused` is the last refusal of each pod. `woken` are the pods that were shown to their scheduler again after the
     decision, `being_bound` those whose Binding is under way. `asked` are the requests per role in the question, as far
-    as known; `is_even`: no pod that asks for more has come since the decision. `may_be_early`: a gang that we bind
-    ourselves may be decided once while its pods are being made. `cut_to` are the pods per role after the others were
-    given up. `is_told`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
+    as known; `has_outgrown`: a pod that asks for more has come since the decision. `may_decide_early`: a gang that we
+    bind ourselves may be decided once while its pods are being made. `reduced_to` are the pods per role after the
+    others were given up. `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
     """
 
     ref: GangRef
@@ -58,12 +58,12 @@ class Gang:
     being_bound: set[str] = field(default_factory=set)
     text: str = ""
     stage: Stage = Stage.WAITING
-    may_be_early: bool = True
-    is_even: bool = True
-    is_told: bool = False
+    may_decide_early: bool = True
+    has_outgrown: bool = False
+    is_reported: bool = False
     is_unreadable: bool = False
     asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    cut_to: dict[str, int] | None = None
+    reduced_to: dict[str, int] | None = None
     job: Job | None = None
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
@@ -78,8 +78,8 @@ class Gang:
 
     def roles(self) -> dict[str, int]:
         """Pods per role, as far as is known."""
-        if self.cut_to is not None:
-            return self.cut_to
+        if self.reduced_to is not None:
+            return self.reduced_to
         pods = list(self.pods.values()) or list(self.templates.values())
         return declared_roles(self.ref, pods, self.facts or GroupFacts())
 
@@ -98,7 +98,7 @@ class Gang:
         counts = count_roles(self.live())
         for role, wanted in self.roles().items():
             have = counts.get(role, 0)
-            if self.is_own and have < wanted and not self.may_be_early:
+            if self.is_own and have < wanted and not self.may_decide_early:
                 return f"{have} of {wanted} {role} pods of the gang exist"
             if have == 0 and role not in self.templates:
                 return f"no {role} pod of the gang exists yet"
@@ -113,7 +113,7 @@ class Gang:
         """Whether pods may be bound by us: all are there, or a place is held for all and controllers make the rest."""
         if self.stage is Stage.RUNNING or self.is_complete():
             return True
-        is_held = rules.is_bound_early and self.plan is not None and self.is_even
+        is_held = rules.is_bound_early and self.plan is not None and not self.has_outgrown
         return is_held and all(pod.owner is not None for pod in self.live())
 
     def is_bound_in_part(self) -> bool:
@@ -125,9 +125,9 @@ class Gang:
         decided = self.asked.get(role_of(pod)) if self.plan is not None else None
         return decided is None or all(amount <= decided.get(name, 0.0) for name, amount in pod.requests.items())
 
-    def cut(self) -> None:
+    def give_up_missing(self) -> None:
         """Gives up the pods that never came: the others are the gang, and later pods are gangs of their own."""
-        self.cut_to = count_roles(self.live())
+        self.reduced_to = count_roles(self.live())
 
     def has_room_for(self, pod: Pod) -> bool:
         """Whether the pod is one of the gang's own, rather than one too many (which becomes a gang by itself)."""
@@ -137,7 +137,7 @@ class Gang:
             return bool(self._free(self._tasks_for(pod)))
         if self.stage is Stage.RUNNING:
             return False
-        declared = self.cut_to or declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
+        declared = self.reduced_to or declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
         return count_roles(self.live()).get(role_of(pod), 0) < declared.get(role_of(pod), 0)
 
     def build(self, rules: GangRules) -> Job:
@@ -161,7 +161,7 @@ class Gang:
         """Takes a decision. Pods that are bound already take the tasks of their nodes first."""
         self.stage = Stage.APPLIED
         self.plan = placement
-        self.is_even = True
+        self.has_outgrown = False
         self.woken.clear()
         self.held.clear()
         self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}
@@ -176,7 +176,7 @@ class Gang:
         """
         if self.stage is Stage.APPLIED:
             self.stage = Stage.WAITING
-        self.may_be_early = False
+        self.may_decide_early = False
         if self.ref.source is not Source.VOLCANO:
             self.templates.clear()
         self.plan = None
@@ -201,7 +201,7 @@ class Gang:
     def reported_stage(self) -> Stage | None:
         """The stage for the loop. A gang that cannot be decided (any more) is RELEASED, None if the loop knows none."""
         if self.stage is Stage.WAITING and self.missing():
-            return Stage.RELEASED if self.is_told else None
+            return Stage.RELEASED if self.is_reported else None
         return self.stage
 
     def task_of(self, pod: Pod) -> Assignment | None:

@@ -134,7 +134,7 @@ class PodMirror:
         elif pod.node and self.others.get(pod.uid) != pod:
             self.others[pod.uid] = self._other_news[pod.uid] = pod
 
-    async def shown(self, uid: str, timeout_s: float) -> Gang | None:
+    async def wait_shown(self, uid: str, timeout_s: float) -> Gang | None:
         """The gang of a pod that a scheduler may know before the watch has shown it.
 
         None if the watch does not show it in time, or too many are awaited: a pod that exists only in a call leaves

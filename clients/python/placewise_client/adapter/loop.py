@@ -120,9 +120,9 @@ class AdapterLoop:
             await self._recover()
         has_changed = self._note(news)
         for job in state.late:
-            self.reporter.shares_done(job)
-        is_told = await self._tell(state.nodes)
-        if has_changed or not is_told:
+            self.reporter.report_shares(job)
+        is_reported = await self._report_changes(state.nodes)
+        if has_changed or not is_reported:
             self.book.wake()
         await self._serve_waiting()
         await self._take_back_overdue()
@@ -164,7 +164,7 @@ class AdapterLoop:
 
     def _note_start(self, record: Record) -> None:
         self._take_over(record)
-        self.reporter.started(record.job, record.decided)
+        self.reporter.report_started(record.job, record.decided)
 
     def _take_over(self, record: Record) -> None:
         """The host shows that a verdict was carried out, although its answer may have been lost."""
@@ -180,8 +180,8 @@ class AdapterLoop:
             return False
         record.mark_taken_over()
         if record.job.placement and record.job.end is not End.CANCELLED and before is not Stage.RUNNING:
-            self.reporter.started(record.job, record.decided)
-        self.reporter.ended(record.job, record.decided)
+            self.reporter.report_started(record.job, record.decided)
+        self.reporter.report_ended(record.job, record.decided)
         return True
 
     async def _recover(self) -> None:
@@ -205,7 +205,7 @@ class AdapterLoop:
         if record is None:
             if is_running:
                 end = NativeJob(known.job_id, Job(id=known.job_id), Stage.ENDED, end=End.FINISHED)
-                self.reporter.ended(dataclasses.replace(end, end_reason="no longer known to the host"), None)
+                self.reporter.report_ended(dataclasses.replace(end, end_reason="no longer known to the host"), None)
             return
         placement = _placement_of(known)
         if record.stage is Stage.WAITING:
@@ -215,11 +215,11 @@ class AdapterLoop:
         if is_running and record.stage is Stage.RUNNING:
             self.reporter.note_started(record.key)
 
-    async def _tell(self, nodes: Sequence[Node] | None) -> bool:
+    async def _report_changes(self, nodes: Sequence[Node] | None) -> bool:
         """Reports changes of free resources before the next question. Failed reports are sent again later."""
         if self._breaker.outages != self._outages_seen:
             self._outages_seen = self._breaker.outages
-            self._say_all_again()
+            self._report_all_again()
         if nodes is not None:
             self._nodes, self._are_nodes_due = nodes, True
         # A large inventory is not compared again for every job that comes.
@@ -227,13 +227,13 @@ class AdapterLoop:
             self._are_nodes_due = not await self.reporter.report_nodes(self._nodes)
         return not self._are_nodes_due and (not self.reporter.is_pressing or await self.reporter.flush())
 
-    def _say_all_again(self) -> None:
+    def _report_all_again(self) -> None:
         """After an outage the service may have lost its state; repeats cost it nothing."""
-        self.reporter.start_over()
+        self.reporter.forget_all()
         self._are_nodes_due = True
         for record in self.book.records.values():
             if record.stage is Stage.RUNNING:
-                self.reporter.started(record.job, record.decided, in_full=True)
+                self.reporter.report_started(record.job, record.decided, in_full=True)
 
     async def _serve_waiting(self) -> None:
         waiting = self.book.waiting()
@@ -284,7 +284,7 @@ class AdapterLoop:
     def _drop_decision(self, record: Record) -> None:
         """The job will be decided again, so its reservation must go first."""
         if record.decided is not None:
-            self.reporter.withdrawn(record.job, record.decided)
+            self.reporter.report_withdrawn(record.job, record.decided)
         record.decided = None
 
     async def _release(self, record: Record, reason: str, gate: asyncio.Semaphore) -> None:
@@ -298,7 +298,7 @@ class AdapterLoop:
             log.info("job %s left to the host's own scheduling: %s", record.key, reason)
 
     async def _explain(self, record: Record, text: str) -> None:
-        self.reporter.submitted(record.job)
+        self.reporter.report_submitted(record.job)
         if text != record.explained:
             record.explained = text
             await self.native.explain(record.job, text)

@@ -24,9 +24,9 @@ from placewise_client.errors import InvalidRequestError, PlacewiseError
 
 log = logging.getLogger(__name__)
 
-_MOST_WAITING = 100_000
+_MOST_QUEUED = 100_000
 _PER_REQUEST = 500
-_SIFTED_AT_ONCE = 64
+_SEARCHED_AT_ONCE = 64
 _TIMEOUT_S = 2.0
 # How the service names the node for which it refuses a report.
 _NODE_FIELD = re.compile(r"nodes\[(\d+)\]")
@@ -54,21 +54,23 @@ class OutcomeReporter:
     breaker: Breaker = field(default_factory=Breaker)
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    _waiting: list[JobEvent] = field(default_factory=list)
+    _queue: list[JobEvent] = field(default_factory=list)
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: int = 0  # of those that wait, the first so many are being sent
-    _said: set[tuple[str, int]] = field(default_factory=set)
+    _sent_events: set[tuple[str, int]] = field(default_factory=set)
     _nodes: dict[str, bytes] = field(default_factory=dict)
-    _refused: dict[str, bytes] = field(default_factory=dict)  # nodes, but for their telemetry, that it would not take
-    _complained: set[str] = field(default_factory=set)
-    _told: Sequence[Node] | None = None
+    _refused_nodes: dict[str, bytes] = field(
+        default_factory=dict
+    )  # nodes, but for their telemetry, that it would not take
+    _logged_refusals: set[str] = field(default_factory=set)
+    _last_sent_nodes: Sequence[Node] | None = None
     _nodes_sent_at_s: float = float("-inf")
 
-    def submitted(self, job: NativeJob) -> None:
+    def report_submitted(self, job: NativeJob) -> None:
         """The job waits for the service's answer."""
         self._add(JobEvent(job_id=job.key, kind=JobEvent.SUBMITTED, job=job.job, event_time=self._time(0)))
 
-    def started(self, job: NativeJob, decided: Placement | None, *, in_full: bool = False) -> None:
+    def report_started(self, job: NativeJob, decided: Placement | None, *, in_full: bool = False) -> None:
         """The job runs. A placement other than the decided one is reported as an override by the host.
 
         `in_full` repeats the placement although it is as decided, for a service that may have forgotten it.
@@ -84,7 +86,7 @@ class OutcomeReporter:
             self.metrics.overrides.inc()
             log.warning("job %s started on %s, decided was %s", job.key, _nodes_of(job), decided.nodes)
 
-    def ended(self, job: NativeJob, decided: Placement | None) -> None:
+    def report_ended(self, job: NativeJob, decided: Placement | None) -> None:
         """The job ended, or was cancelled before it started: the service frees its resources."""
         event = JobEvent(
             job_id=job.key,
@@ -95,47 +97,47 @@ class OutcomeReporter:
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         if self._add(event):
-            self.shares_done(job)
+            self.report_shares(job)
 
-    def shares_done(self, job: NativeJob) -> None:
+    def report_shares(self, job: NativeJob) -> None:
         """After the end, which says when: each share's outcome joins the decision that cut it."""
         for share in job.shares.outcomes if job.shares else ():
             event = JobEvent(job_id=job.key, kind=JobEvent.SHARE_FINISHED, event_time=self._time(job.end_time_s))
             event.decision_id = job.shares.decision_id if job.shares else ""
             event.share.CopyFrom(share)
-            self.other(event)
+            self.queue_event(event)
 
-    def withdrawn(self, job: NativeJob, decided: Placement) -> None:
+    def report_withdrawn(self, job: NativeJob, decided: Placement) -> None:
         """The placement will not be used: the service frees its resources. The job itself goes on waiting."""
         event = JobEvent(job_id=job.key, kind=JobEvent.CANCELLED, event_time=self._time(0))
         event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         event.reason = "placement withdrawn by the host's adapter"
-        self.other(event)
+        self.queue_event(event)
 
-    def other(self, event: JobEvent) -> None:
+    def queue_event(self, event: JobEvent) -> None:
         """Any other event, such as a share's outcome; not deduplicated."""
-        self._waiting.append(event)
+        self._queue.append(event)
 
     def note_started(self, key: str) -> None:
         """The service already knows that this job runs (learned at start)."""
-        self._said.add((key, JobEvent.STARTED))
+        self._sent_events.add((key, JobEvent.STARTED))
 
     def forget(self, keys: Iterable[str]) -> None:
         """The host has forgotten these jobs: they need no more events."""
         gone = set(keys)
-        self._said = {said for said in self._said if said[0] not in gone}
+        self._sent_events = {event for event in self._sent_events if event[0] not in gone}
 
-    def start_over(self) -> None:
+    def forget_all(self) -> None:
         """The service may have lost its state: nodes and running jobs will be reported again."""
-        self._said.clear()
+        self._sent_events.clear()
         self._nodes.clear()
-        self._refused.clear()
+        self._refused_nodes.clear()
         self._nodes_sent_at_s = float("-inf")
 
     @property
     def backlog(self) -> int:
         """Events not acknowledged yet."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def is_pressing(self) -> bool:
@@ -145,14 +147,14 @@ class OutcomeReporter:
         """
         return any(
             event.kind != JobEvent.SUBMITTED and (event.kind != JobEvent.STARTED or bool(event.placement))
-            for event in self._waiting
+            for event in self._queue
         )
 
     async def flush(self) -> bool:
         """Sends what waits, in order. False if an event could not be delivered (it stays for the next time)."""
         async with self._sending:  # one at a time, or events could overtake each other
-            while self._waiting:
-                batch = self._waiting[:_PER_REQUEST]
+            while self._queue:
+                batch = self._queue[:_PER_REQUEST]
                 if self.breaker.is_open():
                     return False
                 self._under_way = len(batch)
@@ -162,7 +164,7 @@ class OutcomeReporter:
                     self._under_way = 0
                 if not is_over:
                     return False
-                del self._waiting[: len(batch)]
+                del self._queue[: len(batch)]
             return True
 
     async def _send(self, batch: list[JobEvent]) -> bool:
@@ -198,15 +200,15 @@ class OutcomeReporter:
         A node that the service refuses is left out until it changes.
         """
         is_old = self.is_refresh_due()
-        if nodes is self._told and not is_old:
+        if nodes is self._last_sent_nodes and not is_old:
             return True  # packing thousands of nodes at every pass would cost more than deciding
         packed = {node.id: node.SerializeToString(deterministic=True) for node in nodes}
-        if self._refused:
-            said = {node.id: _lasting(node) for node in nodes if node.id in self._refused}
-            self._refused = {name: node for name, node in self._refused.items() if said.get(name) == node}
-            packed = {name: node for name, node in packed.items() if name not in self._refused}
+        if self._refused_nodes:
+            now = {node.id: _without_telemetry(node) for node in nodes if node.id in self._refused_nodes}
+            self._refused_nodes = {name: node for name, node in self._refused_nodes.items() if now.get(name) == node}
+            packed = {name: node for name, node in packed.items() if name not in self._refused_nodes}
         if packed == self._nodes and not is_old:
-            self._told = nodes
+            self._last_sent_nodes = nodes
             return True
         if self.breaker.is_open():
             return False
@@ -221,9 +223,9 @@ class OutcomeReporter:
             self.breaker.fail(error.reason)
             return False
         self.breaker.succeed()
-        self._nodes = {name: node for name, node in packed.items() if name not in self._refused}
-        self._told = nodes
-        self._complained &= self._refused.keys()
+        self._nodes = {name: node for name, node in packed.items() if name not in self._refused_nodes}
+        self._last_sent_nodes = nodes
+        self._logged_refusals &= self._refused_nodes.keys()
         if full:
             self._nodes_sent_at_s = self.clock()
         return True
@@ -237,16 +239,16 @@ class OutcomeReporter:
                 raise
         else:
             return full
-        await self._sift(changed)
+        await self._find_refused(changed)
         # In full, as the service may hold an outdated version of a node that it refuses now.
-        await self._report_nodes([node for node in known if node.id not in self._refused], True)
+        await self._report_nodes([node for node in known if node.id not in self._refused_nodes], True)
         return True
 
-    async def _sift(self, nodes: Sequence[Node]) -> None:
+    async def _find_refused(self, nodes: Sequence[Node]) -> None:
         """Finds the nodes that the service refuses. In parts that remove none: many may be, all for the same reason."""
         left = list(nodes)
         while left:
-            part = left[:_SIFTED_AT_ONCE]
+            part = left[:_SEARCHED_AT_ONCE]
             try:
                 await self._report_nodes(part, False)
             except InvalidRequestError as error:
@@ -260,9 +262,9 @@ class OutcomeReporter:
 
     def _refuse(self, node: Node, error: PlacewiseError) -> None:
         is_passing = ".telemetry" in error.metadata["field"]  # the next reading may be another
-        self._refused[node.id] = b"" if is_passing else _lasting(node)
-        if node.id not in self._complained:  # once, not at every look
-            self._complained.add(node.id)
+        self._refused_nodes[node.id] = b"" if is_passing else _without_telemetry(node)
+        if node.id not in self._logged_refusals:  # once, not at every look
+            self._logged_refusals.add(node.id)
             log.warning("node %s is left out, the service refuses it: %s", node.id, error)
 
     async def _report_nodes(self, nodes: Sequence[Node], full: bool) -> None:
@@ -284,14 +286,14 @@ class OutcomeReporter:
         return timestamp(seconds or self.now())
 
     def _add(self, event: JobEvent) -> bool:
-        said = (event.job_id, event.kind)
-        if said in self._said:
+        sent = (event.job_id, event.kind)
+        if sent in self._sent_events:
             return False
-        self._said.add(said)
-        if len(self._waiting) >= _MOST_WAITING:
-            del self._waiting[self._under_way]
+        self._sent_events.add(sent)
+        if len(self._queue) >= _MOST_QUEUED:
+            del self._queue[self._under_way]
             self.metrics.events_dropped.inc()
-        self._waiting.append(event)
+        self._queue.append(event)
         return True
 
 
@@ -302,7 +304,7 @@ def _place_of(error: PlacewiseError, nodes: Sequence[Node]) -> int | None:
     return place if place < len(nodes) else None
 
 
-def _lasting(node: Node) -> bytes:
+def _without_telemetry(node: Node) -> bytes:
     """The node without its telemetry, which changes with every look."""
     copy = Node()
     copy.CopyFrom(node)
