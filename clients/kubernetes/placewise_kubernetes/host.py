@@ -7,7 +7,6 @@ Gangs of a scheduler that asks (kube-scheduler, Volcano) are applied by remember
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from functools import partial
 from prometheus_client import Counter
 
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement, Stage
-from placewise_kubernetes.gang.fit import first_fit, have_room
+from placewise_kubernetes.gang.binding import GangBinder
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.groups import GroupLookup, read_group
@@ -24,10 +23,9 @@ from placewise_kubernetes.gang.jobs import JobMirror
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.bind import Binder, Bound, Target, decision_notes
+from placewise_kubernetes.kube.bind import Binder
 from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
 from placewise_kubernetes.kube.nodes import NodeReader
-from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.wake import PodWriter
 from placewise_kubernetes.kube.watch import Reflector
 
@@ -38,7 +36,6 @@ PODS_PATH = "/api/v1/pods"
 JOBS_PATH = "/apis/batch/v1/jobs"
 SYNC_LIMIT_S = 5.0
 GROUP_RETRY_S = 1.0
-BIND_RETRY_S = 1.0
 # The pods of a gang are bound within some milliseconds of each other: they are reported together, and not while the
 # machine is busy with binding the rest.
 LINGER_S = 0.025
@@ -64,6 +61,9 @@ class KubernetesHost:
         self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
+        self.binding = GangBinder(
+            self.binder, self.writer, self.nodes, self.pods, self.is_current, self.poke, self.poke_soon
+        )
         self.groups = GroupLookup(client)
         self.refused = Counter(
             "placewise_kubernetes_refused", "Calls of schedulers refused, by reason", ["reason"], registry=None
@@ -80,7 +80,6 @@ class KubernetesHost:
         # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
         jobs = JobMirror(rules, self.pods.book, self.poke, clock)
         self._jobs = Reflector(client, JOBS_PATH, jobs) if rules.is_job_watched else None
-        self._binding: set[asyncio.Task[Applied]] = set()
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -116,7 +115,7 @@ class KubernetesHost:
         for gang in self.pods.book.active.values():
             if gang.plan is not None and not gang.is_own:
                 self._wake(gang)
-        await self._bind_late()
+        await self.binding.bind_late()
         jobs = self.pods.news(full=full)
         for gang in self.pods.book.take_unreadable():
             if _needs_nodes(gang):
@@ -133,7 +132,7 @@ class KubernetesHost:
                 return Applied.REFUSED
             gang.mark_applied(placement)
         if gang.is_own:
-            return await self._bind_gang(gang)
+            return await self.binding.bind(gang)
         self._settle(gang)
         self._wake(gang)
         return Applied.DONE
@@ -256,106 +255,14 @@ class KubernetesHost:
         gang.refused.clear()
         self.writer.wake(asleep)
 
-    async def _bind_gang(self, gang: Gang) -> Applied:
-        if not gang.may_bind(self.rules):
-            return Applied.DONE  # decided while its pods are being made; `_bind_late` binds them together
-        if any(gang.task_of(pod) is None for pod in gang.waiting()) or not self._has_room(gang):
-            self._undecide(gang)
-            return Applied.REFUSED
-        if not gang.is_complete():
-            self._bind_planned(gang)
-            return Applied.DONE
-        return await self._bind(gang, _planned_targets(gang))
-
-    def _has_room(self, gang: Gang) -> bool:
-        """Whether the decided resources are still free, also for pods that are still to come.
-
-        Checked before each binding: while the service was away, or before it had the report, gangs may have been bound
-        on reserved resources.
-        """
-        wanted = gang.wanted()
-        nodes = [self.nodes.nodes[name] for name in wanted if name in self.nodes.nodes]
-        return len(nodes) == len(wanted) and have_room(wanted, nodes, self.pods.used(wanted), self.rules.gpu_resources)
-
-    async def _bind_late(self) -> None:
-        """Pods of our own scheduler name that the loop will not bring up again.
-
-        Gangs that were decided before all of their pods were made; pods that replace others of a decided gang; and
-        gangs that got no decision, which are bound if they fit as a whole, or wait on.
-        """
-        for gang in [gang for gang in self.pods.book.active.values() if gang.is_own]:
-            is_ours_to_choose = gang.plan is None and gang.stage in (Stage.RELEASED, Stage.RUNNING)
-            if is_ours_to_choose and gang.may_bind(self.rules) and not gang.being_bound:
-                await self._bind_by_fit(gang)
-            else:
-                self._bind_planned(gang)
-
-    async def _bind_by_fit(self, gang: Gang) -> None:
-        nodes = list(self.nodes.nodes.values())
-        chosen = first_fit(gang.waiting(), nodes, self._in_use(), self.rules.gpu_resources)
-        if chosen:
-            await self._bind(gang, [(pod, chosen[pod.uid], {}) for pod in gang.waiting()])
-
     def _serve_own(self, gang: Gang) -> None:
         """Pods of our own scheduler name have come: each gets its node, or the reason why its gang waits."""
         if gang.plan is not None:
-            self._bind_planned(gang)
+            self.binding.bind_planned(gang)
             return
         unheard = [pod for pod in gang.waiting() if gang.text and gang.refused.get(pod.uid) != gang.text]
         gang.refused.update((pod.uid, gang.text) for pod in unheard)
         self.writer.unschedulable(unheard, gang.text)
-
-    def _bind_planned(self, gang: Gang) -> None:
-        """Binds what waits of a decided gang while the loop goes on: neither other gangs nor pods to come wait for it.
-
-        Without room, the loop takes the decision back.
-        """
-        if gang.plan is None or not (gang.may_bind(self.rules) and self.is_current()):
-            return
-        targets = _planned_targets(gang)
-        if targets and self._has_room(gang):
-            task = self._bind(gang, targets)
-            self._binding.add(task)
-            task.add_done_callback(self._after_binding)
-
-    def _after_binding(self, task: asyncio.Task[Applied]) -> None:
-        self._binding.discard(task)
-        if not task.cancelled() and task.result() is not Applied.DONE:
-            asyncio.get_running_loop().call_later(BIND_RETRY_S, self.poke)
-
-    def _bind(self, gang: Gang, targets: list[Target]) -> asyncio.Task[Applied]:
-        """Begins to bind these pods; noted at once, so that none is bound twice or taken back meanwhile."""
-        gang.being_bound.update(pod.uid for pod, _, _ in targets)
-        return asyncio.create_task(self._finish_binding(gang, targets))
-
-    async def _finish_binding(self, gang: Gang, targets: list[Target]) -> Applied:
-        decision_id = gang.plan.decision_id if gang.plan else ""
-        try:
-            outcomes = await self.binder.bind_all(targets)
-        finally:
-            gang.being_bound.difference_update(pod.uid for pod, _, _ in targets)
-        for (pod, node, _), outcome in zip(targets, outcomes, strict=True):
-            if outcome is Bound.DONE:
-                self._note_bound(pod, node, decision_id)
-        return _worst(outcomes)
-
-    def _in_use(self) -> dict[str, dict[str, float]]:
-        """What pods use, with GPUs that are held for decided gangs."""
-        used = self.pods.used(self.nodes.nodes)
-        for node, gpus in self.pods.gpus_in_use(self.nodes.nodes).items():
-            amounts = used.setdefault(node, {})
-            for name in self.rules.gpu_resources:
-                amounts.pop(name, None)
-            amounts[self.rules.gpu_resources[0]] = gpus
-        return used
-
-    def _note_bound(self, pod: Pod, node: str, decision_id: str) -> None:
-        """Notes the binding before the watch shows it, so that nobody binds the pod again meanwhile."""
-        current = self.pods.book.gang_of(pod.uid)
-        if current is not None and not current.pods[pod.uid].node:
-            self.pods.put(dataclasses.replace(current.pods[pod.uid], node=node))
-            self.poke_soon()
-        self.writer.scheduled(pod, node, decision_id)
 
     def _read_groups(self) -> None:
         for gang in self.pods.book.active.values():
@@ -400,20 +307,3 @@ def _asks_for(gang: Gang, job: NativeJob, rules: GangRules) -> bool:
         return list(gang.build(rules).groups) == list(job.job.groups)
     except UNREADABLE:
         return False  # the next look releases it
-
-
-def _planned_targets(gang: Gang) -> list[Target]:
-    """The pods of a decided gang to bind now."""
-    decision_id = gang.plan.decision_id if gang.plan else ""
-    waiting = (pod for pod in gang.waiting() if pod.uid not in gang.being_bound)
-    tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
-    return [(pod, task.node, decision_notes(task, decision_id)) for pod, task in tasks]
-
-
-def _worst(outcomes: list[Bound]) -> Applied:
-    """The gang as a whole: the worst outcome of its pods."""
-    if Bound.UNREACHABLE in outcomes:
-        return Applied.UNREACHABLE
-    if Bound.REFUSED in outcomes:
-        return Applied.REFUSED
-    return Applied.GONE if Bound.GONE in outcomes else Applied.DONE

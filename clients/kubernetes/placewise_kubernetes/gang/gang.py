@@ -40,7 +40,8 @@ class Gang:
     decision, `being_bound` those whose Binding is under way. `asked` are the requests per role in the question, as far
     as known; `has_outgrown`: a pod that asks for more has come since the decision. `may_decide_early`: a gang that we
     bind ourselves may be decided once while its pods are being made. `reduced_to` are the pods per role after the
-    others were given up. `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
+    others were given up. `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler
+    places it.
     """
 
     ref: GangRef

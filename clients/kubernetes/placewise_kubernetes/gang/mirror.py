@@ -186,6 +186,16 @@ class PodMirror:
             held[node] = held.get(node, 0.0) + sum(amounts.get(name, 0.0) for name in self._rules.gpu_resources)
         return held
 
+    def in_use(self, nodes: Collection[str]) -> dict[str, dict[str, float]]:
+        """As `used`, with GPUs that are held for decided gangs."""
+        used = self.used(nodes)
+        for node, gpus in self.gpus_in_use(nodes).items():
+            amounts = used.setdefault(node, {})
+            for name in self._rules.gpu_resources:
+                amounts.pop(name, None)
+            amounts[self._rules.gpu_resources[0]] = gpus
+        return used
+
     def _indexed(self, job: NativeJob) -> NativeJob:
         placement = self._gpus.indexed(job.key, job.placement)
         if job.stage is Stage.ENDED:
