@@ -89,7 +89,7 @@ async def _bridge(config: BridgeConfig) -> None:
             if config.hooks.share_steps == "accounting":
                 await stack.enter_async_context(_looking_up(shares, _accounting(config)))
         if config.metrics.port:
-            await stack.enter_async_context(await serve_metrics(metrics, config.metrics.host, config.metrics.port))
+            await stack.enter_async_context(serve_metrics(metrics, config.metrics.host, config.metrics.port))
         log.info("bridging cluster %s, dry run: %s", config.adapter.cluster, config.adapter.is_dry_run)
         await AdapterLoop(native, client, config.adapter, metrics).run()
 

@@ -70,7 +70,7 @@ def test_a_bounded_memory_forgets_the_oldest_by_weight() -> None:
 
 async def fetch(port: int, path: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
     await writer.wait_closed()
@@ -83,8 +83,7 @@ async def test_metrics_are_served_in_prometheus_text() -> None:
     metrics.verdicts.labels("placed").inc()
     metrics.decide_s.observe(0.004)
     metrics.decide_s.observe(99.0)
-    async with await serve_metrics(metrics, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serve_metrics(metrics, "127.0.0.1", 0) as port:
         text = await fetch(port, "/metrics")
         assert (await fetch(port, "/healthz")).startswith("HTTP/1.1 200 ")
         assert (await fetch(port, "/")).startswith("HTTP/1.1 404 ")

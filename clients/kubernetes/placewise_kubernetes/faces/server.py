@@ -17,7 +17,7 @@ from aiohttp import web
 from msgspec import json
 from prometheus_client import Counter, Histogram
 
-from placewise_client.adapter.metrics import AdapterMetrics
+from placewise_client.adapter.metrics import CONTENT_TYPE, AdapterMetrics
 from placewise_kubernetes.config import ConfigError, ListenConfig
 from placewise_kubernetes.faces.extender import Extender
 from placewise_kubernetes.faces.volcano import VolcanoExtender
@@ -125,7 +125,7 @@ class Face:
         return self._histograms[path]
 
     async def _show_metrics(self, _: web.BaseRequest) -> web.Response:
-        return web.Response(text=self.metrics.text())
+        return web.Response(text=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

@@ -25,6 +25,7 @@ from placewise_kubernetes.gang.spec import (
     widest,
 )
 from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.quantity import add_amounts
 
 # Raised by building a job from pods with values that no message can hold.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration)
@@ -239,9 +240,7 @@ class Gang:
         ]
         wanted: dict[str, dict[str, float]] = {}
         for task, requests in tasks:
-            amounts = wanted.setdefault(task.node, {})
-            for name, amount in requests.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
+            add_amounts(wanted.setdefault(task.node, {}), requests)
         return wanted
 
     def _facts(self) -> GroupFacts:

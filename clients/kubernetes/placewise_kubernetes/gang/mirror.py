@@ -18,6 +18,7 @@ from placewise_kubernetes.gang.passed import PassedPods
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
 from placewise_kubernetes.kube.nodes import NodeReader, tellable
 from placewise_kubernetes.kube.objects import Pod, parse_pod
+from placewise_kubernetes.kube.quantity import add_amounts
 
 log = logging.getLogger(__name__)
 
@@ -171,8 +172,7 @@ class PodMirror:
         for node in nodes:
             amounts = used.setdefault(node, {})
             for pod in self._on_node.get(node, {}).values():
-                for name, amount in pod.requests.items():
-                    amounts[name] = amounts.get(name, 0.0) + amount
+                add_amounts(amounts, pod.requests)
         return used
 
     def gpus_held(self) -> dict[str, float]:

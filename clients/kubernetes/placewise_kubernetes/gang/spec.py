@@ -16,7 +16,7 @@ from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
-from placewise_kubernetes.kube.quantity import resources_from
+from placewise_kubernetes.kube.quantity import raise_amounts, resources_from
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
 DEFAULT_ROLE = "worker"
@@ -171,8 +171,7 @@ def widest(pods: Sequence[Pod]) -> Pod:
         return first
     requests: dict[str, float] = {}
     for pod in pods:
-        for name, amount in pod.requests.items():
-            requests[name] = max(amount, requests.get(name, 0.0))
+        raise_amounts(requests, pod.requests)
     return dataclasses.replace(first, requests=requests)
 
 

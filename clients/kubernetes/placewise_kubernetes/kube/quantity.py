@@ -78,19 +78,19 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:
     """
     total: dict[str, float] = {}
     for container in spec.get("containers") or ():
-        _add(total, _container_requests(container))
+        add_amounts(total, _container_requests(container))
     sidecars: dict[str, float] = {}
     peak: dict[str, float] = {}
     for container in spec.get("initContainers") or ():
         requests = _container_requests(container)
         if container.get("restartPolicy") == "Always":
-            _add(total, requests)
-            _add(sidecars, requests)
-            _raise_to(peak, sidecars)
+            add_amounts(total, requests)
+            add_amounts(sidecars, requests)
+            raise_amounts(peak, sidecars)
         else:
-            _raise_to(peak, _sum(sidecars, requests))
-    _raise_to(total, peak)
-    _add(total, {name: parse_quantity(amount) for name, amount in (spec.get("overhead") or {}).items()})
+            raise_amounts(peak, _sum(sidecars, requests))
+    raise_amounts(total, peak)
+    add_amounts(total, {name: parse_quantity(amount) for name, amount in (spec.get("overhead") or {}).items()})
     return total
 
 
@@ -101,17 +101,19 @@ def _container_requests(container: Mapping[str, Any]) -> dict[str, float]:
     return {name: parse_quantity(amount) for name, amount in amounts.items()}
 
 
-def _add(total: dict[str, float], amounts: Mapping[str, float]) -> None:
+def add_amounts(total: dict[str, float], amounts: Mapping[str, float]) -> None:
+    """Adds to `total` in place."""
     for name, amount in amounts.items():
         total[name] = total.get(name, 0.0) + amount
 
 
 def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
     result = dict(first)
-    _add(result, second)
+    add_amounts(result, second)
     return result
 
 
-def _raise_to(total: dict[str, float], floor: Mapping[str, float]) -> None:
+def raise_amounts(total: dict[str, float], floor: Mapping[str, float]) -> None:
+    """Raises each amount of `total`, in place, to that of `floor`."""
     for name, amount in floor.items():
         total[name] = max(total.get(name, 0.0), amount)

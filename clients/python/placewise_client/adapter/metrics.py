@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Seconds. The budget of a decision, 0.1 s, is one of them.
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -54,26 +55,25 @@ class AdapterMetrics:
         return generate_latest(self.registry).decode()
 
 
-async def serve_metrics(metrics: AdapterMetrics, host: str, port: int) -> asyncio.Server:
-    """Answers `GET /metrics` and `GET /healthz` over plain HTTP (port 0 picks a free one) until it is closed."""
+@asynccontextmanager
+async def serve_metrics(metrics: AdapterMetrics, host: str, port: int) -> AsyncIterator[int]:
+    """Answers `GET /metrics` and `GET /healthz` over plain HTTP while the context is open.
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), timeout=5)
-            writer.write(_response(head.split(b" ", 2)[1:2], metrics))
-            await writer.drain()
-        writer.close()
+    Yields the port (0 picks a free one). Raises OSError.
+    """
 
-    return await asyncio.start_server(answer, host, port)
+    async def show(_: web.Request) -> web.Response:
+        return web.Response(text=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
+    async def live(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
 
-def _response(path: list[bytes], metrics: AdapterMetrics) -> bytes:
-    if path == [b"/metrics"]:
-        status, body = "200 OK", metrics.text()
-    elif path == [b"/healthz"]:
-        status, body = "200 OK", "ok\n"
-    else:
-        status, body = "404 Not Found", "not found\n"
-    payload = body.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(payload)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + payload
+    app = web.Application()
+    app.add_routes([web.get("/metrics", show), web.get("/healthz", live)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
