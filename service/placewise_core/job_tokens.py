@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.bounded import Bounded
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.feature_tables import (
     JOB_COLUMNS,
@@ -166,7 +167,7 @@ class JobTokens:
     """Writes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
 
     def __init__(self) -> None:
-        self._static: dict[JobId, tuple[Job, Float32, _Pace]] = {}
+        self._static: Bounded[JobId, tuple[Job, Float32, _Pace]] = Bounded(_REMEMBERED)
         self._running = _Block()
         self._last = RunningTokens((), {}, self._running.rows[:0], numbered(()), ())
 
@@ -216,8 +217,6 @@ class JobTokens:
     def _static_of(self, job: Job) -> tuple[Float32, _Pace]:
         found = self._static.get(job.id)
         if found is None or found[0] is not job:
-            if len(self._static) > _REMEMBERED:
-                self._static.clear()
             found = self._static[job.id] = (job, encode_job(job), _Pace.of(job))
         return found[1], found[2]
 

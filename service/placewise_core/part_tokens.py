@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.bounded import Bounded
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
 from placewise_core.frozen import frozen
@@ -97,7 +98,7 @@ class _Kept:
     capacity: FloatArray
     sums: FloatArray
     stamps: IntArray
-    spreads: dict[JobId, _Spread]
+    spreads: Bounded[JobId, _Spread]
 
 
 class PartEncoder:
@@ -113,7 +114,7 @@ class PartEncoder:
         self._most_parts = most_parts
         self._most_witnesses = most_witnesses
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
-        self._static: dict[JobId, tuple[Job, Float32, float]] = {}
+        self._static: Bounded[JobId, tuple[Job, Float32, float]] = Bounded(_REMEMBERED)
 
     def encode(
         self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView, slices: Slices = ONE_SLICE
@@ -198,8 +199,6 @@ class PartEncoder:
         spreads = kept.spreads
         found = spreads.get(held.id)
         if found is None or found.assignments is not held.assignments:
-            if len(spreads) > _REMEMBERED:
-                spreads.clear()
             cells = self._cells(held.job, [held.assignments], view, kept, ONE_SLICE, is_new=False)
             on: dict[int, _Sums] = dict(zip(cells.nodes, cells.adds.tolist(), strict=True))
             workers = sum([task.role is Role.WORKER for task in held.assignments])
@@ -247,8 +246,6 @@ class PartEncoder:
         """The job's own features, and the bytes of its gradients in float32."""
         found = self._static.get(job.id)
         if found is None or found[0] is not job:
-            if len(self._static) > _REMEMBERED:
-                self._static.clear()
             gradients = params_millions(job.model, job.params_millions) * 4e6
             found = self._static[job.id] = (job, encode_job(job), gradients)
         return found[1], found[2]
@@ -270,7 +267,7 @@ def _begun(view: ClusterView) -> _Kept:
         capacity=np.stack([np.maximum(cores, 1e-9), np.maximum(gpus, 1.0)], axis=1),
         sums=np.zeros((view.size, 5)),
         stamps=np.full(view.size, -1, dtype=np.int64),
-        spreads={},
+        spreads=Bounded(_REMEMBERED),
     )
 
 

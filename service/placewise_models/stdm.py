@@ -11,6 +11,7 @@ import onnxruntime
 import structlog
 from numpy.typing import NDArray
 
+from placewise_core.bounded import Bounded
 from placewise_core.place.subtask_metrics import METRICS
 from placewise_core.place.subtask_scale import from_unit, to_unit
 from placewise_models.session import ModelError, answers_alike, open_column_net
@@ -27,7 +28,7 @@ class StdmRuntime:
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
-        self._completed: dict[bytes, dict[str, float]] = {}
+        self._completed: Bounded[bytes, dict[str, float]] = Bounded(_MOST_KEPT)
         self.failures = 0
 
     @classmethod
@@ -60,8 +61,6 @@ class StdmRuntime:
                 self.failures += 1
                 log.warning("completion of subtask metrics failed", error=str(error), failures=self.failures)
                 return known
-            if len(self._completed) >= _MOST_KEPT:
-                self._completed.clear()
             self._completed[key] = found
         return {**self._completed[key], **known}
 

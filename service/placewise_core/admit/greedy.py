@@ -14,6 +14,7 @@ from placewise_core.admit import blockers
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool
+from placewise_core.bounded import Bounded
 from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, Verdict
 from placewise_core.job import Job, Priority
@@ -26,7 +27,7 @@ EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2
 # θ of equation (10), which the paper leaves open: GPUs and nodes weigh the same.
 THETA = 0.5
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
-_Rates = dict[tuple[str, str, int, bytes], FloatArray]
+_Rates = Bounded[tuple[str, str, int, bytes], FloatArray]
 
 
 @dataclass(slots=True)
@@ -64,8 +65,6 @@ class Round:
         key = (profile.model, profile.gpu_model, waiting.job.batch_size, options.key)
         found = self.rates.get(key)
         if found is None:
-            if len(self.rates) >= _KEPT_RATES:
-                self.rates.clear()
             nodes = np.maximum(options.nodes, 1)
             per_node = np.maximum(options.gpus, 1) / nodes
             found = self.rates[key] = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
@@ -90,7 +89,7 @@ class GreedyAdmission(ABC):
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
         self._facts = FactsCache()
-        self._rates: _Rates = {}
+        self._rates: _Rates = Bounded(_KEPT_RATES)
 
     @abstractmethod
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from placewise_core.bounded import Bounded
 from placewise_core.frozen import frozen
 from placewise_core.job import Architecture, ElasticRange, Job, Shape, TaskGroup
 from placewise_core.slices import ONE_SLICE, Slices, spaced
@@ -80,7 +81,8 @@ class Pool:
         self._is_as_viewed = not is_whole  # nothing was taken yet
         self.gpus: IntArray = gpus * usable
         self._at_least: IntArray | None = None
-        self._shapes: dict[tuple[object, ...], Options] = {}  # of jobs that ask alike, until something is taken
+        # Of jobs that ask alike, until something is taken.
+        self._shapes: Bounded[tuple[object, ...], Options] = Bounded(_KEPT_SHAPES)
 
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
@@ -119,19 +121,15 @@ class Pool:
         if found is None:
             slots, unit = self._slots(job)
             at_least = _at_least(slots) if job.groups else self._nodes_with()
-            found = self._kept(key, _shapes(at_least, unit, wanted, job.shape))
+            found = self._shapes[key] = _shapes(at_least, unit, wanted, job.shape)
         return found
 
     def _rigid_on_whole(self, job: Job) -> Options:
         key = (*[(group.count, self._kind(job, group)) for group in job.groups],)
         found = self._shapes.get(key)
-        return found if found is not None else self._kept(key, self._rigid(job))
-
-    def _kept(self, key: tuple[object, ...], options: Options) -> Options:
-        if len(self._shapes) >= _KEPT_SHAPES:
-            self._shapes.clear()
-        self._shapes[key] = options
-        return options
+        if found is None:
+            found = self._shapes[key] = self._rigid(job)
+        return found
 
     def _kind(self, job: Job, group: TaskGroup) -> tuple[object, ...]:
         """Equal for jobs whose tasks find equally many places."""

@@ -16,6 +16,7 @@ from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.lyapunov import advanced, drift_plus_penalty, joined, without
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool, promised
+from placewise_core.bounded import Bounded
 from placewise_core.cluster import QueueState
 from placewise_core.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
 from placewise_core.frozen import frozen
@@ -48,7 +49,7 @@ class _Scores:
 
 
 _KEPT_COSTS = 256  # kinds of heads whose costs are remembered
-_Costs = dict[tuple[object, ...], tuple[FloatArray, float]]
+_Costs = Bounded[tuple[object, ...], tuple[FloatArray, float]]
 _Decided = dict[JobId, tuple[_Scores, Pool]]  # the job looked at, with what was seen
 
 
@@ -60,7 +61,7 @@ class Proteus:
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
         self._facts = FactsCache()
-        self._costs: _Costs = {}
+        self._costs: _Costs = Bounded(_KEPT_COSTS)
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         started = {job.id for job in jobs if job.id in view.jobs}
@@ -121,8 +122,6 @@ class Proteus:
         )
         found = self._costs.get(key)
         if found is None:
-            if len(self._costs) >= _KEPT_COSTS:
-                self._costs.clear()
             match = self._throughput.match(job, facts.gpu_model)
             cost = ProteusCost(self._throughput, job, match, facts.bandwidth, tau_s)
             found = self._costs[key] = (cost.total_s(np.maximum(options.gpus, 1), options.nodes), cost.single_s)

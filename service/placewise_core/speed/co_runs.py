@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from placewise_core.bounded import Bounded
 from placewise_core.frozen import frozen
 from placewise_core.job import CoRun, Job
 from placewise_core.speed.model_names import canonical
@@ -145,13 +146,13 @@ class CoRunBook:
         for told in self._brought:
             self._state ^= hash(told)
         # By state and by what a request brings that is not known yet: a job is often asked about again while it waits.
-        self._known: dict[tuple[int, tuple[Told, ...]], KnownCoRuns] = {}
+        self._known: Bounded[tuple[int, tuple[Told, ...]], KnownCoRuns] = Bounded(_KEPT)
         self.is_empty = self._stored.is_empty and not self._brought
 
     def fork(self) -> "CoRunBook":
         """The book as it is now; what either of the two learns afterwards, the other does not."""
         other = copy.copy(self)
-        other._brought, other._known = self._brought.copy(), dict(self._known)
+        other._brought, other._known = self._brought.copy(), self._known.copy()
         return other
 
     def row(self, kind: str) -> Mapping[str, float]:
@@ -200,8 +201,6 @@ class CoRunBook:
         news = tuple(one for one in told if one not in self._brought)
         found = self._known.get((self._state, news))
         if found is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
             # Of several that differ the same one stands on every replica.
             rows = rows_of(news or sorted(self._brought, key=repr))
             found = self._known[self._state, news] = KnownCoRuns(rows, self.known(()) if news else self._stored)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.bounded import Bounded
 from placewise_core.job import Job
 from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns
 from placewise_core.speed.interference import GpuInterference, MeasuredInterference, composed
@@ -41,8 +42,8 @@ class CompletedInterference:
         self._table = table
         self._known = known
         self._completer = completer
-        self._answers: dict[tuple[str, ...], float] = {}
-        self._rows: dict[tuple[str, str], FloatArray | None] = {}
+        self._answers: Bounded[tuple[str, ...], float] = Bounded(_KEPT_ANSWERS)
+        self._rows: Bounded[tuple[str, str], FloatArray | None] = Bounded(_KEPT_ANSWERS)
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
         if not others:
@@ -50,9 +51,6 @@ class CompletedInterference:
         key = (model, *others, gpu_model)
         found = self._answers.get(key)
         if found is None:
-            if len(self._answers) >= _KEPT_ANSWERS:
-                self._answers.clear()
-                self._rows.clear()
             found = self._answers[key] = composed([self._pair(model, other, gpu_model) for other in others])
         return found
 
@@ -109,7 +107,7 @@ class InterferenceSource:
     def __init__(self, table: MeasuredInterference, completer: RowCompleter | None = None) -> None:
         self.table = table
         self.completer = completer
-        self._kept: dict[tuple[KnownCoRuns, RowCompleter | None], CompletedInterference] = {}
+        self._kept: Bounded[tuple[KnownCoRuns, RowCompleter | None], CompletedInterference] = Bounded(_KEPT_PREDICTIONS)
 
     def of(self, book: CoRunBook, jobs: Iterable[Job]) -> GpuInterference:
         """For jobs about to be placed on the cluster whose co-runs are in `book`."""
@@ -118,7 +116,5 @@ class InterferenceSource:
         key = book.known(jobs), self.completer
         found = self._kept.get(key)
         if found is None:
-            if len(self._kept) >= _KEPT_PREDICTIONS:
-                self._kept.clear()
             found = self._kept[key] = CompletedInterference(self.table, *key)
         return found

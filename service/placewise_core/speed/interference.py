@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from placewise_core.bounded import Bounded
 from placewise_core.speed.model_names import canonical, nearest
 
 _KEPT_ANSWERS = 100_000  # combinations of models, which users name, in any number
@@ -77,8 +78,6 @@ class MeasuredInterference:
         key = (model, *others, gpu_model)
         known = self._answers.get(key)
         if known is None:
-            if len(self._answers) >= _KEPT_ANSWERS:
-                self._answers.clear()
             gpu = self.gpu_of(gpu_model)
             known = self._answers[key] = composed([self._pair(model, other, gpu) for other in others])
         return known
@@ -109,5 +108,5 @@ class MeasuredInterference:
         return table[a].get(b, self.default[gpu])
 
     @cached_property
-    def _answers(self) -> dict[tuple[str, ...], float]:
-        return {}
+    def _answers(self) -> Bounded[tuple[str, ...], float]:
+        return Bounded(_KEPT_ANSWERS)

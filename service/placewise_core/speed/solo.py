@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from placewise_core.bounded import Bounded
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
@@ -19,15 +20,13 @@ class ThroughputSpeed:
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
-        self._known: dict[tuple[object, ...], float] = {}
-        self._placed: dict[JobId, tuple[Job, Sequence[Assignment], float]] = {}
+        self._known: Bounded[tuple[object, ...], float] = Bounded(_REMEMBERED)
+        self._placed: Bounded[JobId, tuple[Job, Sequence[Assignment], float]] = Bounded(_REMEMBERED)
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
         last = self._placed.get(job.id)  # running jobs are asked about again and again, as neighbours of new ones
         if last is not None and last[0] is job and last[1] is assignments:
             return last[2]
-        if len(self._placed) > _REMEMBERED:
-            self._placed.clear()
         speed = self._of(job, assignments)
         self._placed[job.id] = (job, assignments, speed)
         return speed
@@ -40,8 +39,6 @@ class ThroughputSpeed:
         key = (job.model, job.params_millions, job.batch_size, job.single_gpu_s, job.total_epochs, job.dataset_size)
         found = self._known.get((*key, nodes, gpus))
         if found is None:
-            if len(self._known) > _REMEMBERED:
-                self._known.clear()
             found = self._known[*key, nodes, gpus] = self._predict(job, nodes, gpus)
         return found
 

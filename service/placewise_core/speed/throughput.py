@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from placewise_core.bounded import Bounded
 from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
-_Kept = dict[tuple[str, str, float], float]  # by model, GPU model and batch
+_Kept = Bounded[tuple[str, str, float], float]  # by model, GPU model and batch
 FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "qos": QosForm.from_dict,
     "overlap": OverlapForm.from_dict,
@@ -61,9 +62,9 @@ class ThroughputModel:
         self.form_name = form or str(data["form"])
         self.startup_s = float(data["startup_s"])
         self.profiles = tuple(_profile(entry, self.form_name) for entry in data["profiles"])
-        self._matches: dict[tuple[str, float, str], Match] = {}
-        self._single: _Kept = {}
-        self._steps: _Kept = {}
+        self._matches: Bounded[tuple[str, float, str], Match] = Bounded(_REMEMBERED)
+        self._single: _Kept = Bounded(_REMEMBERED)
+        self._steps: _Kept = Bounded(_REMEMBERED)
 
     # -- which profile ------------------------------------------------------------------------------------------
 
@@ -72,8 +73,6 @@ class ThroughputModel:
         key = (job.model, job.params_millions, gpu_model)
         found = self._matches.get(key)
         if found is None:
-            if len(self._matches) > _REMEMBERED:
-                self._matches.clear()
             found = self._matches[key] = self._nearest(*key)
         return found
 
@@ -137,8 +136,6 @@ def _kept(known: _Kept, match: Match, batch: float, of: Callable[[ThroughputForm
     key = (match.profile.model, match.profile.gpu_model, batch)
     found = known.get(key)
     if found is None:
-        if len(known) > _REMEMBERED:
-            known.clear()
         found = known[key] = float(of(match.profile.form))
     return found
 

@@ -16,6 +16,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from placewise_core.bounded import Bounded
 from placewise_core.clock import Clock
 from placewise_core.errors import UnauthenticatedError
 from placewise_core.frozen import frozen
@@ -77,7 +78,7 @@ class WebTokens:
     ) -> None:
         self._rules = rules
         self._clock = clock
-        self._known: dict[bytes, _Known] = {}
+        self._known: Bounded[bytes, _Known] = Bounded(_KEPT)
         self.file = WatchedFile("JWKS file", path, parse_keys, clock, keep_s, self._on_change, on_stale)
 
     def find(self, token: str) -> Principal:
@@ -90,8 +91,6 @@ class WebTokens:
             return known.principal
         claims = self._verified(token, keys, now_s)
         principal = self._principal(claims)
-        if len(self._known) >= _KEPT:
-            self._known.clear()
         self._known[digest] = _Known(principal, _time_s(claims.get("nbf", 0)), _time_s(claims["exp"]))
         return principal
 

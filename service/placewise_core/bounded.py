@@ -1,0 +1,28 @@
+"""A cache that never fills the memory. For values that can be computed again."""
+
+from typing import TypeVar
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Bounded(dict[_Key, _Value]):
+    """A dict that forgets all it holds before it takes a new key beyond `most`. Only the assignment of
+    single items keeps the bound. Most of its keys do not come again, so it does not track which ones do."""
+
+    __slots__ = ("_most",)
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        if len(self) >= self._most and key not in self:
+            self.clear()
+        super().__setitem__(key, value)
+
+    def copy(self) -> "Bounded[_Key, _Value]":
+        """Another of the same bound with the same items."""
+        other = Bounded[_Key, _Value](self._most)
+        other.update(self)
+        return other
