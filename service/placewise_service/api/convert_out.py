@@ -293,7 +293,7 @@ def set_time(message: Timestamp, time_s: float) -> None:
     """Fills a timestamp field; 0, and what no timestamp can hold (never, unknown), leave it absent."""
     if not 0.0 < time_s <= MAX_TIME_S:
         return
-    whole = math.floor(time_s)
+    whole = int(time_s)
     message.seconds = whole
     message.nanos = min(int((time_s - whole) * 1e9), 999_999_999)
 

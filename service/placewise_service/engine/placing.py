@@ -83,7 +83,9 @@ class Placing:
 
     async def _attempt(self, asked: _Asked, settled: Mapping[JobId, JobDecision], over: bytes = b"") -> _Attempt:
         """Decides, assumes the decision on the view and asks the store to hold it."""
-        settled = await self._confirmed(asked, settled)
+        jobs = asked.live.view.jobs
+        if known := [job.id for job in asked.command.jobs if job.id in jobs and job.id not in settled]:
+            settled = {**settled, **await self._confirmed(asked.live, known)}
         draft, seed = await self._draft(asked, settled)
         decide_ms = self.common.elapsed_ms(asked.started_s)
         asked.live.assume(draft.holds)
@@ -133,18 +135,13 @@ class Placing:
             attempts -= 1
             attempt = await self._attempt(asked, settled, over)
 
-    async def _confirmed(self, asked: _Asked, settled: Mapping[JobId, JobDecision]) -> Mapping[JobId, JobDecision]:
-        """`settled`, and what the store says of jobs that hold something on the view: another replica may have given it
-        away."""
-        live = asked.live
-        known = [job.id for job in asked.command.jobs if job.id in live.view.jobs and job.id not in settled]
-        if not known:
-            return settled
+    async def _confirmed(self, live: LiveView, known: Sequence[JobId]) -> Mapping[JobId, JobDecision]:
+        """What these jobs hold by the store's word: another replica may have given away what they hold on the view."""
         now = await self.common.store.look_up(live.cluster, known)
         holding = {job_id: held(job) for job_id, job in now.items() if job is not None}
         if len(holding) < len(known):
             await self.common.swept(live)
-        return {**settled, **holding}
+        return holding
 
     async def _result(self, asked: _Asked, attempt: _Attempt) -> ReserveResult | None:
         """The store's word on the attempt, which stays on the view unless the store refuses."""

@@ -44,6 +44,9 @@ def _may_share(job: Job) -> bool:
 
 def is_large(jobs: Sequence[Job], nodes: int, is_explaining: bool) -> bool:
     """True for jobs that are not to be decided in one go."""
+    tasks = sum([job.task_count for job in jobs])
+    if tasks * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * _EXPLAINING * _SHARING <= _MOST_LOOKS:
+        return False
     return sum([looks(job, nodes, is_explaining) for job in jobs]) > _MOST_LOOKS
 
 

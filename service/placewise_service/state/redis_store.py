@@ -137,8 +137,9 @@ class RedisStore:
         args = self._reserve_args(request)
         for job in request.jobs:
             args += _reserved_job(job)
-        sent = self._send("reserve", _reserve_keys(keys_of(cluster)), args)
-        reserving = self._reserve(cluster, request, args, sent)
+        keys = _reserve_keys(keys_of(cluster))
+        sent = self._send("reserve", keys, args)
+        reserving = self._reserve(cluster, request, keys, args, sent)
         return reserving if sent is not None else asyncio.create_task(reserving)
 
     async def _reserve_in_steps(self, cluster: str, request: ReserveRequest) -> ReserveResult:
@@ -150,7 +151,7 @@ class RedisStore:
                 await asyncio.sleep(0)
             args += _reserved_job(job)
             tasks += len(job.assignments)
-        return await self._reserve(cluster, request, args)
+        return await self._reserve(cluster, request, _reserve_keys(keys_of(cluster)), args)
 
     def _reserve_args(self, request: ReserveRequest) -> list[Argument]:
         """All but the jobs."""
@@ -166,10 +167,15 @@ class RedisStore:
         ]
 
     async def _reserve(
-        self, cluster: str, request: ReserveRequest, args: list[Argument], sent: asyncio.Future[Any] | None = None
+        self,
+        cluster: str,
+        request: ReserveRequest,
+        keys: tuple[str, ...],
+        args: list[Argument],
+        sent: asyncio.Future[Any] | None = None,
     ) -> ReserveResult:
         with redis_meant(cluster):
-            reply = await script("reserve").run(self._scripts, _reserve_keys(keys_of(cluster)), args, sent)
+            reply = await script("reserve").run(self._scripts, keys, args, sent)
         if reply[0] == b"conflict":
             found = reply[3] if len(reply) > 3 else ()
             pairs = zip(found[::2], found[1::2], strict=True)
