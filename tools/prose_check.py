@@ -48,7 +48,7 @@ CLEAN = (
     "docs/truths.md",
     "docs/yarn.md",
     "proto",
-    "service/placewise_service/api/page",
+    "service/placewise_service/api",
     "service/placewise_service/commands",
     "service/placewise_service/afterwards.py",
     "service/placewise_service/audit.py",

@@ -128,7 +128,7 @@ def _check_progress(share: ShareProgress, field: str) -> None:
         _check_number(getattr(share, name), f"{field}.{name}")
     _check_number(share.capability, f"{field}.capability")
     if share.capability <= 0:
-        raise InvalidRequestError("must be above zero: as in the share that was answered", f"{field}.capability")
+        raise InvalidRequestError("must be above zero: copy it from the Share of the response", f"{field}.capability")
     if share.done > 1:
         raise InvalidRequestError("must be between 0 and 1", f"{field}.done")
 
@@ -249,7 +249,7 @@ def _check_co_runs(job: Job, field: str) -> None:
     co_runs = job.gpu_sharing.co_runs
     _check_count(len(co_runs), MAX_CO_RUNS, field)
     if not job.model:
-        raise InvalidRequestError("are remembered by the job's model, which must be named", field)
+        raise InvalidRequestError("need the job's model: co-runs are stored under its name", field)
     _check_comparable(job.model, f"{field.removesuffix('.gpu_sharing.co_runs')}.model")
     for i, co_run in enumerate(co_runs):
         _check_id(co_run.model, f"{field}[{i}].model")
@@ -269,7 +269,7 @@ def _check_co_runs(job: Job, field: str) -> None:
 def _check_comparable(name: str, field: str) -> None:
     """Names of measured models are compared by their letters and digits; one without any would be every other such."""
     if not canonical(name):
-        raise InvalidRequestError("needs a letter a … z or a digit, where co-runs are compared by it", field)
+        raise InvalidRequestError("needs a letter a … z or a digit: co-runs are compared by it", field)
 
 
 def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:
@@ -458,7 +458,7 @@ def _check_reading(value: float, least: float, most: float, field: str) -> None:
 
 def _check_count(count: int, most: int, field: str) -> None:
     if count > most:
-        raise InvalidRequestError(f"at most {most} are allowed, these are {count}", field)
+        raise InvalidRequestError(f"at most {most} are allowed, found {count}", field)
 
 
 def check_unique(values: Iterable[object], field: str) -> None:
@@ -466,5 +466,5 @@ def check_unique(values: Iterable[object], field: str) -> None:
     seen: set[object] = set()
     for value in values:
         if value in seen:
-            raise InvalidRequestError("names the same one twice", field)
+            raise InvalidRequestError("must not repeat an entry", field)
         seen.add(value)

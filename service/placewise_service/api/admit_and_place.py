@@ -1,4 +1,4 @@
-"""AdmitOrWait that places at once whom it admits: what of the one question is asked of Place. Decides nothing."""
+"""AdmitOrWait that places admitted jobs in the same call: derives the request to Place. Decides nothing."""
 
 from dataclasses import replace
 
@@ -13,15 +13,15 @@ from placewise_service.api import convert_in
 def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> PlaceCommand:
     """The question without its jobs, which `of_admitted` adds.
 
-    Raises InvalidRequestError for what the outer question says already, and for a scope that admission does not know.
+    Raises InvalidRequestError for fields that the outer request sets already, and for a scope unknown to admission.
     """
     command = convert_in.place_command(request, admit.caller, admit.fingerprint)
     if command.jobs:
-        raise InvalidRequestError("must be empty: the jobs are those of the question", "place.jobs")
+        raise InvalidRequestError("must be empty: set jobs in the outer request", "place.jobs")
     if command.cluster not in ("", admit.cluster):
         raise InvalidRequestError(f"must be empty or {admit.cluster!r}", "place.cluster")
     if command.scope is Scope.NODE:
-        raise InvalidRequestError("admitted jobs are placed on the cluster", "place.scope")
+        raise InvalidRequestError("must be CLUSTER: admission has no NODE scope", "place.scope")
     return command
 
 

@@ -8,7 +8,7 @@ from placewise_core.frozen import frozen
 
 
 class Scope(enum.StrEnum):
-    """What a token allows; none includes another."""
+    """Permission of a token; none includes another."""
 
     READ = "read"
     DECIDE = "decide"
@@ -72,7 +72,7 @@ ANYONE = Principal("anyone", frozenset(Scope), method=Method.OPEN)
 
 
 class Authenticator(Protocol):
-    """Turns what a caller shows into a principal. `reads_certificates`: the subjects of its certificate matter.
+    """Turns credentials into a principal. `reads_certificates`: the subjects of the caller's certificate matter.
     `asks_tokens`: a bearer token does."""
 
     reads_certificates: bool
@@ -94,7 +94,7 @@ def bearer_token(header: str) -> str:
 
 
 class Open:
-    """Asks nobody: on loopback, or by explicit choice, everyone may do everything."""
+    """Accepts everybody: on loopback, or by explicit choice."""
 
     reads_certificates = False
     asks_tokens = False

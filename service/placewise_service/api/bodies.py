@@ -1,4 +1,4 @@
-"""Reads the body of a request, no further than the limit, and only where there is room for it."""
+"""Reads the body of a request, up to the limit, once memory is reserved for it."""
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -8,8 +8,8 @@ from placewise_service.api.desk import Call
 
 
 async def read_body(call: Call, request: Request) -> bytes:
-    """The whole body. Raises InvalidRequestError where it is larger than the service takes, or ends too early, and
-    OverloadedError where there is no room for it now. One that does not say its length counts as the largest."""
+    """The whole body. Raises InvalidRequestError if it is larger than the limit or ends too early, and OverloadedError
+    if no memory is free for it now. A body of unknown length counts as the largest."""
     desk = call.desk
     header = request.headers.get("content-length", "0")
     length = int(header) if header.isdecimal() else 0

@@ -1,8 +1,8 @@
-"""Which calls are put on record, and what is said of each. Never reads a body beyond the names in it.
+"""Writes audit records of calls. Never reads a body beyond the names in it.
 
-On record are: every call that may change the state or the choice of bundles, whether it was answered or refused; and
-every call, a reading one too, that was refused for who asked or for overload; and who was turned away before a call
-began. A Place that reserved nothing has changed nothing.
+Recorded are: every call that may change the state or the choice of bundles, answered or refused; every other call
+that was refused for its caller or for overload; and every connection refused before a call. A Place that reserved
+nothing has changed nothing.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _IDLE: Final = "idle_time"  # who was answered and asks nothing more was refused
 
 
 class FinishedCall(Protocol):
-    """What is known of a call at its end."""
+    """Facts about a call at its end."""
 
     rpc: Rpc
     credentials: Credentials
@@ -70,8 +70,8 @@ class CallAudit:
         self._record(name, reason, credentials, principal)
 
     def turned_away(self, face: str, limit: str, peer: str = "") -> None:
-        """Puts on record that a face refused or closed a connection, or a request before a call of it began. `limit` is
-        as in placewise_refused_total; `peer` is its address and port, "" where that is not known."""
+        """Records that a face refused or closed a connection, or a request before a call of it began. `limit` is
+        as in placewise_refused_total; `peer` is its address and port, "" if unknown."""
         if limit == _IDLE:
             return
         now_s = self._now_s()
@@ -81,7 +81,7 @@ class CallAudit:
             self._add(AuditRecord(now_s, face, limit, peer=peer))
 
     def flush(self) -> None:
-        """Puts on record what was only counted."""
+        """Writes a record for each group of counted refusals."""
         for (name, reason), count in self._counted.items():
             self._add(AuditRecord(self._now_s(), name, reason, count=count))
         self._counted.clear()
@@ -140,7 +140,7 @@ def _is_recorded(call: FinishedCall) -> bool:
 
 
 def _subject(message: Any) -> str:
-    """What a call is about: the first of its jobs, nodes, …, and how many more; a bundle; names of settings."""
+    """The subject of a call: the first of its jobs, nodes, …, and the number of others; a bundle; names of settings."""
     kind: Any = type(message)
     field = _telling_field(kind)
     if field in _LISTS:

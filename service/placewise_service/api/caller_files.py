@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class CallerEntry(BaseModel):
-    """What one line of such a file allows its caller."""
+    """Permissions of one caller in such a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

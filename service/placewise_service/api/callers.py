@@ -1,4 +1,4 @@
-"""What a call shows of its caller, as each transport carries it: credentials, and the trace it belongs to."""
+"""Reads a caller's credentials and trace from a call, for each transport."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ SUBJECTS = "certificate_subjects"  # in the state of a request: names in the cer
 
 
 def of_request(desk: Desk, request: Request) -> Credentials:
-    """What an HTTP request shows; nothing where nobody wants to know."""
+    """Credentials of an HTTP request; empty if nothing uses them."""
     if not desk.needs_token and desk.audit is None:
         return NOBODY
     header = request.headers.get("authorization")
@@ -27,7 +27,7 @@ def of_request(desk: Desk, request: Request) -> Credentials:
 
 
 def of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:
-    """What a gRPC call shows; nothing where nobody wants to know."""
+    """Credentials of a gRPC call; empty if nothing uses them."""
     if not desk.needs_token and desk.audit is None:
         return NOBODY
     peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000

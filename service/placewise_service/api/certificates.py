@@ -1,4 +1,4 @@
-"""Client certificates: the names in them, and what a file of certificates says each name may do.
+"""Client certificates: their names, and the file with the permissions of each name.
 
     certificates:
       - name: slurm                          # the caller, in the audit log and in records

@@ -47,7 +47,7 @@ class ConnectFace:
         await response(scope, receive, send)
 
     async def _response(self, rpc: Rpc, request: Request) -> Response:
-        """What the protocol says of method and content type has no body; everything else that fails is an error."""
+        """The protocol's answers to a wrong method or content type have no body; every other failure is an error."""
         content_type = _content_type(request.headers)
         if request.method != "POST":
             return Response(status_code=405, headers={"Allow": "POST"})
@@ -95,11 +95,11 @@ def _content_type(headers: Headers) -> str:
 
 
 def _check_headers(headers: Headers) -> None:
-    """Raises InvalidRequestError for what the protocol allows a server to refuse."""
+    """Raises InvalidRequestError if the protocol lets a server refuse these headers."""
     if headers.get("connect-protocol-version", _VERSION) != _VERSION:
         raise InvalidRequestError(f"must be {_VERSION}", "Connect-Protocol-Version")
     if headers.get("content-encoding", "identity") != "identity":
-        raise InvalidRequestError("compressed messages are not understood", "Content-Encoding")
+        raise InvalidRequestError("compressed messages are not supported: send them uncompressed", "Content-Encoding")
 
 
 def _timeout_s(headers: Headers) -> float:

@@ -26,7 +26,7 @@ _GPU_READINGS = ("util", "memory_util", "celsius")
 
 
 def overcommit(found: Overcommit) -> cluster_pb2.Overcommit:
-    """A job that a host started where it does not fit, also in words."""
+    """A job that a host started on a node with too little left, with a description in words."""
     if found.gpus:
         gpus = ", ".join(map(str, found.gpus))
         text = f"job {found.job_id!r} runs on GPUs {gpus} of {found.node!r}, which {', '.join(found.others)} hold"
@@ -142,7 +142,7 @@ def changed_settings(
     current: ClusterSettings,
     queue_settings: Callable[[str], QueueSettings],
 ) -> ClusterSettings:
-    """`current` with what the request changes: the fields of its mask, or all where it has none."""
+    """`current` with the changes of the request: the fields of its mask, or all without a mask."""
     given = request.settings
     wanted = set(request.update_mask.paths) or set(ClusterSettings.__dataclass_fields__)
     return ClusterSettings(

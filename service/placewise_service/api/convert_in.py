@@ -166,7 +166,7 @@ def job(message: job_pb2.Job) -> Job:
 
 
 def _architecture(groups: Sequence[TaskGroup], subtasks: Sequence[Subtask]) -> Architecture:
-    """What a job is that does not say."""
+    """The architecture of a job that names none."""
     if subtasks:
         return Architecture.PIPELINE
     if any(group.role is Role.PARAMETER_SERVER for group in groups):
@@ -326,4 +326,4 @@ def seconds(message: Timestamp | Duration) -> float:
 def _named(names: Sequence[_Name], number: int, field: str) -> _Name:
     if 0 <= number < len(names):
         return names[number]
-    raise InvalidRequestError(f"no value {number} is known", field)
+    raise InvalidRequestError(f"unknown value {number}", field)

@@ -263,7 +263,7 @@ def queue_state(state: QueueState, settings: QueueSettings) -> cluster_pb2.Queue
 def past_decision(
     rpc: str, time_s: float, answer: Answer, settings: QueueSettings, request_id: str = ""
 ) -> bundle_pb2.GetDecisionResponse:
-    """A decision as it was answered. `settings` are those of its queue, where it has one."""
+    """A past decision with its answer. `settings` are those of its queue, if it has one."""
     message = bundle_pb2.GetDecisionResponse(decision_id=answer.meta.decision_id, rpc=rpc)
     set_time(message.decide_time, time_s)
     match answer:
@@ -290,7 +290,7 @@ def bundle(status: BundleStatus) -> bundle_pb2.Bundle:
 
 
 def set_time(message: Timestamp, time_s: float) -> None:
-    """Fills a timestamp field; 0, and what no timestamp can hold (never, unknown), leave it absent."""
+    """Fills a timestamp field; 0, and times that no timestamp can hold (never, unknown), leave it absent."""
     if not 0.0 < time_s <= MAX_TIME_S:
         return
     whole = int(time_s)

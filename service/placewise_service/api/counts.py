@@ -38,13 +38,13 @@ TABLE: tuple[tuple[str, str, int | str], ...] = (
     ("Assignment", "gpu_indices", "gpus_per_node"),
 )
 _LIMITS = {(message, field): limit for message, field, limit in TABLE}
-# What is smaller holds too little to keep anybody waiting: the rules of validate.py, which come after, are enough.
+# A smaller request holds too little to keep anybody waiting: the later rules of validate.py are enough.
 _SMALL_BYTES = 2048
 
 
 @frozen
 class _Field:
-    """A field of a message that holds several, or messages: its place, its limit (0: not repeated), what it holds."""
+    """A field that is repeated or holds messages: its place, its limit (0: not repeated), the kind of its messages."""
 
     name: str
     number: int
@@ -79,13 +79,13 @@ def _fields(descriptor: Descriptor) -> Iterator[_Field]:
 
 
 def check_counts(message: Message, limits: Limits) -> None:
-    """Raises InvalidRequestError where a list or map of the message, or of what it holds, is too long."""
+    """Raises InvalidRequestError if a list or map of the message, or of a message in it, is too long."""
     if message.ByteSize() > _SMALL_BYTES:
         _Count(limits).of_message(message, _kind(message.DESCRIPTOR), "")
 
 
 def check_raw_counts(raw: bytes, kind: type[Message], limits: Limits) -> None:
-    """As check_counts for a message that is not parsed yet. Passes over what is no message: the parser says so."""
+    """As check_counts for a message that is not parsed yet. The parser refuses bytes that are no message."""
     _Count(limits).of_bytes(raw, 0, len(raw), _kind(kind.DESCRIPTOR), "")
 
 
@@ -104,7 +104,7 @@ class _Count:
                 continue
             items = getattr(message, field.name)
             if count := len(items):
-                self._add(count, count, field, f"{at}{field.name}", f", these are {count}")
+                self._add(count, count, field, f"{at}{field.name}", f", found {count}")
                 if field.holds is not None:
                     for i, item in enumerate(items):
                         self._held(item, field, f"{at}{field.name}[{i}]")
@@ -130,10 +130,10 @@ class _Count:
                 size, begin = varint(raw, begin, end)
                 self.of_bytes(raw, begin, min(begin + size, end), field.holds, f"{name}.")
 
-    def _add(self, more: int, count: int, field: _Field, at: str, told: str = "") -> None:
+    def _add(self, more: int, count: int, field: _Field, at: str, found: str = "") -> None:
         most = field.limit if isinstance(field.limit, int) else getattr(self._limits, field.limit)
         if count > most:
-            raise InvalidRequestError(f"at most {most} are allowed{told}", at)
+            raise InvalidRequestError(f"at most {most} are allowed{found}", at)
         self._items += more
         if self._items > self._limits.items:
             raise InvalidRequestError(

@@ -1,9 +1,9 @@
 """The one way in for both faces: credentials, overload, the call, its errors and its metrics. Knows no transport.
 
-A call comes in two steps. `with desk.enter(…) as call` settles what the headers tell: the number in flight,
+A call comes in two steps. `with desk.enter(…) as call` checks the headers: the number in flight,
 credentials, scope, deadline. Only then is the message read; `call.answer(message)` authorises its cluster and answers.
 
-Whatever a handler raises leaves here as a PlacewiseError whose text may be shown: anything unforeseen is logged under
+Every error of a handler leaves here as a PlacewiseError whose text may be shown: an unforeseen one is logged under
 an incident id and becomes INTERNAL "internal error".
 """
 
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class Desk:
-    """Takes calls for one engine. Single-threaded: it counts what is in flight without a lock."""
+    """Takes calls for one engine. Single-threaded: it counts the calls in flight without a lock."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Desk:
         self.reads_certificates = authenticator.reads_certificates
         self.asks_tokens = authenticator.asks_tokens
         self.audit = audit
-        # What an operator has to mend: each says why questions are not welcome; "" for nothing.
+        # Each returns a problem that should keep calls away until an operator solves it; "" for none.
         self.checks: list[Callable[[], str]] = [authenticator.problem]
         self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self.json = JsonCodec(limits.json_objects, partial(telemetry.refused, "http"))
@@ -82,11 +82,11 @@ class Desk:
         return self.engine.is_ready and not self.is_preparing and not self.is_draining and not self.problem()
 
     def problem(self) -> str:
-        """What an operator has to mend before questions are welcome again; "" for nothing."""
+        """A problem that an operator has to solve before this replica should get calls again; "" for none."""
         return next(filter(None, (check() for check in self.checks)), "") or self.engine.problem()
 
     def require(self, scope: Scope, credentials: Credentials, name: str) -> None:
-        """For what is no call of the contract: raises unless the caller has the scope on every cluster."""
+        """For requests outside the contract: raises unless the caller has the scope on every cluster."""
         principal = None
         try:
             principal = self._authenticator.authenticate(credentials)
@@ -112,8 +112,8 @@ class Desk:
     ) -> "Call":
         """A call, by its headers alone: `with` admits or refuses it, before any of its body is read.
 
-        `deadline_s` is a reading of Clock.monotonic_s; `trace` is what the caller sent of TRACE_HEADERS, None where
-        nobody records traces.
+        `deadline_s` is a reading of Clock.monotonic_s; `trace` holds the caller's TRACE_HEADERS, None if nobody records
+        traces.
         """
         return Call(self, rpc, credentials, deadline_s, trace)
 
@@ -123,7 +123,7 @@ class Desk:
             return await call.answer(message)
 
     def check_stream(self, rpc: Rpc, credentials: Credentials) -> None:
-        """Refuses whoever may not ask one question of a stream: each is a call of its own. Raises PlacewiseError."""
+        """Refuses a caller who may make no call of the stream: each is a call of its own. Raises PlacewiseError."""
         call = self.enter(rpc, credentials, math.inf)
         try:
             call.principal = self._authenticator.authenticate(credentials)
@@ -175,7 +175,7 @@ class Desk:
             raise DeadlineExceededError("the deadline had passed when the request was read")
         call.principal = self._authenticator.authenticate(call.credentials)
         _admit_scope(call.principal, call.rpc)
-        if call.principal.method is not Method.OPEN:  # else nobody can be told from anybody
+        if call.principal.method is not Method.OPEN:  # else callers have no names
             self._take_share(call, call.principal.name)
 
     def _take_share(self, call: "Call", name: str) -> None:
@@ -217,7 +217,7 @@ class Desk:
         self._finished(call)
 
     def _finished(self, call: "Call") -> None:
-        """The one place where a call ends, however it ends: answered, refused, failed or left by its caller."""
+        """Runs at the end of every call: answered, refused, failed or left by its caller."""
         self.telemetry.afterwards.add(self._count, call.rpc.name, call.reason, self.clock.monotonic_s() - call.start_s)
         if self.audit is not None:
             self.telemetry.afterwards.add(self.audit.finished, call)
@@ -236,9 +236,9 @@ class Desk:
 
 
 class Call:
-    """One call, from its headers to its end. What is known of it grows: `principal` once it is recognised, `cluster`
-    once that is authorised, `message` once it is read, `response` once there is one. `reason` is "OK" or the reason of
-    the error that ended it."""
+    """One call, from its headers to its end. Its fields are filled as it goes on: `principal` by authentication,
+    `cluster` by authorisation, then `message` and `response`. `reason` is "OK" or the reason of the error that ended
+    it."""
 
     __slots__ = (
         "cluster", "credentials", "deadline_s", "desk", "has_share", "message", "principal", "reason", "response",
@@ -259,17 +259,17 @@ class Call:
         self.message: Any = None
         self.response: Any = None
         self.has_share = False  # it is counted among its caller's
-        self.room_bytes = 0  # of its message, where that is large
+        self.room_bytes = 0  # bytes reserved for its message, if that is large
         self.reason = "OK"
 
     @property
     def request_id(self) -> str:
-        """Of the message; "" where it has none or was not read."""
+        """Id in the message; "" if it has none or was not read."""
         return getattr(self.message, "request_id", "")
 
     @property
     def told_apart(self) -> str | None:
-        """The caller's name, where callers are told apart."""
+        """The caller's name, if callers have names."""
         return self.principal.name if self.has_share and self.principal is not None else None
 
     def make_room(self, size: int) -> None:
@@ -297,14 +297,14 @@ class Call:
             raise failure from None
 
     def authorise(self, cluster: str) -> None:
-        """Raises PermissionDeniedError; what no single cluster gives was settled at the door."""
+        """Raises PermissionDeniedError. Scopes that concern no single cluster were checked before."""
         assert self.principal is not None
         self.cluster = cluster
         if self.rpc.reach is Reach.CLUSTER:
             self.principal.require(self.rpc.scope, cluster)
 
     async def answer(self, message: Any) -> Message:
-        """Raises PlacewiseError; whatever else is raised leaves the `with` as one."""
+        """Raises PlacewiseError; the `with` block turns every other error into one."""
         self.message = message
         rpc, desk = self.rpc, self.desk
         if rpc.reach is Reach.CLUSTER:
@@ -325,7 +325,7 @@ class Call:
 
 
 def unforeseen(error: Exception, where: str) -> PlacewiseError:
-    """What the caller sees of an error nobody thought of: an incident id, under which the log has the rest."""
+    """The caller's view of an unforeseen error: an incident id, under which the log has the rest."""
     incident = uuid.uuid4().hex
     log.error("unforeseen error", incident=incident, rpc=where, exc_info=error)
     return PlacewiseError("internal error", {"incident": incident})
@@ -339,7 +339,7 @@ async def _check_counts(message: Message, limits: Limits) -> None:
 
 
 def _admit_scope(principal: Principal, rpc: Rpc) -> None:
-    """Raises PermissionDeniedError; where a cluster is reached, the scope on it is asked for once its name is known."""
+    """Raises PermissionDeniedError; the scope on a single cluster is checked once its name is known."""
     if rpc.reach is Reach.ALL:
         principal.require(rpc.scope, None)
     else:

@@ -1,9 +1,9 @@
-"""What a request_id is bound to: who asks, and what the question means. Never looks at how it was sent.
+"""The fingerprint that a request_id is bound to: caller and meaning of the request, not its encoding.
 
 A fingerprint is the digest of the caller's name, the kind of request, and its fields in protobuf's deterministic form.
 So it is the same over gRPC, REST and Connect, in snake and camel case, in any order of map entries, with default values
-spelt out or left out. Left out of it: `request_id` itself, and fields that this release does not know. Protobuf's form
-omits what is not set, so replicas of neighbouring releases agree on every question that uses no new field.
+spelt out or left out. It leaves out `request_id` itself, and fields that this release does not know. Protobuf's form
+omits unset fields, so replicas of neighbouring releases agree on every request that uses no new field.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from placewise.v1.decision_pb2 import AdmitOrWaitRequest, PartitionRequest, PlaceRequest
 
 _DIGEST_BYTES = 16
-# An empty message means the same as none, but for this one: AdmitOrWait places where it is there.
+# An empty message means the same as none, except in this field: its presence makes AdmitOrWait place.
 _TELLING = frozenset({"placewise.v1.AdmitOrWaitRequest.place"})
-# An empty message is its tag (of a field below 128) and a zero. Doubles may look so, too: whoever finds it has to look.
+# An empty message is its tag (of a field below 128) and a zero. Doubles may look so, too, so each match is looked at.
 _MAY_BE_EMPTY = re.compile(rb"[\x01-\x07\x0a\x12\x1a\x22\x2a\x32\x3a\x42\x4a\x52\x5a\x62\x6a\x72\x7a]\x00")
 
 
@@ -26,7 +26,7 @@ Question = PlaceRequest | PartitionRequest | AdmitOrWaitRequest
 
 
 def fingerprint(request: Question, caller: str) -> bytes:
-    """The fingerprint of a request that has passed its limits; b"" where nothing is remembered under an id."""
+    """The fingerprint of a request that has passed its limits; b"" if the request has no id to remember."""
     inner = request.place if isinstance(request, AdmitOrWaitRequest) and request.HasField("place") else None
     if not request.request_id and not (inner and inner.request_id):
         return b""

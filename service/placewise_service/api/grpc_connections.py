@@ -1,9 +1,9 @@
 """Watches the connections of the gRPC port: gRPC's library accepts, reads and ends them, and tells us of none.
 
-That library holds only clients that have acknowledged its settings to a limit on metadata, and keeps what the others
+That library limits the metadata only of clients that have acknowledged its settings, and keeps the bytes that others
 sent until their connection ends. So we look at its sockets ourselves, many times a second: a peer without an authorised
 call that has sent more than such a call takes is cut off. Each limit that fires is counted. Linux only; elsewhere
-nothing is watched. Nothing here reads or delays what is sent.
+nothing is watched. Nothing here reads or delays data.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Final
 from placewise_service.settings import LimitSettings
 
 Refused = Callable[[str, str], None]
-"""Is told each refusal's limit, in a word, and the peer's address."""
+"""Called with the limit, in a word, and the peer's address, for each refusal."""
 
 ACKNOWLEDGED_S: Final = 2.0  # how long gRPC waits for its settings to be acknowledged
 LENIENCE_S: Final = 1.0  # how much longer than we gRPC waits for a handshake
@@ -39,7 +39,7 @@ _UNKNOWN_CALLERS = 64
 
 
 def stranger_bytes(limits: LimitSettings) -> int:
-    """What a peer may send before a call of it is authorised. Also gRPC's own limit on metadata, above ours.
+    """Bytes that a peer may send before a call of it is authorised. Also gRPC's own limit on metadata, above ours.
 
     More than a lawful client sends before that: a TLS handshake, one HTTP/2 window (64 KiB) and many calls' metadata.
     """

@@ -78,7 +78,7 @@ class GrpcFace:
             else:
                 self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
-            raise OSError(f"cannot bind {address}: is it taken?") from None
+            raise OSError(f"cannot bind {address}: another process may use it") from None
 
     async def start(self) -> None:
         """Listens; not yet SERVING."""
@@ -87,7 +87,7 @@ class GrpcFace:
         self._connections.start(self.port)
 
     async def set_serving(self, is_serving: bool) -> None:
-        """What health checks are told, for the server and each service."""
+        """Sets the answer to health checks, for the server and each service."""
         states = health_pb2.HealthCheckResponse
         state = states.SERVING if is_serving else states.NOT_SERVING
         for name in ("", *_services()):

@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection of uvicorn's, within limits of size and time: over one it is answered 4xx, or closed.
 
-uvicorn itself bounds neither headers nor the time they take, and httptools keeps what it has not parsed to the end. So
+uvicorn itself bounds neither headers nor their time, and httptools keeps unparsed bytes to the end. So
 bytes are counted as they arrive, and every phase of a connection has a time by which it must be over. The time is
 looked at by the listener, for all connections together: a timer for each would cost every request two.
 """
@@ -25,12 +25,12 @@ from placewise_service.settings import LimitSettings
 
 _LINGER_S = 1.0  # how long a peer has to read a refusal before its connection is cut
 _MOST_PIPELINED = 16
-_BYTES_PER_HEADER = 32  # what a header costs beside its text, as RFC 9113 §6.5.2 counts
+_BYTES_PER_HEADER = 32  # the overhead of a header, as RFC 9113 §6.5.2 counts
 # uvicorn writes a line per malformed request, which would be a way to fill a disk: they are counted instead.
 _QUIET = logging.getLogger("uvicorn.error.connection")
 _QUIET.setLevel(logging.ERROR)
 
-Refused = Callable[[str, str], None]  # is told the limit, and the peer's address
+Refused = Callable[[str, str], None]  # called with the limit and the peer's address
 
 
 class _Phase(enum.Enum):
@@ -124,7 +124,7 @@ class HttpConnection(HttpToolsProtocol):
         self._phase = _Phase.BODY
         self._head_bytes = self._body_bytes = 0
         self.due_s = math.inf if self.pipeline else self._crowd.now_s() + self._limits.body_s
-        # An answer that is given before the message is here says so and ends the connection: the rest is not read.
+        # An answer before the whole message ends the connection, and its headers announce it: the rest is not read.
         self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
 
     def on_message_complete(self) -> None:
@@ -186,7 +186,7 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def peer(self) -> str:
-        """Address and port of the other end; "" where it has none."""
+        """Address and port of the other end; "" if it has none."""
         return address(self.client)
 
     @property
@@ -205,7 +205,7 @@ class HttpConnection(HttpToolsProtocol):
         self.due_s = self._crowd.now_s() + _LINGER_S
 
     def _refuse(self, status: HTTPStatus, limit: str, text: str) -> None:
-        """Answers and closes; without a word where an earlier request still waits for its own answer."""
+        """Answers and closes; only closes if an earlier request still waits for its own answer."""
         self._crowd.refused(limit, self.peer)
         is_own = self._phase is _Phase.BODY and not self.pipeline and not self.cycle.response_started
         if is_own or self.cycle is None or self.cycle.response_complete:
@@ -219,7 +219,7 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class Crowd:
-    """What the connections of a listener share. `idle` has those that wait for a request, the longest first."""
+    """State shared by the connections of a listener. `idle` has those that wait for a request, the longest first."""
 
     def __init__(self, limits: LimitSettings, refused: Refused, now_s: Callable[[], float]) -> None:
         self.limits = limits
@@ -229,7 +229,7 @@ class Crowd:
 
 
 def address(peer: object) -> str:
-    """Of a socket's peer, as audit records have it; "" for what is no address and port."""
+    """The address of a socket's peer for audit records; "" if it has no address and port."""
     match peer:
         case (str(host), int(port), *_):
             return f"{host}:{port}"

@@ -1,6 +1,6 @@
-"""Recognises callers by whatever is configured: bearer tokens of a file, JSON Web Tokens, client certificates.
+"""Authenticates callers by the configured means: bearer tokens of a file, JSON Web Tokens, client certificates.
 
-A token that is sent decides alone: where it is refused, the certificate beside it opens nothing.
+A token decides alone: if it is refused, a certificate beside it does not help.
 """
 
 from collections.abc import Callable
@@ -51,11 +51,11 @@ class Identity:
         if self.asks_tokens and credentials.token is not None:
             return self._holder(credentials.token)
         if self._certificates is None:
-            raise UnauthenticatedError("a bearer token is needed")
+            raise UnauthenticatedError("a bearer token is required (header authorization)")
         found = self._certificates.find(credentials.subjects)
         if found is None:
             shown = ", ".join(credentials.subjects) or "none"
-            raise UnauthenticatedError(f"the client certificate is not known here; its names: {shown}")
+            raise UnauthenticatedError(f"unknown client certificate; its names: {shown}")
         return found
 
     def _holder(self, token: str) -> Principal:
@@ -87,7 +87,7 @@ class _Refusals:
 def authenticator(
     settings: AuthSettings, clock: Clock, on_stale: Callable[[str, float], None] = lambda name, seconds: None
 ) -> Authenticator:
-    """What the settings ask for; Open where they ask for nothing. Raises CredentialsFileError."""
+    """The authenticator of the settings; Open if they configure none. Raises CredentialsFileError."""
     if not settings.is_on:
         return Open()
     keep_s = settings.keep_last_good_s

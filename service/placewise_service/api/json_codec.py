@@ -16,7 +16,7 @@ from placewise_core.errors import InvalidRequestError
 _IN_THREAD_BYTES = 32 * 1024
 _THREADS = 2  # they share one interpreter with the decisions: more would convert no faster
 _VALUES_PER_OBJECT = 8
-# Possessive, and content with the end of the body for its own: never looked at twice, whatever is in it.
+# Possessive, and ends at the end of the body at the latest: no byte of a body is looked at twice.
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 _dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -37,7 +37,7 @@ class JsonCodec:
     ) -> list[str]:
         """Fills `message` from JSON; returns the names of the fields that the body gave. Raises InvalidRequestError.
 
-        `left` returns when the caller has left: what has not begun by then is not begun.
+        `left` returns when the caller has left: work that has not begun by then is skipped.
         """
         if len(body) <= _IN_THREAD_BYTES:
             return self._parse(body, message)
@@ -76,7 +76,7 @@ class JsonCodec:
 def has_too_many(body: bytes, most: int) -> bool:
     """True for JSON of more objects and lists than `most`, or of eight times as many values. Nothing is built for it.
 
-    A first count takes what stands in texts for structure; only where that is too much are the texts left out.
+    A first count takes text for structure; only if it is above the limit, texts are left out and the count is repeated.
     """
     return len(body) > most and _is_over(body, most) and _is_over(_TEXT.sub(b"", body), most)
 
@@ -111,7 +111,7 @@ def _render(message: Message) -> bytes:
 
 
 def _render_in_pieces(message: Message) -> bytes:
-    """As _render, for a thread: the encoder lets no other thread go on before all of what it is given is written."""
+    """As _render, for a thread: the encoder lets no other thread go on before it has written its whole argument."""
     return _written(json_format.MessageToDict(message), 3).encode()
 
 
@@ -140,7 +140,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """One line, bounded. Protobuf and json say what is wrong in terms of the document; Python, in terms of Python."""
+    """One line, bounded. Protobuf and json describe the error in terms of the document; Python, in terms of Python."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if not isinstance(error, json.JSONDecodeError | json_format.ParseError):

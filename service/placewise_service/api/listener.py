@@ -1,7 +1,7 @@
 """Accepts HTTP connections within limits of number and time, and serves an ASGI application on them with uvicorn.
 
-In place of uvicorn's own server, which accepts without end. Where no more connections are allowed, the one that has
-waited longest for a request makes room: a caller with a question gets in, however many hold sockets and say nothing.
+Replaces uvicorn's own server, which accepts without end. At the limit on connections, the one that has waited longest
+for a request makes room: a caller with a request gets in, even if others hold many silent sockets.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 2048
 _MOST, _FEWEST = 1000, 8
-_RESERVED_FILES = 128  # for Redis, logs, bundles, and what is accepted only to be closed
+_RESERVED_FILES = 128  # for Redis, logs, bundles, and connections accepted only to be closed
 _MOST_AT_ONCE = 64  # connections accepted before others get their turn of the loop
 _SWEEP_S = 0.5
-_PAUSE_S = 0.1  # where the system gives no more descriptors
+_PAUSE_S = 0.1  # if the system has no more descriptors
 _STOP_S = 2.0
 
 
 def connection_limit(wanted: int) -> int:
     """Connections that one face may have: those wanted (0: a thousand), as far as the limit on open files goes.
 
-    Each face gets half of what is not reserved, so that neither takes the other's descriptors, nor those of Redis.
+    Each face gets half of the unreserved descriptors, so that neither takes the other's, nor those of Redis.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = max(_FEWEST, (files - _RESERVED_FILES) // 2)
@@ -53,7 +53,7 @@ def bound_socket(host: str, port: int, shares_port: bool) -> socket.socket:
 
 
 class Listener:
-    """Serves `app` on a bound socket. `refused` is told each refusal's limit, in a word, and the peer's address."""
+    """Serves `app` on a bound socket. Each refusal calls `refused` with the limit and the peer's address."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Listener:
         loop.add_reader(self._socket.fileno(), self._accept)
 
     async def stop(self) -> None:
-        """Takes no more, closes what is idle, and waits a little for the others."""
+        """Accepts no more, closes idle connections, and waits a little for the others."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())
         self._socket.close()
@@ -134,7 +134,7 @@ class Listener:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def _make_room(self) -> bool:
-        """Ends what has kept us waiting longest; False where all are being answered."""
+        """Closes the connection that has been idle longest; False if all are being answered."""
         for connection in self._crowd.idle:
             self._refused("connections", connection.peer)
             connection.evict()

@@ -1,4 +1,4 @@
-"""Which requests of a browser are answered. A browser carries out what any page asks of an address it can reach."""
+"""Decides which requests of a browser are answered: a browser sends any page's requests to any address it can reach."""
 
 import re
 from functools import lru_cache
@@ -40,10 +40,10 @@ def refuse_foreign_pages(request: HTTPConnection) -> None:
     """Raises PermissionDeniedError for a request that another site's page makes."""
     headers = request.headers
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise PermissionDeniedError("pages of other sites may not ask")
+        raise PermissionDeniedError("requests from pages of other sites are refused")
     origin = headers.get("origin")
     if origin is not None and not _is_ours(origin, headers.get("host", "")):
-        raise PermissionDeniedError("pages of other sites may not ask: the Origin is not the Host")
+        raise PermissionDeniedError("requests from pages of other sites are refused: Origin and Host differ")
 
 
 def _is_ours(origin: str, host: str) -> bool:
@@ -55,6 +55,6 @@ def _is_ours(origin: str, host: str) -> bool:
 
 @lru_cache(maxsize=256)  # callers ask by the same few names again and again
 def _parted(authority: str) -> tuple[str, str]:
-    """Host (an IPv6 address without brackets) and port; both empty for what is no authority."""
+    """Host (an IPv6 address without brackets) and port; both empty for a malformed authority."""
     found = _AUTHORITY.fullmatch(authority.lower())
     return ("", "") if found is None else (found[1].strip("[]"), found[2] or "")

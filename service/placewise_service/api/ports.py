@@ -1,4 +1,4 @@
-"""What the faces need of the engine, so that a test can stand in for it. The real one is placewise_service.engine."""
+"""The faces' view of the engine, so that a test can replace it. The real one is placewise_service.engine."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar

@@ -1,6 +1,6 @@
 """Asks every question once before the first caller does, of a cluster that exists in memory only.
 
-What is done at a first use is then done: numpy imports parts of itself, protobuf builds its classes, tables are looked
+This does the work of a first use: numpy imports parts of itself, protobuf builds its classes, tables are looked
 up. Without it the first AdmitOrWait of a process takes six times as long as the second. Nothing of it reaches the
 state, the decision log or the metrics.
 """

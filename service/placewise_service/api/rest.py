@@ -162,7 +162,7 @@ def _add_operations(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
 
 
 def _add_page(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
-    """A page for people: what the clusters look like. It holds no data; its script asks the API as anyone would."""
+    """Serves the page that shows the clusters. It holds no data; its script calls the API as any client would."""
     folder = resources.files("placewise_service.api").joinpath("page")
 
     def file(name: str, media_type: str) -> Endpoint:
@@ -182,7 +182,7 @@ def _add_page(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
 
 @contextmanager
 def _refusals_on_record(desk: Desk, request: Request, name: str) -> Iterator[None]:
-    """Puts a refusal of what is no call of the contract on record; it is raised all the same."""
+    """Records the refusal of a request outside the contract; it is raised all the same."""
     try:
         yield
     except PlacewiseError as error:
@@ -205,7 +205,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
-    return await _on_error(request, InvalidRequestError("the request is not what this path takes"))
+    return await _on_error(request, InvalidRequestError("parameters are missing or malformed: see /openapi.json"))
 
 
 async def _on_unforeseen(request: Request, error: Exception) -> Response:

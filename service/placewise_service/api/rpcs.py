@@ -1,4 +1,4 @@
-"""Every call of the contract in one table: its scope, its messages, and what it asks of the engine.
+"""Every call of the contract in one table: its scope, its messages, and its handler.
 
 Both faces read this table, so that they cannot differ. A handler turns the message into a command, has it checked,
 asks the engine, and turns the answer back; it knows no transport and no credentials.
@@ -42,7 +42,7 @@ _RECENT_DEFAULT = 20
 
 
 class Reach(enum.StrEnum):
-    """Where a caller needs the scope: on the cluster the request names, on any at all, or on every one."""
+    """Clusters on which a caller needs the scope: the one in the request, any, or every one."""
 
     CLUSTER = "cluster"
     ANY = "any"
@@ -208,7 +208,7 @@ def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node
 
 
 async def _check_growth(office: Office, cluster: str, reported: Sequence[str]) -> None:
-    """Raises InvalidRequestError where a report would take a cluster over its limit."""
+    """Raises InvalidRequestError if a report would take a cluster over its limit."""
     try:
         known = (await office.engine.get_cluster(cluster)).view.index
     except NotFoundError:
@@ -251,7 +251,7 @@ async def _get_cluster(
     validate.check_cluster(request.cluster)
     engine = office.engine
     snapshot = await engine.get_cluster(request.cluster)
-    # The view moves on at the next await: what it holds is frozen, so the lists are copied now and rendered in steps.
+    # The view changes after the next await. Its records are frozen, so the lists are copied now and rendered in steps.
     nodes = list(snapshot.view.nodes) if request.full else []
     jobs = list(snapshot.view.jobs.values()) if request.full else []
     message = convert_cluster.totals(
@@ -288,7 +288,7 @@ async def _update_settings(
     validate.check_cluster(request.cluster)
     unknown = set(request.update_mask.paths) - set(ClusterSettings.__dataclass_fields__)
     if unknown:
-        raise InvalidRequestError(f"no setting is called {min(unknown)!r}", "update_mask")
+        raise InvalidRequestError(f"unknown setting {min(unknown)!r}", "update_mask")
     settings = convert_cluster.changed_settings(
         request, await _current_settings(office, request.cluster), _queues_of(office, request.cluster)
     )

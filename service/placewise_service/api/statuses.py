@@ -55,7 +55,7 @@ def _details(error: PlacewiseError) -> list[AnyMessage]:
 
 
 def stream_error(error: PlacewiseError) -> decision_pb2.StreamError:
-    """What a stream answers to one question that failed."""
+    """The error of one request of a stream."""
     message = decision_pb2.StreamError(code=error.grpc_code, reason=error.reason, message=shown(error))
     if error.retry_after_s is not None:
         message.retry_delay.CopyFrom(_duration(error.retry_after_s))

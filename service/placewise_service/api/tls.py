@@ -110,7 +110,7 @@ def grpc_credentials(certificates: Certificates, demands_client: bool) -> grpc.S
 def end_time_s(settings: TlsSettings) -> float:
     """When the server's certificate ends, in seconds since the epoch: found as a client finds it, in a handshake.
 
-    Raises CertificateError where a client refuses it now (expired, not valid yet), OSError for files that do not load.
+    Raises CertificateError if clients would refuse it now (expired, not valid yet), OSError if the files do not load.
     """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.load_cert_chain(str(settings.cert_file), str(settings.key_file))
@@ -134,7 +134,7 @@ def end_time_s(settings: TlsSettings) -> float:
 
 def _no_password() -> str:
     """In place of the terminal, which would be asked for it."""
-    raise ValueError("a password is needed")
+    raise ValueError("the key is encrypted: store it without a password")
 
 
 def _what_is_wrong(cert: Path, key: Path, ca: Path | None, error: Exception) -> str:

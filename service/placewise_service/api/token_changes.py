@@ -64,7 +64,7 @@ def create_token(
 
 
 def revoke_token(path: Path, name: str) -> int:
-    """Deletes every entry of that name; how many. Raises CredentialsFileError, also where there is none."""
+    """Deletes every entry of that name and returns their number. Raises CredentialsFileError, also if there is none."""
     if not path.exists():
         raise CredentialsFileError(f"{path}: there is no such file")
     with _changing(path, _AS_IT_IS) as entries:
@@ -86,7 +86,7 @@ def list_tokens(path: Path) -> tuple[TokenEntry, ...]:
 
 @contextmanager
 def _changing(path: Path, access: Access) -> Iterator[list[TokenEntry]]:
-    """The entries, to be changed under a lock; what the block leaves of them is written unless it raises."""
+    """The entries, to be changed under a lock; the changed entries are written unless the block raises."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _NEW_MODE)
@@ -120,7 +120,7 @@ def _allow(file: int, access: Access) -> None:
 
 
 def _overwrite(file: int, content: bytes) -> None:
-    """Room is made first: a full disk leaves the old content, and whoever reads without a lock, nothing half."""
+    """Makes room first: a full disk leaves the old content, and readers without a lock see nothing half."""
     if len(content) > os.fstat(file).st_size:
         os.posix_fallocate(file, 0, len(content))
     written = 0

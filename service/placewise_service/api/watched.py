@@ -70,7 +70,7 @@ class WatchedFile(Generic[T]):
     def value(self) -> T:
         """The newest good content. Raises StateUnavailableError when the last good one is too old."""
         if self.problem():
-            raise StateUnavailableError(f"no caller can be recognised now: the {self.name} cannot be read")
+            raise StateUnavailableError(f"callers cannot be authenticated now: the {self.name} cannot be read")
         return self._value
 
     def problem(self) -> str:
@@ -88,7 +88,7 @@ class WatchedFile(Generic[T]):
         try:
             if self._failing_since_s is None and stamp_of(self._path) == self._stamp:
                 return
-            content, stamp = read(self._path)  # a failed read is repeated: what was wrong may leave no trace in a date
+            content, stamp = read(self._path)  # a failed read is repeated: a repair may leave the date unchanged
             value = self._parsed(content)
         except CredentialsFileError as error:
             self._fail(str(error), now_s)
@@ -125,7 +125,7 @@ def document_of(content: bytes, document: type[Document], empty: str) -> Documen
     except yaml.YAMLError:
         raise CredentialsFileError("not YAML") from None
     if data is None:  # half-written, or emptied by mistake
-        raise CredentialsFileError(f"is empty; `{empty}` says that nobody is let in")
+        raise CredentialsFileError(f"is empty: write `{empty}` to refuse every caller")
     try:
         return document.model_validate(data)
     except ValidationError as error:
@@ -134,7 +134,7 @@ def document_of(content: bytes, document: type[Document], empty: str) -> Documen
 
 
 def _place(location: tuple[int | str, ...], data: Any) -> str:
-    """Where in the document, with the entry's name where it has one."""
+    """The place in the document, with the entry's name if it has one."""
     words = ".".join(map(str, location))
     try:
         name = data[location[0]][location[1]]["name"]
@@ -171,7 +171,7 @@ def _lock(path: Path, file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise CredentialsFileError(f"{path}: is being changed just now") from None
+        raise CredentialsFileError(f"{path}: another command is changing it: try again") from None
     except OSError:
         pass  # a file system without locks
 

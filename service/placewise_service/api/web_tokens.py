@@ -1,7 +1,7 @@
 """JSON Web Tokens of an identity provider (OIDC): checked against the keys of a JWKS file. Never fetches anything.
 
 A token must name the issuer and the audience, end (`exp`), and be signed by a key of the file (`kid`) with the one
-algorithm of that key: RS256, ES256 or EdDSA. What the token itself says of its algorithm selects nothing.
+algorithm of that key: RS256, ES256 or EdDSA. The algorithm in the token itself selects nothing.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _REFUSED: Final = "the bearer token is not valid"
 
 @frozen
 class WebTokenRules:
-    """What a token must say, and which claims name its holder, scopes and clusters."""
+    """Required claims of a token, and the claims that name its holder, scopes and clusters."""
 
     issuer: str
     audience: str
@@ -137,7 +137,7 @@ class WebTokens:
 def parse_keys(content: bytes) -> Keys:
     """The keys of a JWKS by their id; those for encryption, and of other kinds than ours, are left out.
 
-    Raises CredentialsFileError, also where none is left.
+    Raises CredentialsFileError, also if none is left.
     """
     try:
         rows = json.loads(content)["keys"]
@@ -158,9 +158,9 @@ def _is_ours(row: Mapping[str, Any]) -> bool:
 
 
 def _key(row: Mapping[str, Any]) -> Key:
-    """Raises CredentialsFileError for a key that is private or weak; for one that is none, what the library raises."""
+    """Raises CredentialsFileError if a key is private or weak; for a malformed key, the library's error."""
     if "d" in row:
-        raise CredentialsFileError(f"key {row['kid']!r} is private: the service needs the public one alone")
+        raise CredentialsFileError(f"key {row['kid']!r} is private: store only its public part")
     kind: Any = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}[row["kty"]]
     public = kind.from_jwk(dict(row))
     if isinstance(public, rsa.RSAPublicKey):
@@ -174,7 +174,7 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 
 def _time_s(claim: object) -> float:
-    """Raises TypeError for what is no number of seconds; no token lasts for ever."""
+    """Raises TypeError unless the claim is a finite number of seconds: no token lasts for ever."""
     if isinstance(claim, bool) or not isinstance(claim, int | float) or not math.isfinite(claim):
         raise TypeError("not a time")
     return float(claim)

@@ -18,7 +18,7 @@ _Message = TypeVar("_Message", bound=Message)
 def parsed_in_pieces(raw: bytes, kind: type[_Message]) -> _Message:
     """As `kind.FromString(raw)`, for a thread: the parser lets no other thread go on before its call is over.
 
-    Pieces that end where a field ends give the same message, one merged into the other. Raises DecodeError.
+    Pieces of whole fields give the same message, one merged into the other. Raises DecodeError.
     """
     message = kind()
     for piece in pieces(raw):
@@ -27,7 +27,7 @@ def parsed_in_pieces(raw: bytes, kind: type[_Message]) -> _Message:
 
 
 def pieces(raw: bytes, most: int = _PIECE_BYTES) -> Iterator[bytes]:
-    """The message in parts of whole fields, each of `most` bytes or one field. What no parser takes stays in one."""
+    """The message in parts of whole fields, each of `most` bytes or one field. Unparseable bytes stay in one part."""
     begin = at = 0
     size = len(raw)
     while at < size:
@@ -43,7 +43,7 @@ def pieces(raw: bytes, most: int = _PIECE_BYTES) -> Iterator[bytes]:
 
 
 def varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number and where it ends; (0, end) where it does not end."""
+    """A number and its end; (0, end) if the number does not end."""
     value = shift = 0
     while at < end and shift < 70:
         byte = raw[at]
@@ -56,7 +56,7 @@ def varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def after(raw: bytes, at: int, end: int, wire_type: int) -> int:
-    """Where the value ends that begins there; the end of everything for what no parser takes."""
+    """The end of the value that begins there; `end` if no parser would accept it."""
     if wire_type == _VARINT:
         return varint(raw, at, end)[1]
     if wire_type == BYTES:
