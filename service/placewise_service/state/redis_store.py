@@ -53,7 +53,7 @@ from placewise_service.state.sums import check_record
 from placewise_service.state.tailing import tail_alone, tail_shared
 
 _EXPIRE_AT_ONCE = 1000
-_STEP_TASKS = 500  # of a reservation, packed in one go of some milliseconds
+_MOST_TASKS = 500  # of a reservation that is packed on the loop, in some milliseconds
 _FIND_PAGE = 256
 _CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
@@ -132,31 +132,17 @@ class RedisStore:
 
     def reserve(self, cluster: str, request: ReserveRequest) -> Awaitable[ReserveResult]:
         check_reservable(request.jobs)
-        if sum([len(job.assignments) for job in request.jobs]) > _STEP_TASKS:
-            return asyncio.create_task(self._reserve_in_steps(cluster, request))
-        args = self._reserve_args(request)
-        for job in request.jobs:
-            args += _reserved_job(job)
-        keys = _reserve_keys(keys_of(cluster))
-        sent = self._send("reserve", keys, args)
-        reserving = self._reserve(cluster, request, keys, args, sent)
-        return reserving if sent is not None else asyncio.create_task(reserving)
+        if sum([len(job.assignments) for job in request.jobs]) > _MOST_TASKS:
+            return asyncio.create_task(self._reserve_large(cluster, request))
+        return self._reserved(request, self._begin("reserve", cluster, *self._reservation(cluster, request)))
 
-    async def _reserve_in_steps(self, cluster: str, request: ReserveRequest) -> ReserveResult:
-        """Others have their turn while a large request is packed."""
-        args, tasks = self._reserve_args(request), 0
-        for job in request.jobs:
-            if tasks >= _STEP_TASKS:
-                tasks = 0
-                await asyncio.sleep(0)
-            args += _reserved_job(job)
-            tasks += len(job.assignments)
-        return await self._reserve(cluster, request, _reserve_keys(keys_of(cluster)), args)
+    async def _reserve_large(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        keys, args = await aside(self._reservation, cluster, request)
+        return await self._reserved(request, self._run("reserve", cluster, keys, args))
 
-    def _reserve_args(self, request: ReserveRequest) -> list[Argument]:
-        """All but the jobs."""
-        return [
-            self._options.retain_events_s,
+    def _reservation(self, cluster: str, request: ReserveRequest) -> tuple[tuple[str, ...], list[Argument]]:
+        """Keys and arguments of the script."""
+        args: list[Argument] = [
             request.ttl_s,
             request.request_id,
             request.answer,
@@ -165,17 +151,12 @@ class RedisStore:
             request.fingerprint,
             request.over,
         ]
+        for job in request.jobs:
+            args += (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
+        return _reserve_keys(keys_of(cluster)), args
 
-    async def _reserve(
-        self,
-        cluster: str,
-        request: ReserveRequest,
-        keys: tuple[str, ...],
-        args: list[Argument],
-        sent: asyncio.Future[Any] | None = None,
-    ) -> ReserveResult:
-        with redis_meant(cluster):
-            reply = await script("reserve").run(self._scripts, keys, args, sent)
+    async def _reserved(self, request: ReserveRequest, answer: Awaitable[Any]) -> ReserveResult:
+        reply = await answer
         if reply[0] == b"conflict":
             found = reply[3] if len(reply) > 3 else ()
             pairs = zip(found[::2], found[1::2], strict=True)
@@ -235,24 +216,13 @@ class RedisStore:
 
     def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Awaitable[Event | None]:
         k = keys_of(cluster)
-        keys = (k.meta, k.events, k.queues, k.queue_seqs)
         stored = queue if queue.seq == expected_seq + 1 else replace(queue, seq=expected_seq + 1)
-        record = codec.encode_record(stored)
-        args: list[Argument] = [self._options.retain_events_s, queue.queue, expected_seq, stored.seq, record]
-        sent = self._send("commit_queue", keys, args)
-        committing = self._commit_queue(cluster, stored, keys, args, sent)
-        return committing if sent is not None else asyncio.create_task(committing)
+        args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode_record(stored)]
+        answer = self._begin("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
+        return self._committed(cluster, stored, answer)
 
-    async def _commit_queue(
-        self,
-        cluster: str,
-        stored: QueueState,
-        keys: tuple[str, ...],
-        args: list[Argument],
-        sent: asyncio.Future[Any] | None,
-    ) -> Event | None:
-        with redis_meant(cluster):
-            reply = await script("commit_queue").run(self._scripts, keys, args, sent)
+    async def _committed(self, cluster: str, stored: QueueState, answer: Awaitable[Any]) -> Event | None:
+        reply = await answer
         if reply is None:
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(stored)) if reply else None
@@ -369,16 +339,25 @@ class RedisStore:
                 await self._link.close()
             await self._client.close()
 
-    def _send(self, name: str, keys: tuple[str, ...], args: list[Argument]) -> asyncio.Future[Any] | None:
-        """The reply to a script that is on its way now; None if the link cannot take it at once, or there is none."""
-        if self._link is None:
-            return None
-        return self._link.send("EVALSHA", script(name).sha, len(keys), *keys, *args)
+    def _begin(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Awaitable[Any]:
+        """As _run, but the script is on its way already: sent, or, if the link cannot take it at once, in a task."""
+        if self._link is not None:
+            call = script(name).call(keys, [self._options.retain_events_s, *args])
+            if (sent := self._link.send(*call)) is not None:
+                return self._run(name, cluster, keys, args, sent)
+        return asyncio.create_task(self._run(name, cluster, keys, args))
 
-    async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
+    async def _run(
+        self,
+        name: str,
+        cluster: str,
+        keys: tuple[str, ...],
+        args: list[Argument],
+        sent: asyncio.Future[Any] | None = None,
+    ) -> Any:
         """Runs a script that may append an event."""
         with redis_meant(cluster):
-            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
+            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args], sent)
 
 
 def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
@@ -397,10 +376,6 @@ def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:
         records.append(record)
         rows += (node.id, record, codec.encode(capacity_of(node)))
     return codec.pack_nodes(records), rows
-
-
-def _reserved_job(job: RunningJob) -> tuple[Argument, ...]:
-    return (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
 
 
 def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:

@@ -52,6 +52,10 @@ class Script:
     text: str
     sha: str
 
+    def call(self, keys: tuple[str, ...], args: list[Argument]) -> tuple[Argument, ...]:
+        """The command that runs it where the server knows it."""
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
     async def run(
         self,
         client: Executor,
@@ -60,11 +64,9 @@ class Script:
         sent: asyncio.Future[Any] | None = None,
     ) -> Any:
         """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text.
-        `sent` is the reply to `send` of the same call, where that is on its way already."""
+        `sent` is the reply to `call`, where that is on its way already."""
         try:
-            if sent is not None:
-                return await sent
-            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+            return await (sent or client.execute_command(*self.call(keys, args)))
         except NoScriptError:
             return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
 
