@@ -48,17 +48,22 @@ CLEAN = (
     "docs/truths.md",
     "docs/yarn.md",
     "proto",
-    "service/placewise_service/api",
-    "service/placewise_service/commands",
+    "service/placewise_models",
     "service/placewise_service/afterwards.py",
+    "service/placewise_service/api",
     "service/placewise_service/audit.py",
+    "service/placewise_service/bench",
+    "service/placewise_service/commands",
+    "service/placewise_service/declog",
+    "service/placewise_service/replay",
     "service/placewise_service/settings.py",
-    "service/placewise_service/telemetry.py",
     "service/placewise_service/state/lua",
+    "service/placewise_service/telemetry.py",
     "tools",
 )
 LIMIT = 0.5
-SKIPPED = ("node_modules", "build", "__pycache__")
+# `bundles`: a signed bundle never changes, nor does the README in it.
+SKIPPED = ("node_modules", "build", "__pycache__", "bundles")
 LEAST_WORDS = 3
 
 

@@ -42,8 +42,8 @@ class BundleError(ValueError):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What manifest.json says. `files` maps names to SHA-256; the rest is provenance: the commit it was put together
-    at, and by model opsets, seeds, what it was trained or fitted on, how it was judged."""
+    """The content of manifest.json. `files` maps names to SHA-256; the rest is provenance: the commit of the build,
+    and by model opsets, seeds, training data and evaluation."""
 
     name: str
     created: str
@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
     """A bundle: its manifest, its JSON documents by file name, and its nets, ready to run. `signed_by` is the id of the
-    key that signed it, RELEASE, or "" where no key is configured. One that was only `opened` has an empty manifest.
+    key that signed it, RELEASE, or "" if no key is configured. One that was only `opened` has an empty manifest.
 
     Compares by identity, as its nets do."""
 
@@ -89,7 +89,7 @@ class Bundle:
 def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
     """Reads and verifies a bundle, and runs its nets once. Raises BundleError for anything missing, torn, unlisted or
     altered, for a link or a path where a file's name belongs, for another name than the directory's, for nets that
-    read other features than this version encodes, and for nets that do not answer right; where there are `keys`, also
+    read other features than this version encodes, and for nets that fail their samples; with `keys`, also
     for a bundle that none of them signed and that came with no release."""
     directory = directory.resolve()
     written = _read(directory, MANIFEST)
@@ -118,7 +118,7 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
 
 
 def opened(directory: Path) -> Bundle:
-    """What a folder holds, for a simulation: a bundle, or nets just exported. Asks for no manifest, checksum, signature
+    """The content of a folder, for a simulation: a bundle, or nets just exported. Checks no manifest, checksum, signature
     or sample; never serve from it. Raises ModelError for a net of other features than this version encodes,
     BundleError for a document that is torn."""
     held = {file: (directory / file).read_bytes() for file in _OPENED if (directory / file).is_file()}
@@ -164,8 +164,8 @@ class _Nets:
     documents: Mapping[str, Mapping[str, Any]]
 
     def load(self, load: Callable[..., Net], report: str, *files: str) -> Net | None:
-        """`load(*bytes of files, report)`, or None where the bundle has none of the files. Raises BundleError where it
-        has some and not the others, or where the net is refused."""
+        """`load(*bytes of files, report)`, or None if the bundle has none of the files. Raises BundleError if it
+        has only some of them, or if the net is refused."""
         found = [file for file in files if file in self.contents]
         if not found:
             return None
@@ -217,7 +217,7 @@ def _verified(directory: Path, file: str, sha256: str) -> bytes:
 
 
 def _read(directory: Path, file: str) -> bytes:
-    """Content of a regular file of the bundle. Raises BundleError, for a link too: it leads out of what is signed."""
+    """Content of a regular file of the bundle. Raises BundleError, for a link too: it leads outside the signed files."""
     try:
         with open(directory / file, "rb", opener=_open_no_link) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):

@@ -26,7 +26,7 @@ def bundle_folder(root: Path, name: str) -> Path:
             target = file.read(_LONGEST_ALIAS).decode("utf-8", "replace").strip()
     else:
         return path
-    folder = root / _checked(target, f"what the alias {path} names")
+    folder = root / _checked(target, f"the target of the alias {path}")
     if folder.is_symlink() or folder.is_file():
         raise ValueError(f"{path} must name a folder beside it, and {target!r} is none")
     return folder

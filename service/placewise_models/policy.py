@@ -31,8 +31,8 @@ _WARM_UP = (
 class PolicyRuntime:
     """The policy net, ready. Implements place.harmony.PolicyNet; may be called from any thread.
 
-    `memory`: what the second graph takes of the first; `outputs`: what it gives, with `stretch` if it guesses how long
-    jobs run.
+    `memory`: the outputs of the first graph that the second reads; `outputs`: the second's outputs, with `stretch` if it
+    predicts run times.
     """
 
     encoder: onnxruntime.InferenceSession

@@ -26,7 +26,7 @@ _WARM_UP = ((8, 24), (8, 48))  # (placements, tokens): allocations happen before
 class RewardRuntime:
     """The reward model, ready. Implements place.search.SpeedScorer; may be called from any thread.
 
-    `spread_limit`: the spread of log-speeds from which on the model's own report says it is out of its depth; infinite
+    `spread_limit`: the spread of log-speeds above which the model counts as uncertain, by its own report; infinite
     for a model that gives no spread.
     """
 

@@ -30,8 +30,8 @@ def open_session(content: bytes, file: str) -> onnxruntime.InferenceSession:
 
 
 def open_token_net(content: bytes, file: str, model: str) -> onnxruntime.InferenceSession:
-    """A session on a net that reads the tables of `model`. Raises ModelError, also where it was trained on others than
-    this version encodes."""
+    """A session on a net that reads the tables of `model`. Raises ModelError, also if the net was trained on other
+    tables than those of this version."""
     session = open_session(content, file)
     if _property(session, "feature_schema") != feature_schema(model)["hash"]:
         raise ModelError(f"{file} was trained on other features than this version encodes")
@@ -39,7 +39,7 @@ def open_token_net(content: bytes, file: str, model: str) -> onnxruntime.Inferen
 
 
 def open_column_net(content: bytes, file: str, columns: Sequence[str]) -> onnxruntime.InferenceSession:
-    """A session on a net that names its columns itself. Raises ModelError, also where it was trained on others than
+    """A session on a net that names its columns itself. Raises ModelError, also if it was trained on other columns than
     `columns`."""
     session = open_session(content, file)
     if _property(session, "columns") != ",".join(columns):
@@ -48,7 +48,7 @@ def open_column_net(content: bytes, file: str, columns: Sequence[str]) -> onnxru
 
 
 def answers_alike(given: ArrayLike, wanted: ArrayLike) -> bool:
-    """True where a net answers its sample as it did when it was exported, up to the rounding of another processor."""
+    """True if a net answers its sample as at its export, up to the rounding of another processor."""
     ours, theirs = np.asarray(given), np.asarray(wanted)
     return ours.shape == theirs.shape and bool(np.allclose(ours, theirs, TOLERANCE, TOLERANCE))
 

@@ -1,7 +1,7 @@
-"""Completes what is known of a model's slowdowns on shared GPUs with the bundle's net on ONNX Runtime. Trains nothing
+"""Completes a model's slowdowns on shared GPUs with the bundle's net on ONNX Runtime. Trains nothing
 and never fails a decision.
 
-Implements speed.completed_interference.RowCompleter: from the row that would be assumed and what was measured of it.
+Implements speed.completed_interference.RowCompleter: from the assumed row and its measurements.
 """
 
 from collections.abc import Mapping
@@ -47,13 +47,13 @@ class SharingRuntime:
         return cls(open_column_net(content, SHARING_MODEL, columns))
 
     def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
-        """(C,) the row, what was measured unchanged; None where the net fails."""
+        """(C,) the row with its measurements unchanged; None if the net fails."""
         mask = ~np.isnan(known)
         feeds = {"prior": np.nan_to_num(prior, nan=1.0)[None], "known": np.nan_to_num(known)[None], "mask": mask[None]}
         try:
             found = self._run({name: array.astype(np.float32) for name, array in feeds.items()})[0].astype(np.float64)
             if not np.isfinite(found).all():
-                raise ModelError("the net answers what is no number")
+                raise ModelError("the net's answer is not finite")
         except Exception as error:  # the runtime's own exceptions share no base class
             self.failures += 1
             log.warning("completion of co-runs failed", error=str(error), failures=self.failures)

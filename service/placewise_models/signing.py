@@ -48,8 +48,8 @@ class PublicKey:
 
 
 def generate(private: Path, public: Path) -> PublicKey:
-    """Writes a new pair of keys as PEM, the private one readable by its owner alone. Raises OSError where a file is
-    there already: a key is never overwritten."""
+    """Writes a new pair of keys as PEM, the private one readable by its owner alone. Raises OSError if a file exists:
+    a key is never overwritten."""
     key = Ed25519PrivateKey.generate()
     _write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     made = key.public_key()

@@ -1,6 +1,6 @@
 """Completes missing subtask metrics with the bundle's net on ONNX Runtime. Trains nothing and never fails a decision.
 
-Implements place.completed_metrics.MetricCompleter: from what is known of one subtask to all of its metrics.
+Implements place.completed_metrics.MetricCompleter: from the known metrics of one subtask to all of them.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ class StdmRuntime:
         return cls(open_column_net(content, STDM_MODEL, METRICS))
 
     def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:
-        """All metrics of a subtask, the known ones unchanged. Where they are on another scale than the net's (a
-        throughput that is no share of 1) or the net fails, only what is known comes back."""
+        """All metrics of a subtask, the known ones unchanged. If they are on another scale than the net's (a throughput
+        that is no share of 1) or the net fails, only the known ones come back."""
         try:
             row = to_unit(known)
         except ValueError:

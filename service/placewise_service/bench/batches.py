@@ -2,7 +2,7 @@
 
     python -m placewise_service.bench.batches < plan.json > result.json
 
-A decision is one gang placed and held. What a round holds is given back before the next one, unmeasured.
+A decision is one gang placed and reserved. Its reservations are released before the next round, unmeasured.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Batches:
         self._client = AsyncClient(plan.target, timeout_s=_TIMEOUT_S)
 
     async def run(self) -> BatchResult:
-        """Every way of asking, by turns, so that whatever the machine does meanwhile falls on all of them."""
+        """Measures every way of asking, by turns, so that other load on the machine falls on all of them."""
         ways: dict[str, Ask] = {"request": self._one_request, "stream": self._one_stream, "concurrent": self._callers}
         seconds = dict.fromkeys(ways, 0.0)
         for index in range(_WARM_UP_ROUNDS + self._plan.rounds):

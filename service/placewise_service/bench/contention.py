@@ -1,7 +1,7 @@
-"""Many clients, two replicas, hardly any room, and (for chaos) a Redis that is killed: does every promise hold?
+"""Load on nearly full nodes: many clients, two replicas, and (for chaos) a Redis that is killed. Checks every promise.
 
-Clients ask Place for small gangs on nodes that are almost full. Most of what they are given they give back at once,
-some they leave to expire. A ledger (ledger.py) watches that nothing is held twice; at the end nothing may be left.
+Clients ask Place for small gangs on nodes that are almost full. They release most placements at once and leave some to
+expire. A ledger (ledger.py) checks that nothing is assigned twice; at the end nothing may be left.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _CALM_S = 1.0  # load between two kills of Redis, at least
 _FREE_PER_NODE = 2  # GPUs the running jobs leave on each node
 _CORES_PER_TASK = 4.0
 
-# What a client may see while the state is away or the view is behind; everything else is a wrong answer.
+# Errors that a client may see while the state is away or the view is behind; every other error is a wrong answer.
 _HONEST = frozenset({"StateUnavailableError", "StaleSnapshotError", "OverloadedError", "DeadlineExceededError"})
 
 
@@ -95,7 +95,7 @@ class Contention:
         self._last_held_s = 0.0
 
     async def run(self, on_progress: Callable[[int], None]) -> Tally:
-        """Load, kills, and the count of what is left."""
+        """Runs the load and the kills, and counts the reservations left at the end."""
         began_s = time.perf_counter()
         await self._fill()
         load = [asyncio.create_task(self._client(index, on_progress)) for index in range(self._plan.clients)]
@@ -170,7 +170,7 @@ class Contention:
             self.tally.unexpected.append(f"{job_id}: NO_FIT for a gang that an empty cluster has room for")
 
     async def _hold(self, client: AsyncClient, decision: JobDecision, tasks: int, rng: random.Random) -> None:
-        """Books what was given, and gives most of it back after other clients had a turn."""
+        """Books a placement, and releases most of it after other clients had a turn."""
         self._last_held_s = time.monotonic()
         if len(decision.assignments) != tasks:
             self.tally.unexpected.append(f"{decision.job_id}: {len(decision.assignments)} of {tasks} tasks placed")

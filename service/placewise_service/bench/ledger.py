@@ -1,7 +1,7 @@
-"""A client's own book of who holds which GPU and core: finds what was handed out twice. Pure; knows no service.
+"""A client's own book of the holder of each GPU and core: finds double assignments. Pure; knows no service.
 
 Sound, not timid: an entry is struck out *before* the client asks to release it, and at its expiry by the store's clock
-(the same machine's), so whatever the book still holds is held, and an answer that overlaps it breaks the promise.
+(the same machine's). So every holding still in the book is held, and an answer that overlaps it breaks the promise.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ Unit = tuple[str, int]  # node, GPU index
 
 @frozen
 class Holding:
-    """What one job holds until it is released or `expire_time_s` passes (0: until released)."""
+    """Resources of one job until it is released or `expire_time_s` passes (0: until released)."""
 
     job_id: str
     gpus: tuple[Unit, ...]
@@ -26,7 +26,7 @@ class Holding:
 
 @dataclass(slots=True)
 class Ledger:
-    """`cpu_cores` maps nodes to what is free for this client's jobs at the start."""
+    """`cpu_cores` maps nodes to the cores free for this client's jobs at the start."""
 
     cpu_cores: Mapping[str, float]
     violations: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Ledger:
         self._holdings[job_id] = Holding(job_id, gpus, cores, expire_time_s)
 
     def strike(self, job_id: str) -> None:
-        """Forgets what a job holds; call it before asking for the release."""
+        """Removes a job's holding; call it before asking for the release."""
         holding = self._holdings.pop(job_id, None)
         if holding is None:
             return
@@ -71,7 +71,7 @@ class Ledger:
             self._used_cores[node] -= amount
 
     def strike_expired(self, now_s: float) -> None:
-        """Forgets what has expired."""
+        """Removes expired holdings."""
         expired = [h.job_id for h in self._holdings.values() if 0 < h.expire_time_s <= now_s]
         for job_id in expired:
             self.strike(job_id)

@@ -1,9 +1,9 @@
-"""The client of a benchmark, in a process of its own: asks service and echo by turns and prints what it measured.
+"""The client of a benchmark, in a process of its own: asks service and echo by turns and prints the measurements.
 
     python -m placewise_service.bench.load < plan.json > result.json
 
-Rounds on the service and on the echo alternate, and which comes first alternates too, so that whatever the machine
-does meanwhile falls on both.
+Rounds on the service and on the echo alternate, and so does the first of the two, so that other load on the machine
+falls on both.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Result(msgspec.Struct):
 
 
 class Bench:
-    """One measurement. `batch` calls are measured, then what they hold is given back, unmeasured."""
+    """One measurement. `batch` calls are measured, then their reservations are released, unmeasured."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -116,7 +116,7 @@ def free_port() -> int:
 
 
 async def _wait_until_ready(service: Service) -> None:
-    """Until the service's own health check says so."""
+    """Returns once the service's own health check succeeds."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
     async with grpc.aio.insecure_channel(service.target, _AT_ONCE) as channel:
         health = health_pb2_grpc.HealthStub(channel)

@@ -32,7 +32,7 @@ class Workload:
     is_sharing: bool = False
 
     def check(self) -> None:
-        """Raises CommandError where the running jobs and one more gang do not fit."""
+        """Raises CommandError if the running jobs and one more gang do not fit."""
         if (self.jobs + 1) * self.tasks > self.nodes * GPUS_PER_NODE:
             message = (
                 f"{self.jobs} jobs of {self.tasks} GPUs and one more need over {self.nodes} × {GPUS_PER_NODE} GPUs"
@@ -95,7 +95,7 @@ class Workload:
         )
 
     def place(self, number: int) -> PlaceRequest:
-        """A question that holds what it is given for a minute."""
+        """A request whose placement is reserved for one minute."""
         job = self.job(f"asked-{number}")
         ttl = Duration(seconds=60)
         return PlaceRequest(cluster=self.cluster, jobs=[job], policy=self.policy, reserve_ttl=ttl)

@@ -82,7 +82,7 @@ class Dataset:
         return counts
 
     def position(self, cluster: str) -> str:
-        """Up to where the cluster's log is in this directory; START where nobody knows."""
+        """Position in the cluster's log up to which this directory has its entries; START if unknown."""
         return self._positions().get(cluster, START)
 
     def advance(self, cluster: str, position: str) -> None:
@@ -97,7 +97,7 @@ class Dataset:
         _sync_directory(self.directory)
 
     def _positions(self) -> dict[str, str]:
-        """Empty for a directory of an earlier version: its log is read again, and what is in here is recognised."""
+        """Empty for a directory of an earlier version: its log is read again, without repeats."""
         path = self.directory / _POSITIONS
         return dict(json.loads(path.read_text())) if path.exists() else {}
 

@@ -1,10 +1,10 @@
 """Moves the decision log from the store's ring to Parquet: at least once from the ring, exactly once in the files.
 
-Order is everything: a batch is on the disk before the ring is told that it was exported, so a process killed at any
-moment has lost nothing it acknowledged; what it wrote without acknowledging is recognised by id the next time.
+A batch is on the disk before the ring marks it as exported. So a process killed at any moment has lost nothing that it
+acknowledged; rows written without acknowledgement are recognised by id the next time.
 
-Each directory knows itself how far it has come. One that others overtook, or a new one, begins where it stopped and not
-where the ring's mark is: else decisions would lie in one directory and their outcomes in another, never to be joined.
+Each directory keeps its own position. If others have overtaken it, it continues at its own position and not at the
+ring's mark; otherwise decisions would lie in one directory and their outcomes in another, never to be joined.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ class ExportRing(Protocol):
 
 @dataclass(slots=True)
 class ExportReport:
-    """What one export did: new rows by table, repeats left out, and the joined rows by status of the days rebuilt."""
+    """Result of one export: new rows by table, repeats left out, and the joined rows by status of the days rebuilt."""
 
     written: Counter[str] = field(default_factory=Counter)
     joined: Counter[str] = field(default_factory=Counter)
@@ -62,10 +62,10 @@ async def export(
     dangling_after_s: float = DEFAULT_DANGLING_AFTER_S,
     on_progress: Callable[[int], None] = _no_progress,
 ) -> ExportReport:
-    """Exports what is new, of all clusters unless some are named, and joins outcomes to decisions.
+    """Exports the new entries, of all clusters unless some are named, and joins outcomes to decisions.
 
-    Raises StateUnavailableError where the store does not answer, DatasetBusyError where another export runs, OSError
-    where the disk refuses; after each of them a repeat goes on where this one stopped.
+    Raises StateUnavailableError if the store does not answer, DatasetBusyError if another export runs, OSError if the
+    disk refuses. After each of them a repeat continues at the last written batch.
     """
     report = ExportReport()
     dataset = Dataset(directory)
@@ -84,7 +84,7 @@ async def _export_cluster(
     report: ExportReport,
     on_progress: Callable[[int], None],
 ) -> None:
-    # The ring's mark is the earlier one where the store lost its past, or an export was killed before it told the ring.
+    # The ring's mark is the earlier one if the store lost its past, or an export was killed before it moved the mark.
     position = min(await ring.exported(cluster), dataset.position(cluster), key=_ordinal)
     while entries := await ring.read_decisions(cluster, position, batch):
         report.written += dataset.write(cluster, entries)

@@ -1,12 +1,12 @@
-"""Joins what was decided with what then happened, one row per job (or share). Pure: knows no file and no store.
+"""Joins decisions with their outcomes, one row per job (or share). Pure: knows no file and no store.
 
-A row's status says what is known of it:
+Status of a row:
 
     OBSERVED   the host reported an end
     OPEN       no end yet, and the time-out has not passed since the last word of the job
     DANGLING   no end, and the time-out has passed: the host forgot, or was never able, to report
-    NOT_HELD   nothing to wait for: the answer was WAIT or NO_FIT, a dry run, a shadow's, or a repeat of what an earlier
-               decision holds for the job (what hosts report under the repeat counts for the earlier one)
+    NOT_HELD   nothing to wait for: the answer was WAIT or NO_FIT, a dry run, a shadow's, or a repeat of an earlier
+               decision for the job (outcomes reported under the repeat count for the earlier one)
 """
 
 import enum
@@ -34,7 +34,7 @@ class Status(enum.StrEnum):
 
 @dataclass(slots=True)
 class Fate:
-    """What was heard of one job since a decision. Times in epoch seconds, 0 = never; speeds in epochs per second."""
+    """Reports about one job since a decision. Times in epoch seconds, 0 = never; speeds in epochs per second."""
 
     last_heard_time_s: float = 0.0
     start_time_s: float = 0.0
@@ -55,8 +55,8 @@ class Fate:
 class Row:
     """One job of a Place decision, or one share of a Partition decision, with its fate.
 
-    `planned` and `actual` list "node/gpu" (or "node") of every task; `actual` is empty where the host confirmed the
-    plan or said nothing. `predicted_s` and `actual_s` are for shares.
+    `planned` and `actual` list "node/gpu" (or "node") of every task; `actual` is empty if the host confirmed the
+    plan or reported no placement. `predicted_s` and `actual_s` are for shares.
     """
 
     decision_id: str
@@ -89,7 +89,7 @@ class Row:
 
 
 def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
-    """Which jobs of which decisions were answered with what an earlier decision of the day holds, and that one's key.
+    """Jobs whose answer repeats an earlier decision of the day, each with the key of that decision.
 
     A host that asks again for a job gets the placement it has, under a new decision id and the old reservation.
     """
@@ -110,8 +110,8 @@ def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
 
 @dataclass(slots=True)
 class Fates:
-    """The fates of all jobs of a day, folded from outcomes in any order; those of `repeats` under what they repeat.
-    Outcomes that come twice change nothing but speed means, so the caller removes them first."""
+    """The fates of all jobs of a day, folded from outcomes in any order; a job in `repeats` counts for the decision that
+    it repeats. A repeated outcome would change speed means, so the caller removes repeats first."""
 
     repeats: Mapping[Key, Key] = field(default_factory=dict)
     by_key: dict[Key, Fate] = field(default_factory=dict)
@@ -177,7 +177,7 @@ def spots(assignments: Iterable[Assignment]) -> tuple[str, ...]:
 
 
 def is_override(planned: Iterable[Assignment], actual: Iterable[Assignment]) -> bool:
-    """True where the host ran the job elsewhere. Hosts that name nodes without GPU indices are compared by node."""
+    """True if the host ran the job elsewhere. Hosts that name nodes without GPU indices are compared by node."""
     planned, actual = tuple(planned), tuple(actual)
     if not actual:
         return False

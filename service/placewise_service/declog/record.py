@@ -1,7 +1,7 @@
-"""What the decision log holds, and its bytes. Never talks to a store.
+"""The entries of the decision log, and their bytes. Never talks to a store.
 
-Two kinds of entries share one log: a *decision* (what was asked, seen, chosen and answered) and an *outcome* (what the
-host says happened to a job). The export joins them by decision id.
+Two kinds of entries share one log: a *decision* (request, observation, choice and answer) and an *outcome* (a host's
+report about a job). The export joins them by decision id.
 
 Bytes: msgpack of [schema version, kind, decision id, entry]. The id stands in front so that an entry can be found
 without reading the rest.
@@ -50,8 +50,8 @@ class Tensor:
 
 @frozen
 class Choice:
-    """What was seen and done for one job: the encoded observation by name, the mask of each step (tasks, actions), and
-    the action ids taken."""
+    """Observation and actions of one job: the encoded observation by name, the mask of each step (tasks, actions), and
+    the action ids."""
 
     job_id: str
     actions: tuple[int, ...] = ()
@@ -147,7 +147,7 @@ class DecisionRecord:
 
     @property
     def answer(self) -> PlaceDecision | PartitionDecision | AdmitDecision:
-        """What was answered. Raises ValueError for a record without an answer."""
+        """The answer of the decision. Raises ValueError for a record without one."""
         answer = self.place or self.partition or self.admit
         if answer is None:
             raise ValueError("a decision record without an answer")
@@ -163,7 +163,7 @@ class DecisionRecord:
 
     @property
     def outcome(self) -> str:
-        """One word for the whole answer: PLACED, NO_FIT, WAIT or ADMIT; MIXED where the jobs differ."""
+        """One word for the whole answer: PLACED, NO_FIT, WAIT or ADMIT; MIXED if the jobs differ."""
         if self.partition is not None:
             return self.partition.plan.outcome.value
         if self.admit is not None:
@@ -175,7 +175,7 @@ class DecisionRecord:
 
 @frozen
 class OutcomeRecord:
-    """What the host reported of one job. `decision_id` is "" where nobody knows which decision led to it."""
+    """A host's report about one job. `decision_id` is "" if the decision behind it is unknown."""
 
     cluster: str
     receive_time_s: float
@@ -230,7 +230,7 @@ def decode(data: bytes) -> DecisionRecord:
     """The decision in these bytes. Raises CorruptEntryError, also for an outcome."""
     entry = decode_entry(data)
     if not isinstance(entry, DecisionRecord):
-        raise CorruptEntryError("an outcome where a decision was expected")
+        raise CorruptEntryError("expected a decision, found an outcome")
     return entry
 
 

@@ -1,8 +1,8 @@
 """The queue between a decision and its log: bounded, in this process, emptied by one task. Never fails a decision.
 
-What does not fit is dropped and counted. A store that does not answer is asked again until the queue is full; an
+An entry that finds the queue full is dropped and counted. A store that does not answer is asked again until then; an
 append that failed half-way is repeated, so a record may be in the ring twice (the export drops repeats by id).
-A process that is killed loses what is still queued here: at most one flush interval while the store answers.
+A process that is killed loses its queue: at most one flush interval of entries while the store answers.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class DecisionSink:
         return True
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Stops the task and appends what is left; what the store does not take in time is dropped and counted."""
+        """Stops the task and appends the rest; entries that it cannot append in time are dropped and counted."""
         await ended((self._task,))
         self._task = None
         last = asyncio.create_task(self._flush_all(min(self._retry_interval_s, timeout_s / 4)))
@@ -105,7 +105,7 @@ class DecisionSink:
                 await asyncio.sleep(self._retry_interval_s)
 
     async def _append_batch(self) -> bool:
-        """Appends the oldest entries; whatever the store did not take goes back to the head of the queue."""
+        """Appends the oldest entries; those that the store did not accept go back to the head of the queue."""
         by_cluster: dict[str, list[Entry]] = {}
         for _ in range(min(self._batch, len(self._queue))):
             entry = self._queue.popleft()
@@ -117,7 +117,7 @@ class DecisionSink:
                 for portion in _portions(encoded):
                     self._count_drops(await self._ring.append_decisions(cluster, portion))
                 del by_cluster[cluster]
-        except Exception:  # whatever went wrong with the log must not reach a decision, nor end this task
+        except Exception:  # no error of the log may reach a decision or end this task
             return False
         finally:
             self._queue.extendleft(reversed([entry for group in by_cluster.values() for entry in group]))

@@ -1,6 +1,6 @@
-"""Log entries as rows of Parquet tables: schemas, and what goes into each column. Never touches a file.
+"""Log entries as rows of Parquet tables: schemas and columns. Never touches a file.
 
-Every row keeps the whole entry in `record` (declog.record bytes), so that nothing depends on what the columns show.
+Every row keeps the whole entry in `record` (declog.record bytes), so that the columns need not be complete.
 """
 
 import datetime

@@ -1,8 +1,8 @@
-"""The scheduler of a replay: asks AdmitOrWait and Place, starts what is placed, and reports what happens to it.
+"""The scheduler of a replay: asks AdmitOrWait and Place, starts placed jobs, and reports their events.
 
-Time is the trace's: the clock jumps from event to event, as fast as the service answers. Run times are those of the
-trace whatever the placement, so a replay shows queueing, fragmentation, utilisation and decision latency; what
-interference does to run times is the simulator's to say.
+Time is the trace's: the clock jumps from event to event, as fast as the service answers. Run times come from the trace,
+so they do not depend on the placement: a replay shows queueing, fragmentation, utilisation and decision latency; the
+simulator shows how interference changes run times.
 """
 
 import heapq
@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """What one replay saw. Per started job: submit, start and finish in trace seconds. Latencies in milliseconds."""
+    """Results of one replay. Per started job: submit, start and finish in trace seconds. Latencies in milliseconds."""
 
     plan: Plan
     submit_s: list[float] = field(default_factory=list)

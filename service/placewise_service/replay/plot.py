@@ -19,7 +19,7 @@ _DAY_S = 86400.0
 
 
 def draw(runs: Sequence[Figures], path: Path, title: str) -> None:
-    """Writes a PNG. Raises OSError where the path cannot be written."""
+    """Writes a PNG. Raises OSError if the path cannot be written."""
     figure, ((jct, queueing), (utilisation, latency)) = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     figure.suptitle(title)
     for index, run in enumerate(runs):

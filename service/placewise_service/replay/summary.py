@@ -13,7 +13,7 @@ Series = NDArray[np.float64]
 
 @frozen
 class Figures:
-    """What the table, the JSON and the plot show of one run."""
+    """The figures of one run in the table, the JSON and the plot."""
 
     run: Run
     jct_s: Series
