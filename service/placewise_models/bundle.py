@@ -118,8 +118,8 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
 
 
 def opened(directory: Path) -> Bundle:
-    """The content of a folder, for a simulation: a bundle, or nets just exported. Checks no manifest, checksum, signature
-    or sample; never serve from it. Raises ModelError for a net of other features than this version encodes,
+    """The content of a folder, for a simulation: a bundle, or nets just exported. Checks no manifest, checksum,
+    signature or sample; never serve from it. Raises ModelError for a net of other features than this version encodes,
     BundleError for a document that is torn."""
     held = {file: (directory / file).read_bytes() for file in _OPENED if (directory / file).is_file()}
 
@@ -217,7 +217,7 @@ def _verified(directory: Path, file: str, sha256: str) -> bytes:
 
 
 def _read(directory: Path, file: str) -> bytes:
-    """Content of a regular file of the bundle. Raises BundleError, for a link too: it leads outside the signed files."""
+    """Content of a regular file of the bundle. Raises BundleError, for a link too: it leads out of the bundle."""
     try:
         with open(directory / file, "rb", opener=_open_no_link) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):

@@ -31,8 +31,8 @@ _WARM_UP = (
 class PolicyRuntime:
     """The policy net, ready. Implements place.harmony.PolicyNet; may be called from any thread.
 
-    `memory`: the outputs of the first graph that the second reads; `outputs`: the second's outputs, with `stretch` if it
-    predicts run times.
+    `memory`: the outputs of the first graph that the second reads; `outputs`: the second's outputs, with `stretch` if
+    it predicts run times.
     """
 
     encoder: onnxruntime.InferenceSession

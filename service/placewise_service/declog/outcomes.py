@@ -110,8 +110,8 @@ def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
 
 @dataclass(slots=True)
 class Fates:
-    """The fates of all jobs of a day, folded from outcomes in any order; a job in `repeats` counts for the decision that
-    it repeats. A repeated outcome would change speed means, so the caller removes repeats first."""
+    """The fates of all jobs of a day, folded from outcomes in any order; a job in `repeats` counts for the
+    decision that it repeats. A repeated outcome would change speed means, so the caller removes repeats first."""
 
     repeats: Mapping[Key, Key] = field(default_factory=dict)
     by_key: dict[Key, Fate] = field(default_factory=dict)
