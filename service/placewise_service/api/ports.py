@@ -1,27 +1,16 @@
 """The faces' view of the engine, so that a test can replace it. The real one is placewise_service.engine."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from placewise_core.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
+from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleStatus
 from placewise_service.state.store import Overcommit
-
-_Decision_co = TypeVar("_Decision_co", covariant=True)
-
-
-class Pending(Protocol[_Decision_co]):
-    """A decision that can be written down before it is `settled`: held, replaced by another, or refused."""
-
-    @property
-    def decision(self) -> _Decision_co: ...
-    @property
-    def is_settled(self) -> bool: ...
-    async def settled(self) -> _Decision_co: ...
 
 
 class ReportOutcome(Protocol):

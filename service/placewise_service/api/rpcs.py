@@ -27,8 +27,9 @@ from placewise_service.api import admit_and_place, convert_cluster, convert_in, 
 from placewise_service.api.auth import Principal, Scope
 from placewise_service.api.convert_out import Answer
 from placewise_service.api.fingerprint import fingerprint
-from placewise_service.api.ports import DecisionEngine, Pending
+from placewise_service.api.ports import DecisionEngine
 from placewise_service.aside import ASIDE_BYTES, aside
+from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleStatus
 
 _Request = TypeVar("_Request", bound=Message)

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import field, replace
 from functools import partial
 
 from placewise_core.admit.answers import with_shapes
@@ -45,12 +46,10 @@ class AdmitDraft:
         return self.decision.plan.queue is self.before
 
 
-@dataclass(slots=True)
-class _Turns:
+class _Turns(asyncio.Lock):
     """Who decides on one queue, and how many do or want to."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
+    users = 0
 
 
 @frozen
@@ -87,13 +86,10 @@ class Admitting:
             draft = await self._draft(asked)
             if command.is_dry_run or draft.is_settled:  # policies that keep no queue need no turn
                 return Pending(await self._answer(asked, draft))
-        turns = await self._enter(key)
-        try:
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turn(key))
             draft, result = await self._attempt(asked, draft)
-        except BaseException:
-            self._leave(key, turns)
-            raise
-        return Pending(draft.decision, self._settle(asked, turns, draft, result))
+            return Pending(draft.decision, self._settle(asked, turn.pop_all(), draft, result))
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
@@ -120,26 +116,18 @@ class Admitting:
         known(name, self.policies, "policy")
         return self.policies[name]
 
-    async def _enter(self, key: tuple[str, str]) -> _Turns:
-        """Waits for this call's turn. One at a time per queue on this replica: it would only refuse itself the second
-        commit."""
+    @asynccontextmanager
+    async def _turn(self, key: tuple[str, str]) -> AsyncIterator[None]:
+        """One call at a time per queue on this replica: it would only refuse itself the second commit."""
         turns = self.turns.setdefault(key, _Turns())
         turns.users += 1
         try:
-            await turns.lock.acquire()
-        except BaseException:
-            self._forget(key, turns)
-            raise
-        return turns
-
-    def _leave(self, key: tuple[str, str], turns: _Turns) -> None:
-        turns.lock.release()
-        self._forget(key, turns)
-
-    def _forget(self, key: tuple[str, str], turns: _Turns) -> None:
-        turns.users -= 1
-        if not turns.users:
-            del self.turns[key]
+            async with turns:
+                yield
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self.turns[key]
 
     async def _attempt(
         self, asked: _Asked, draft: AdmitDraft | None
@@ -153,14 +141,11 @@ class Admitting:
         return draft, self.common.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
 
     async def _settle(
-        self, asked: _Asked, turns: _Turns, draft: AdmitDraft, result: Awaitable[Event | None] | None
+        self, asked: _Asked, turn: AsyncExitStack, draft: AdmitDraft, result: Awaitable[Event | None] | None
     ) -> AdmitDecision:
         """The answer, once the store has agreed to the draft or to one of those that follow it."""
-        command = asked.command
-        try:
+        async with turn:
             draft = await self._agreed(asked, draft, result)
-        finally:
-            self._leave((command.cluster, command.queue), turns)
         return await self._answer(asked, draft)
 
     async def _agreed(self, asked: _Asked, draft: AdmitDraft, result: Awaitable[Event | None] | None) -> AdmitDraft:
