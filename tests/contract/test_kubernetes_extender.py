@@ -161,7 +161,7 @@ async def test_a_decided_node_that_is_not_offered_is_never_named(bench: Bench) -
     answer = await bench.filter(document, ["n1", "n2"])
     assert answer["NodeNames"] == []
     assert set(answer["FailedNodes"]) == {"n1", "n2"}
-    assert "n4 is not one the scheduler offers" in answer["FailedNodes"]["n1"]
+    assert "the scheduler does not offer the decided node n4" in answer["FailedNodes"]["n1"]
 
 
 async def test_prioritize_puts_the_decided_node_on_top(bench: Bench) -> None:

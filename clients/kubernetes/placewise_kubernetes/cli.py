@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="placewise-kubernetes", description=__doc__)
     parser.add_argument("--config", required=True, help="configuration file (YAML)")
-    parser.add_argument("--kubeconfig", default="", help="outside a cluster: how to reach it")
-    parser.add_argument("--check", action="store_true", help="only read the configuration")
+    parser.add_argument("--kubeconfig", default="", help="kubeconfig of the cluster, if the adapter runs outside of it")
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
 

@@ -111,11 +111,15 @@ def load_config(path: Path) -> KubernetesConfig:
 def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     """A configuration document, keys as in the dataclasses. Raises ConfigError."""
     if not isinstance(document, Mapping) or not isinstance(name := document.get("cluster"), str) or not name:
-        raise ConfigError("cluster: a name is needed")
+        raise ConfigError("cluster: give the name of the cluster at the service")
     values = dict(document)
     adapter = _section(values.pop("adapter", None), "adapter")
     if "settings" in values or "cluster" in adapter:
-        raise ConfigError("settings: unknown key" if "settings" in values else "adapter.cluster: is said by cluster")
+        raise ConfigError(
+            "settings: unknown key"
+            if "settings" in values
+            else "adapter.cluster: give the top-level key cluster instead"
+        )
     settings = {**_SETTINGS_DEFAULTS, **adapter, "cluster": document["cluster"]}
     values["settings"] = _build(AdapterSettings, settings, "adapter")
     values["service"] = _build(ServiceConfig, _section(values.get("service"), "service"), "service")
@@ -125,7 +129,7 @@ def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     _check_listen(config.listen)
     namespace, _, name = config.lease.partition("/")
     if config.lease and not (is_label(namespace) and is_name(name)):
-        raise ConfigError("lease: NAMESPACE/NAME is needed")
+        raise ConfigError("lease: give NAMESPACE/NAME")
     return config
 
 
@@ -134,12 +138,12 @@ def _rules(values: dict[str, Any]) -> GangRules:
     try:
         rules = dataclasses.replace(rules, manage=Manage(rules.manage))
     except ValueError as error:
-        raise ConfigError(f"rules.manage: one of {', '.join(Manage)}") from error
+        raise ConfigError(f"rules.manage: give one of {', '.join(Manage)}") from error
     if not isinstance(rules.priority_classes, Mapping):
-        raise ConfigError("rules.priority_classes: a mapping is needed")
+        raise ConfigError("rules.priority_classes: give a mapping")
     for name, word in rules.priority_classes.items():
         if word not in PRIORITIES:
-            raise ConfigError(f"rules.priority_classes.{name}: one of {', '.join(PRIORITIES)}")
+            raise ConfigError(f"rules.priority_classes.{name}: give one of {', '.join(PRIORITIES)}")
     return rules
 
 
@@ -147,7 +151,7 @@ def _section(value: Any, name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: a mapping is needed")
+        raise ConfigError(f"{name}: give a mapping")
     return dict(value)
 
 
@@ -166,16 +170,20 @@ def _value(item: dataclasses.Field[Any], value: Any, name: str) -> Any:
     default = item.default
     if isinstance(default, tuple):
         if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-            raise ConfigError(f"{name}: a list of texts is needed")
+            raise ConfigError(f"{name}: give a list of texts")
         return tuple(value)
     if isinstance(default, bool) is not isinstance(value, bool) and default is not dataclasses.MISSING:
-        raise ConfigError(f"{name}: true or false is needed" if isinstance(default, bool) else f"{name}: no boolean")
+        raise ConfigError(
+            f"{name}: give true or false"
+            if isinstance(default, bool)
+            else f"{name}: give a value other than true or false"
+        )
     if isinstance(default, float) and not (isinstance(value, int | float) and 0 <= value < math.inf):
-        raise ConfigError(f"{name}: a number, 0 or more, is needed")
+        raise ConfigError(f"{name}: give a number, 0 or more")
     if type(default) is int and not (isinstance(value, int) and value >= 1):
-        raise ConfigError(f"{name}: a whole number, 1 or more, is needed")
+        raise ConfigError(f"{name}: give a whole number, 1 or more")
     if isinstance(default, str) and not isinstance(value, str):
-        raise ConfigError(f"{name}: a text is needed")
+        raise ConfigError(f"{name}: give a text")
     return value
 
 
@@ -183,6 +191,6 @@ def _check_listen(listen: ListenConfig) -> None:
     if not listen.certificate_path and listen.host not in LOOPBACK and not listen.is_insecure:
         raise ConfigError("listen: an address that others reach needs certificate_path, or is_insecure: true")
     if bool(listen.certificate_path) != bool(listen.key_path):
-        raise ConfigError("listen: certificate_path and key_path go together")
+        raise ConfigError("listen: give certificate_path and key_path together")
     if listen.client_ca_path and not listen.certificate_path:
-        raise ConfigError("listen: client_ca_path needs certificate_path: plain HTTP knows no certificates")
+        raise ConfigError("listen: client_ca_path needs certificate_path: plain HTTP has no certificates")

@@ -141,11 +141,11 @@ class ConnectTransport:
 def _message(rpc: Rpc[Any, Res], answer: HttpAnswer) -> Res:
     """Raises InternalError if something else than the service has answered."""
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTO:
-        raise InternalError(f"{rpc.path}: the answer is no {_PROTO}")
+        raise InternalError(f"{rpc.path}: the answer is not {_PROTO}: something else than the service has answered")
     try:
         return rpc.response.FromString(answer.body)
     except DecodeError:
-        raise InternalError(f"{rpc.path}: the answer cannot be read") from None
+        raise InternalError(f"{rpc.path}: the answer cannot be decoded") from None
 
 
 def _error(answer: HttpAnswer) -> PlacewiseError:

@@ -89,8 +89,10 @@ class HttpPool:
                 if not is_repeatable or isinstance(error, aiohttp.ClientConnectorError):
                     raise
                 return await self._exchange(method, path, headers, body)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotConnectedError(f"{self.address}: {error}") from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnectedError(f"{self.address}: {error.__cause__ or error}") from error
+        except aiohttp.ConnectionTimeoutError as error:
+            raise NotConnectedError(f"{self.address}: no connection within {self.connect_s:g} s") from error
         except aiohttp.ClientError as error:
             raise HttpError(str(error) or type(error).__name__) from error
 

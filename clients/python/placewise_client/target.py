@@ -91,13 +91,13 @@ class Target:
     def check(self) -> None:
         """Raises TargetError for a target that can never work or must not be used."""
         if not self.addresses or not all(self.addresses):
-            raise TargetError("no address of the service given")
+            raise TargetError("no address: give host:port of the service")
         self._check_scheme()
         for address in self.hosts():
             if not address.startswith("unix:"):
                 _split(address)
             elif self.is_http:
-                raise TargetError(f"a socket is reached by gRPC alone: say {address}, without http:// or https://")
+                raise TargetError(f"a unix socket needs gRPC: give {address} without http:// or https://")
         if self.keepalive_s < MIN_KEEPALIVE_S:
             raise TargetError(
                 f"keepalive_s of {self.keepalive_s:g}: the service allows one ping in 5 s, use 10 or more"
@@ -110,9 +110,9 @@ class Target:
     def _check_scheme(self) -> None:
         schemes = {_scheme(address) for address in self.addresses}
         if len(schemes) > 1:
-            raise TargetError("several addresses must be of one kind: all http://, all https://, or all host:port")
+            raise TargetError("addresses of several kinds: give all as http://, all as https://, or all as host:port")
         if schemes == {_PLAIN} and self.tls is not None:
-            raise TargetError("http:// knows no TLS: say https://")
+            raise TargetError("TLS needs https:// instead of http://")
 
     @property
     def is_http(self) -> bool:
@@ -139,7 +139,7 @@ class Target:
         resolved = [_resolve(address) for address in self.addresses]
         families = {family for family, _ in resolved}
         if len(families) > 1:
-            raise TargetError("several addresses must be of one IP family")
+            raise TargetError("addresses of both IP families: give all as IPv4 or all as IPv6")
         return f"{families.pop()}:{','.join(address for _, address in resolved)}"
 
     def options(self) -> list[tuple[str, str | int]]:

@@ -126,18 +126,20 @@ class BridgeConfig:
     def check(self) -> None:
         """Raises ConfigError for values that the types allow and the bridge does not."""
         if not self.adapter.cluster:
-            raise ConfigError("adapter.cluster: a name is needed")
+            raise ConfigError("adapter.cluster: give the name of the cluster at the service")
         for key, value in (("adapter.batch", self.adapter.batch), ("adapter.depth", self.adapter.depth)):
             if value < 1:
-                raise ConfigError(f"{key}: {value} is not 1 or more")
+                raise ConfigError(f"{key}: {value} is too small: give 1 or more")
         if self.slurm.version not in VERSIONS:
-            raise ConfigError(f"slurm.version: {self.slurm.version!r} is none of {', '.join(VERSIONS)}")
+            raise ConfigError(f"slurm.version: {self.slurm.version!r} is unknown: give one of {', '.join(VERSIONS)}")
         if self.hooks.share_steps not in SHARE_STEPS:
-            raise ConfigError(f"hooks.share_steps: {self.hooks.share_steps!r} is none of {', '.join(SHARE_STEPS)}")
+            raise ConfigError(
+                f"hooks.share_steps: {self.hooks.share_steps!r} is unknown: give one of {', '.join(SHARE_STEPS)}"
+            )
         self._check_slurm()
         wrong = {name for name in self.site.priorities.values() if name not in ("urgent", "prior", "normal")}
         if wrong:
-            raise ConfigError(f"site.priorities: {wrong.pop()!r} is none of urgent, prior, normal")
+            raise ConfigError(f"site.priorities: {wrong.pop()!r} is unknown: give urgent, prior or normal")
 
     def _check_slurm(self) -> None:
         try:
@@ -145,7 +147,7 @@ class BridgeConfig:
         except TargetError as error:
             raise ConfigError(f"slurm.rest: {error}") from error
         if self.slurm.ca_file and not self.slurm.rest.startswith("https://"):
-            raise ConfigError("slurm.ca_file: give slurm.rest as https://host:port with it")
+            raise ConfigError("slurm.ca_file: needs slurm.rest as https://host:port")
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -170,7 +172,7 @@ def load(path: Path) -> BridgeConfig:
 def parse(raw: Mapping[str, Any]) -> BridgeConfig:
     for name in raw:
         if name not in _SECTIONS:
-            raise ConfigError(f"[{name}] is no section; there are {', '.join(_SECTIONS)}")
+            raise ConfigError(f"[{name}] is an unknown section: give one of {', '.join(_SECTIONS)}")
     config = BridgeConfig(**{name: _section(name, raw.get(name, {})) for name in _SECTIONS})
     config.check()
     return config
@@ -179,11 +181,11 @@ def parse(raw: Mapping[str, Any]) -> BridgeConfig:
 def _section(name: str, raw: Mapping[str, Any]) -> Any:
     kind = _SECTIONS[name]
     if not isinstance(raw, Mapping):
-        raise ConfigError(f"{name} is a section: [{name}]")
+        raise ConfigError(f"{name} must be a section: [{name}]")
     fields = {item.name: item for item in dataclasses.fields(kind)}
     for key, value in raw.items():
         if key not in fields:
-            raise ConfigError(f"{name}.{key} is not known; there are {', '.join(fields)}")
+            raise ConfigError(f"{name}.{key} is an unknown key: give one of {', '.join(fields)}")
         _check_type(f"{name}.{key}", str(fields[key].type), value)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
     try:
@@ -204,4 +206,4 @@ def _check_type(key: str, kind: str, value: object) -> None:
     }
     if not wanted.get(kind, True):
         names = {"tuple[str, ...]": "list of texts", "Mapping[str, str]": "table of texts"}
-        raise ConfigError(f"{key}: {value!r} is no {names.get(kind, kind)}")
+        raise ConfigError(f"{key}: {value!r} is not a {names.get(kind, kind)}")

@@ -46,7 +46,7 @@ def _ranges(inside: str) -> Iterator[str]:
     for item in inside.split(","):
         first, dash, last = item.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"{item!r} is no range")
+            raise ValueError(f"{item!r} is not a range")
         end = int(last) if dash else int(first)
         if end - int(first) >= _MOST:
             raise ValueError(f"more than {_MOST} hosts in {item!r}")

@@ -126,9 +126,9 @@ async def check(config: BridgeConfig) -> list[str]:
         problems.append(f"hooks: {error}")
     shares = config.hooks.shares_dir
     if shares and not Path(shares).is_dir():  # noqa: ASYNC240 - before anything else runs in this loop
-        problems.append(f"hooks.shares_dir: {shares} is no directory")
+        problems.append(f"hooks.shares_dir: {shares} is not a directory")
     if config.lease.dir and not os.access(config.lease.dir, os.W_OK | os.X_OK):
-        problems.append(f"lease.dir: {config.lease.dir} is no directory that can be written to")
+        problems.append(f"lease.dir: {config.lease.dir} is not a writable directory")
     problems += await _check_slurmrestd(config)
     try:
         connected = AsyncClient(config.service.target())
@@ -140,7 +140,7 @@ async def check(config: BridgeConfig) -> list[str]:
             cluster = await client.get_cluster(request, timeout_s=2.0, retry=None)
             print(f"placewise: cluster {config.adapter.cluster} has {cluster.node_count} nodes")
         except NotFoundError:
-            print(f"placewise: reached; cluster {config.adapter.cluster} is new to it")
+            print(f"placewise: the service answers; cluster {config.adapter.cluster} is new to it")
         except PlacewiseError as error:
             problems.append(f"placewise: {error}")
     return problems

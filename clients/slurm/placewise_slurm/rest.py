@@ -65,7 +65,7 @@ class SlurmRest:
     async def _get(self, what: str) -> dict[str, Any]:
         reply = await self.http.request("GET", f"/slurm/{self.version.name}/{what}")
         if not isinstance(reply, dict):
-            raise TransportError(f"slurmrestd answered {what} with no object")
+            raise TransportError(f"slurmrestd's answer to {what} is not a JSON object")
         try:
             _check(reply)
         except RefusedError as error:
@@ -96,7 +96,7 @@ class SlurmAccounting:
                 return []
             raise TransportError(str(error)) from error
         if not isinstance(reply, dict) or "jobs" not in reply:
-            raise TransportError("slurmrestd serves no /slurmdb")
+            raise TransportError("slurmrestd does not serve /slurmdb: load its plugin for slurmdbd")
         try:
             return [step for job in reply["jobs"] or () for step in read_steps(job)]
         except (ValueError, TypeError, AttributeError) as error:

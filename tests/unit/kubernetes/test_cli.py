@@ -20,7 +20,7 @@ def test_check_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("text", "says"),
     [
         ("cluster: [", "config.yaml"),
-        ("clusters: prod", "cluster: a name is needed"),
+        ("clusters: prod", "cluster: give the name"),
         ("cluster: prod\nlisten: {host: 0.0.0.0}", "certificate_path"),
         ("cluster: prod\nlisten: {client_ca_path: ca.crt}", "client_ca_path needs certificate_path"),
         ("cluster: prod\nlisten: {volcano_body_bytes: 0}", "volcano_body_bytes"),

@@ -54,7 +54,7 @@ def test_quantities(text: object, value: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "abc", "1Zi", "1 Gi", "--1", None])
 def test_what_is_no_quantity_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match="no quantity"):
+    with pytest.raises(ValueError, match="is not a quantity"):
         parse_quantity(text)
 
 
@@ -391,7 +391,7 @@ def test_a_pod_that_claims_all_gpus_there_are_takes_no_time(gpus: int) -> None:
         ({"cluster": "c", "rules": {"manage": "all"}}, "rules.manage"),
         ({"cluster": "c", "rules": {"priority_classes": {"high": "very"}}}, "priority_classes.high"),
         ({"cluster": "c", "listen": {"host": "0.0.0.0"}}, "certificate_path"),
-        ({"cluster": "c", "listen": {"certificate_path": "x"}}, "go together"),
+        ({"cluster": "c", "listen": {"certificate_path": "x"}}, "certificate_path and key_path together"),
         ({"cluster": "c", "listen": 3}, "listen"),
         ({"cluster": "c", "fail_open_s": "soon"}, "fail_open_s"),
         ({"cluster": "c", "adapter": {"batch": 1, "depths": 2}}, "adapter.depths"),

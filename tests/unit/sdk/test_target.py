@@ -67,11 +67,11 @@ def test_channels_balance_and_keep_alive() -> None:
         ("http://host:8080/path", "host:port"),
         ("http://http://host:8080", "host:port"),
         ("http://host:8080,", "no address"),
-        ("http://unix:/run/pw.sock", "say unix:/run/pw.sock,"),
-        ("https://unix:/run/pw.sock", "say unix:/run/pw.sock,"),
-        ("http://a:1,https://b:1", "one kind"),
-        ("http://a:1,b:1", "one kind"),
-        ("a:1,https://b:1", "one kind"),
+        ("http://unix:/run/pw.sock", "give unix:/run/pw.sock "),
+        ("https://unix:/run/pw.sock", "give unix:/run/pw.sock "),
+        ("http://a:1,https://b:1", "several kinds"),
+        ("http://a:1,b:1", "several kinds"),
+        ("a:1,https://b:1", "several kinds"),
     ],
 )
 def test_an_http_address_that_is_none_is_refused(addresses: str, words: str) -> None:
@@ -98,7 +98,7 @@ def test_what_an_http_address_means() -> None:
 
 
 def test_certificates_want_https(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="say https://"):
+    with pytest.raises(TargetError, match="needs https://"):
         Target(("http://a:8080",), tls=Tls()).check()
     Target(("https://a:8080",), tls=Tls()).check()
     with pytest.raises(TargetError, match="key"):

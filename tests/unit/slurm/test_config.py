@@ -108,7 +108,7 @@ def test_check_refuses_what_fails_later(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["--config", str(path), "check"]) == EXIT_UNREACHABLE
     said = capsys.readouterr().err
     assert "/nowhere/ca.pem" in said
-    assert "cannot stand in a script" in said
+    assert "contains characters that a script cannot hold" in said
 
 
 def test_a_second_bridge_on_the_host_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ class Extender:
         if task is None:
             return self._let_through(pod, offered)
         if task.node not in offered:
-            return self._refuse(gang, pod, offered, f"decided node {task.node} is not one the scheduler offers now")
+            return self._refuse(gang, pod, offered, f"the scheduler does not offer the decided node {task.node} now")
         return _passed([task.node])
 
     def _refuse(self, gang: Gang, pod: Pod, offered: Sequence[str], text: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _decided(gang: Gang | None, pod: Pod) -> Assignment | None:
 def _names(arguments: Mapping[str, Any]) -> list[str]:
     names = arguments.get("NodeNames")
     if names is None:
-        raise ValueError("no NodeNames: the extender has to be configured with nodeCacheCapable: true")
+        raise ValueError("no NodeNames: configure the extender with nodeCacheCapable: true")
     return list(names)
 
 

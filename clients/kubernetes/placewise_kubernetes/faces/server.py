@@ -86,7 +86,7 @@ class Face:
     def _not_served(self, request: web.BaseRequest) -> web.Response:
         if request.method == "POST":
             self.extender.host.refused.labels("not_served").inc()
-            log.warning("%r is not served: listen.is_bind_served, listen.is_volcano_served", request.path)
+            log.warning("%r is not served: set listen.is_bind_served or listen.is_volcano_served", request.path)
         return web.Response(text="no such page\n", status=404)
 
     def _pages(self) -> dict[tuple[str, str], Handler]:

@@ -50,7 +50,7 @@ class JobMirror:
             try:
                 self._gangs[uid] = self._open(uid, item)
             except (ValueError, KeyError) as error:
-                log.warning("job that cannot be read is left to its pods: %s", error)
+                log.warning("a Job cannot be read, its gang is decided by its pods: %s", error)
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self._give_up(item["metadata"]["uid"])

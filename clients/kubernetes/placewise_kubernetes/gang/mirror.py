@@ -65,7 +65,7 @@ class NodeMirror:
         try:
             node = self._reader.read(item)
         except (ValueError, KeyError) as error:
-            log.warning("node that cannot be read is left out: %s", error)
+            log.warning("a node is ignored, its object cannot be read: %s", error)
             return False
         is_new = self.nodes.get(node.id) != node
         self.nodes[node.id] = node
@@ -291,5 +291,5 @@ def _parsed(item: Mapping[str, Any]) -> Pod | None:
     try:
         return parse_pod(item)
     except (ValueError, KeyError) as error:
-        log.warning("pod that cannot be read is left out: %s", error)
+        log.warning("a pod is ignored, its object cannot be read: %s", error)
         return None

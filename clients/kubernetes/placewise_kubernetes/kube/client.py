@@ -107,7 +107,7 @@ def kubeconfig_access(path: Path, context: str = "") -> KubeAccess:
         user = _named(document, "users", chosen["user"])["user"] or {}
         server = cluster["server"].rstrip("/")
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no kubeconfig: {error!r}") from error
+        raise ValueError(f"{path} is not a kubeconfig: {error!r}") from error
     ways = ("token", "tokenFile", "client-certificate", "client-certificate-data")
     if not any(user.get(key) for key in ways):
         raise ValueError(f"{path}: the user needs one of {', '.join(ways)}")

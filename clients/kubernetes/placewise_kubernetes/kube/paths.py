@@ -31,13 +31,13 @@ def is_name(text: object) -> bool:
 def collection_path(root: str, namespace: str, kind: str) -> str:
     """Objects of a namespace: `collection_path(CORE, "default", "pods")`. Raises BadNameError."""
     if not is_label(namespace):
-        raise BadNameError(f"{namespace!r} is no name of a namespace")
+        raise BadNameError(f"{namespace!r} is not a valid name of a namespace")
     return f"{root}/namespaces/{quote(namespace, safe='')}/{kind}"
 
 
 def object_path(root: str, namespace: str, kind: str, name: str, part: str = "") -> str:
     """One object, or a part of it ("status", "binding"). Raises BadNameError."""
     if not is_name(name):
-        raise BadNameError(f"{name!r} is no name of one of the {kind}")
+        raise BadNameError(f"{name!r} is not a valid name of {kind}")
     path = f"{collection_path(root, namespace, kind)}/{quote(name, safe='')}"
     return f"{path}/{part}" if part else path

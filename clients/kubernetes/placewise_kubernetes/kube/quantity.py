@@ -47,7 +47,7 @@ def parse_quantity(text: object) -> float:
 def _parse(text: str) -> float:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match.group(2) not in _SCALE:
-        raise ValueError(f"no quantity: {text!r}")
+        raise ValueError(f"{text!r} is not a quantity")
     return float(match.group(1)) * _SCALE[match.group(2)]
 
 

@@ -114,7 +114,7 @@ class Decider:
 
     def _refuse(self, gang: Record, error: InvalidRequestError) -> None:
         """The service will never accept this job: the host gets it back, and no other job waits for it."""
-        log.warning("job %s cannot be asked about: %s", gang.key, error)
+        log.warning("the service refuses job %s: %s", gang.key, error)
         self._answer(gang, Undecided(error.reason, is_release_due=True))
 
     def _fail(self, gangs: Iterable[Record], reason: str) -> None:

@@ -62,11 +62,11 @@ class Lease(ABC):
         while True:
             found = await self.attempt()
             if self.is_held:
-                log.info("lease %s is held by this one (%s)", self.name, self.identity)
+                log.info("this adapter (%s) holds lease %s", self.identity, self.name)
                 return
             if found != holder:
                 holder = found
-                log.info("lease %s is held by %s: waiting", self.name, holder or "nobody known")
+                log.info("lease %s is held by %s: waiting", self.name, holder or "an unknown adapter")
             await asyncio.sleep(RETRY_S)
 
     async def keep(self) -> NoReturn:

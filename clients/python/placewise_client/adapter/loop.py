@@ -192,7 +192,7 @@ class AdapterLoop:
         except NotFoundError:
             cluster = Cluster()
         except PlacewiseError as error:
-            log.warning("nothing recovered from the service yet: %s", error)
+            log.warning("earlier decisions are not read from the service yet: %s", error)
             self._breaker.fail(error.reason)
             return
         for known in cluster.jobs:
@@ -306,7 +306,7 @@ class AdapterLoop:
     async def _take_back_overdue(self) -> None:
         for record in self.book.overdue(self.clock(), self.settings.start_timeout_s):
             if await self.native.withdraw(record.job) is Applied.DONE:
-                log.warning("job %s did not start where it was placed; it will be decided again", record.key)
+                log.warning("job %s did not start in time on its nodes; it will be decided again", record.key)
                 self.metrics.withdrawn.inc()
                 self._drop_decision(record)
                 record.mark_withdrawn()

@@ -84,7 +84,7 @@ class OutcomeReporter:
             event.job.CopyFrom(job.job)
         if self._add(event) and decided is not None and not is_kept:
             self.metrics.overrides.inc()
-            log.warning("job %s started on %s, decided was %s", job.key, _nodes_of(job), decided.nodes)
+            log.warning("job %s started on %s instead of %s", job.key, _nodes_of(job), decided.nodes)
 
     def report_ended(self, job: NativeJob, decided: Placement | None) -> None:
         """The job ended, or was cancelled before it started: the service frees its resources."""

@@ -35,7 +35,7 @@ def script_values(config: BridgeConfig) -> dict[str, str]:
     hooks = config.hooks
     for text in (hooks.listen_host, *hooks.partitions, hooks.shares_dir or "/"):
         if not _SAFE.fullmatch(text):
-            raise ValueError(f"{text!r} cannot stand in a script")
+            raise ValueError(f"{text!r} contains characters that a script cannot hold")
     return {
         "POKE_HOST": hooks.listen_host,
         "POKE_PORT": str(hooks.listen_port),
