@@ -1,1 +1,1 @@
-"""Measured data that ships with the package, and what is fitted from it."""
+"""Measured data that ships with the package, and the fits of it."""

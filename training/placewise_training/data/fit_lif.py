@@ -53,7 +53,7 @@ def cpu_samples() -> dict[str, list[Sample]]:
 
 
 def stage_samples(rows: Iterable[StageTimes]) -> tuple[dict[str, list[Sample]], dict[str, list[Sample]]]:
-    """(CPU, bandwidth) samples per model, from stage times stretched by what others leave."""
+    """(CPU, bandwidth) samples per model, from stage times stretched by the share that other jobs leave."""
     by_model: dict[str, list[StageTimes]] = defaultdict(list)
     for row in rows:
         by_model[canonical(row.model).replace("x10", "")].append(row)

@@ -1,6 +1,6 @@
 """Reads the measured tables that ship in data/open. Never fits anything and never reads outside the package.
 
-Each table is a cut of a public data set; data/open/README.md names source, licence and what was cut.
+Each table is a cut of a public data set; data/open/README.md names the source, the licence and the cut.
 """
 
 import csv
@@ -33,7 +33,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedSteps:
-    """Steps per second of one job alone on one GPU. `local_batch` 0 where the source has none."""
+    """Steps per second of one job alone on one GPU. `local_batch` is 0 if the source has none."""
 
     source: str
     gpu_type: str
@@ -44,7 +44,7 @@ class IsolatedSteps:
 
 @dataclass(frozen=True, slots=True)
 class GpuPair:
-    """Two jobs on one GPU: relative speeds (shared over alone). Batch 0 where the source has none."""
+    """Two jobs on one GPU: relative speeds (shared over alone). The batch is 0 if the source has none."""
 
     source: str
     gpu_type: str
@@ -189,7 +189,7 @@ def short_profiles() -> dict[tuple[str, str], tuple[tuple[float, float], ...]]:
 
 
 def accuracy(pairs: Sequence[tuple[float, float]]) -> float:
-    """1 − the mean of |short − long| / long, as LDWP's Table 3 counts what is right."""
+    """1 − the mean of |short − long| / long: the accuracy of LDWP's Table 3."""
     return 1.0 - sum(abs(short - long) / long for short, long in pairs) / max(1, len(pairs))
 
 

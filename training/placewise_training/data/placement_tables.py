@@ -2,7 +2,7 @@
 
     python -m placewise_training.data.placement_tables service/placewise_core/place/data
 
-Pairs: Gavel's two sets differ in what they clipped, so K80 comes from `gavel_simulation` and V100 from
+Pairs: Gavel's two sets clip different values, so K80 comes from `gavel_simulation` and V100 from
 `gavel_oracle_v1`; a pair's figure is the mean over the batch sizes measured, as a tenant's batch size is not known.
 Never reads anything but data/open.
 """

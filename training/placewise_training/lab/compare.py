@@ -1,10 +1,10 @@
-"""What the learned policy is worth: paired seeds on the judging truth, place and order apart, against every heuristic.
+"""Judges the learned policy: paired seeds on the judging truth, place and order apart, against every heuristic.
 
     python -m placewise_training.lab.compare --bundle DIR [--nodes 6 30] > results.jsonl
 
 Harmony's settings: 6 and 30 servers, three arrival patterns, intervals of 20 minutes; `--length` stretches the jobs.
 Every contender places in two orders, first come first served and shortest first by what jobs declare; the learned
-policy also in its own, which other policies are given too, so that what an order gains is not credited to the place.
+policy also in its own. Other policies are tried in that order, too: a gain of the order is not credited to the place.
 Under one seed all see the same jobs and noise. Trains nothing.
 """
 

@@ -1,9 +1,9 @@
-"""What the search is worth: paired seeds on the judging truth, against every heuristic and against perfect knowledge.
+"""Judges the search: paired seeds on the judging truth, against every heuristic and against perfect knowledge.
 
     python -m placewise_training.lab.compare_search --model var/train/reward/reward.onnx --json
 
 Harmony's setting: intervals of 20 minutes, first come first served with backfill, its job mix, three arrival patterns.
-"oracle" chooses among the same heuristics' placements by the truth itself: what a perfect reward model would add. Every
+"oracle" chooses among the same heuristics' placements by the truth itself, as a perfect reward model would. Every
 contender sees the same jobs and noise under one seed. Trains nothing.
 """
 

@@ -89,7 +89,7 @@ class Graph:
 
 
 def gap(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
-    """How far two answers are apart: absolute where they are small, relative where they are large."""
+    """The distance of two answers: absolute for small values, relative for large ones."""
     return np.asarray(np.abs(ours - theirs) / (1 + np.abs(ours)))
 
 
@@ -105,8 +105,8 @@ def export(
 ) -> tuple[Path, ...]:
     """The paths of a model's `files` in the folder `into`, with the report of the training `run` and `facts` beside it.
 
-    `write` fills a folder with the files, `parity` and `sample` look at them there. Raises ParityError: nothing is in
-    `into` then but what was there before.
+    `write` fills a folder with the files; `parity` and `sample` read them there. Raises ParityError and leaves `into`
+    unchanged then.
     """
     into.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=into) as name:

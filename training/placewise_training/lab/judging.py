@@ -1,4 +1,4 @@
-"""Judges the settings of a training run, several at a time, and keeps what is done. Judges nothing itself."""
+"""Judges the settings of a training run, several at a time, and keeps finished judgements. Judges nothing itself."""
 
 import json
 import multiprocessing
@@ -51,7 +51,7 @@ def _in_turn(
 
 
 def _judged_before(out: Path, of: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What an interrupted run with the same arguments judged."""
+    """Judgements of an interrupted run with the same arguments."""
     path = out / _JUDGED
     if not path.is_file():
         return {}

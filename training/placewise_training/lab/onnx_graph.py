@@ -1,6 +1,6 @@
 """ONNX graphs written by hand, for nets whose operators cost less to run than to start. Knows no net.
 
-The exporter's graphs ask for shapes at run time and split what one operator does; a net that answers in a fraction of a
+The exporter's graphs ask for shapes at run time and split operators; a net that answers in a fraction of a
 millisecond would spend half of it there.
 """
 
@@ -27,7 +27,7 @@ def linears(layers: Iterable[nn.Module]) -> list[nn.Linear]:
 
 
 class Graph:
-    """A graph under construction: each method adds what it says and gives the name of the result."""
+    """A graph under construction: each method adds one operator and returns the name of its result."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -35,7 +35,7 @@ class Graph:
 
     @cached_property
     def first(self) -> str:
-        """[0]: the first axis, and where a slice begins."""
+        """[0]: the first axis, or the start of a slice."""
         return self.of(np.array([0]))
 
     def of(self, values: Tensor | NDArray[Any] | np.float32) -> str:

@@ -102,7 +102,7 @@ def run_all(
 ) -> None:
     """Runs every trainer, each into its own folder under `out`. An option of `passed` goes to those that have it.
 
-    Raises what a trainer raises: those after it are not run.
+    Raises the error of a trainer that fails; the trainers after it are not run.
     """
     for trainer in trainers:
         show(trainer.name)

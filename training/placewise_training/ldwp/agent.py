@@ -91,7 +91,7 @@ class PaperDqn:
         return net.nodes[action]
 
     def _net_for(self, names: tuple[str, ...]) -> FixedDqn:
-        """The net, rebuilt where nodes came or went; what was remembered was of another feature space."""
+        """The net, rebuilt if nodes came or went; the memory is dropped then, as its rows have other columns."""
         if self.net is not None and self.net.nodes == names:
             if self._target is None:
                 self._target = clone(self.net)
@@ -209,7 +209,7 @@ def clone(net: FixedDqn) -> FixedDqn:
 
 
 def descend(net: FixedDqn, states: Vector, actions: NDArray[np.int64], wanted: Vector, settings: DqnSettings) -> None:
-    """One step of plain SGD (5.1) on the mean squared error of Q(s, a) against what is wanted; (B, F), (B,), (B,).
+    """One step of plain SGD (5.1) on the mean squared error of Q(s, a) against the target; (B, F), (B,), (B,).
 
     By hand, on the parameters' own memory: for layers this small four fifths of torch's time is its bookkeeping.
     """

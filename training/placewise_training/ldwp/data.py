@@ -1,8 +1,8 @@
 """What LDWP learns from: simulations of pipelines on hybrid clusters, one decision a row. Learns nothing itself.
 
 Every episode draws its own truth, cluster, load and sizes, and whether the store knows how long kinds take on a core.
-Each decision keeps what was seen, what was done, what the teacher would have done, and in the end how long the task
-took: the reward is credited to its own decision, in hindsight.
+Each decision keeps the state, the action, the teacher's action, and in the end the task's turnaround: the
+reward is credited to its own decision, in hindsight.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What an episode is."""
+    """The settings of one episode."""
 
     nodes: Sequence[NodeSpec]
     tasks: Sequence[PipelineTask]
@@ -52,7 +52,7 @@ class Situation:
 
 
 def situation(seed: int, tasks: int) -> Situation:
-    """A random one: 3 to 12 nodes of the paper's kinds, from idle to twice what they can do."""
+    """A random one: 3 to 12 nodes of the paper's kinds, from idle to twice their capacity."""
     rng = np.random.default_rng((seed, 71))
     specs = ldwp_cluster(11)
     count = int(rng.integers(3, MOST_NODES))
@@ -67,7 +67,7 @@ def situation(seed: int, tasks: int) -> Situation:
 
 @dataclass(slots=True)
 class Recorder:
-    """Chooses and keeps what it saw. With probability `explore` any node, with `guided` the teacher's, else the best
+    """Chooses, and records. With probability `explore` any node, with `guided` the teacher's, else the best
     by `values`. A unit of the chosen node's load (7) above the mean of all nodes costs as much as `balance` usual
     turnarounds."""
 
@@ -113,7 +113,7 @@ class Recorder:
         return names[action]
 
     def rewards(self, turnaround_s: Mapping[int, float]) -> NDArray[np.float32]:
-        """(decisions,) minus the turnaround of each task and what the load of its node costs."""
+        """(decisions,) minus the turnaround of each task and the cost of its node's load."""
         took = np.array([turnaround_s[number] for number in self.numbers])
         late = np.maximum(_LEAST_REWARD, -took / REWARD_SCALE_S)
         return np.asarray(late - self.balance * np.array(self.excess), dtype=np.float32)
@@ -170,7 +170,7 @@ class Replay:
         )
 
     def fingerprint(self) -> str:
-        """SHA-256 of what is in it."""
+        """SHA-256 of the contents."""
         digest = hashlib.sha256()
         for array in (self.rows, self.action, self.reward):
             digest.update(np.ascontiguousarray(array).tobytes())

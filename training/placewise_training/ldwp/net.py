@@ -69,7 +69,7 @@ def transferred(net: FixedDqn, nodes: Sequence[str]) -> FixedDqn:
 class NodeDqn(nn.Module):
     """For any number of nodes: one embedding for all, deep sets for what surrounds them, dueling heads.
 
-    rows (B, C, F), mask (B, C) with 1 for nodes → Q (B, C), very low where there is none. Permuting nodes permutes Q.
+    rows (B, C, F), mask (B, C) with 1 for nodes → Q (B, C), very low for padding. Permuting nodes permutes Q.
     """
 
     def __init__(self, features: int, width: int = 64) -> None:

@@ -91,7 +91,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     state = restored(args) if args.resume else fresh(args)
     rounds = args.logged + args.episodes
 
-    # -- what is validated on, and what the teacher does there --
+    # -- the validation set, and the teacher's result on it --
     held_back = [situation(_VALIDATION_SEED + 1000 * args.seed + i, args.tasks) for i in range(args.validations)]
     taught = [_cost(now, args, None) for now in held_back]
 
@@ -159,7 +159,7 @@ class TorchValues:
 
 
 def play(args: Args, state: State, explore: float, guided: float) -> tuple[Mapping[int, float], Recorder]:
-    """One episode: turnaround in seconds by task, and what was seen."""
+    """One episode: turnaround in seconds by task, and the recorded decisions."""
     seed = 1_000_000 * (args.seed + 1) + state.episode
     now = situation(seed, args.tasks)
     seen = Recorder(now.truth, now.has_times, TorchValues(state.net), explore, guided, seed, args.balance)
@@ -183,8 +183,8 @@ def _cost(now: Situation, args: Args, net: NodeDqn | None) -> float:
 
 def update(state: State, args: Args, margin_weight: float) -> Tensor:
     """One step on a batch: Huber loss of double DQN's temporal differences, and the margin loss of demonstrations
-    (Hester et al. 2018): the teacher's node must lead by `margin`. The loss (), where the net is: to read it would make
-    a GPU wait."""
+    (Hester et al. 2018): the teacher's node must lead by `margin`. The loss () stays on its device: reading it
+    would make a GPU wait."""
     rng = np.random.default_rng((args.seed, 73, state.updates))
     chosen = rng.integers(len(state.replay), size=args.batch)
     replay = state.replay

@@ -4,8 +4,8 @@
 
 Table II leaves out one technique at a time, figures 12 and 15 vary the interval, neurons, layers and heads; "ppo" and
 "imitate" are other methods with the same budget. Each is trained once per seed, under VARIANT/SEED, one seed of all
-before the next, so that what a stop leaves compares. `placewise reproduce harmony --ablations` judges whichever are
-there. Judges nothing itself.
+before the next, so that an interrupted run leaves comparable variants. `placewise reproduce harmony --ablations` judges
+those that are there. Judges nothing itself.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from placewise_training.policy.export import export_policy
 from placewise_training.policy.train import train
 
 FOLDER = Path("build/ablations")
-# What the paper describes, in a budget that it does not have: a faster Adam, two steps per interval instead of one,
+# The paper's method on a smaller budget than the paper's: a faster Adam, two steps per interval instead of one,
 # rounds of four simulations, and a tenth of its entropy weight, under which so short a training would stay near chance.
 # Width and layers are those of the net that ships.
 PAPERS = Args(
@@ -65,7 +65,7 @@ def variant(name: str, base: Args, folder: Path) -> Args:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Trains and exports one variant after the other; what is there already goes on from its checkpoint."""
+    """Trains and exports one variant after the other; a variant that was begun goes on from its checkpoint."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", type=int, default=10_000, help="budget of each: tasks placed in simulations")
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""What the policy's trainer takes, and what follows from it. Trains nothing."""
+"""Arguments of the policy's trainer, with their checks and derived values. Trains nothing."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -18,7 +18,7 @@ class Batch:
     """B encodings padded to M nodes and J jobs, and the T tasks placed on them.
 
     nodes (B, M, F) · jobs (B, J, F) · placement (B, J, M, 2) · job_mask (B, J) · node_mask (B, M) · minutes (B, J), 0
-    where nobody said · chunk (T,) row of the task's encoding · job (T,) its job token · step (T, M, S) · mask and
+    if unknown · chunk (T,) row of the task's encoding · job (T,) its job token · step (T, M, S) · mask and
     target (T, 2M) · action (T,) · probability (T,) of the action when it was taken.
     """
 
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the net says to a batch: log π (T, 2M), value (B,), minutes (B, J)."""
+    """The net's answers to a batch: log π (T, 2M), value (B,), minutes (B, J)."""
 
     log_pi: Tensor
     value: Tensor
@@ -112,7 +112,7 @@ def imitation_loss(batch: Batch, said: Answers) -> tuple[Tensor, Tensor]:
 
 
 def entropy(batch: Batch, said: Answers) -> Tensor:
-    """(T,) of π over what the mask allows."""
+    """(T,) entropy of π over the allowed actions."""
     return -(said.log_pi.exp() * said.log_pi).masked_fill(~batch.mask, 0.0).sum(dim=1)
 
 

@@ -1,4 +1,4 @@
-"""What a training run of the policy holds, kept whole on disk and brought back. Trains nothing."""
+"""The state of a policy's training run, written to disk and restored. Trains nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ CHECKPOINT = "policy.pt"
 
 @dataclass(slots=True)
 class Run:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     net: PolicyNet
     optimiser: torch.optim.Optimizer
@@ -59,7 +59,7 @@ def keep(out: Path, run: Run) -> None:
 
 
 def restore(out: Path, run: Run) -> None:
-    """What was kept to learn from again is not in a checkpoint: it fills up anew."""
+    """Replay samples are not in a checkpoint: they are collected again."""
     path = out / CHECKPOINT
     stored = torch.load(path, map_location="cpu", weights_only=True)
     if stored["feature_schema"] != feature_schema("policy")["hash"] or stored["shape"] != run.net.shape:

@@ -84,7 +84,7 @@ def sample_of(folder: Path) -> dict[str, object]:
 
 
 def _run_torch(net: PolicyNet, inputs: Arrays, new: int) -> dict[str, NDArray[Any]]:
-    """What is served, by the trained form: all nodes, and the first `new` jobs."""
+    """The answers of the trained form: all nodes, and the first `new` jobs."""
     with torch.no_grad():
         nodes, jobs, _ = net.encoder(*_tensors(inputs, _TRAINED_INPUTS))
         logits = net.decoder(nodes, jobs[:, 0], torch.from_numpy(inputs["step"]))[0]

@@ -1,10 +1,10 @@
 """Harmony's policy, size-agnostic: tokens of nodes and jobs in, a logit per candidate node × {worker, PS} out.
 
 The paper feeds one fixed-size row per job, as long as the cluster has servers. Here nodes and jobs are tokens of their
-own, and where a job has tasks on a node the pair has an edge: a Transformer encoder attends over all tokens with a
+own, and a job has an edge to each node that holds its tasks: a Transformer encoder attends over all tokens with a
 learned bias along the edges, and a pointer scores every candidate node for the next task of the gang. Jobs that are to
-be placed look at the cluster, but nobody looks at them: what the net makes of a cluster is the same whoever asks, and
-serves until the cluster changes; what it makes of a job is the same whoever asks with it. One net serves any number of
+be placed attend to the cluster, and no token attends to them: the encoding of a cluster does not depend on the request,
+and serves until the cluster changes; that of a job does not depend on the other jobs. One net serves any number of
 nodes and jobs; permuting either permutes the answer. Decoded per task (placewise_core.place.harmony). Trains nothing
 itself.
 """
@@ -24,17 +24,17 @@ MINUTES_SCALE = next(column.scale for column in PACE_COLUMNS if column.name == "
 
 class PolicyEncoder(nn.Module):
     """nodes (B, M, NODE_FEATURES), jobs (B, J, JOB_FEATURES), placement (B, J, M, 2), job_mask (B, J) and node_mask
-    (B, M), 1 for what is there → node_state (B, M, D), job_state (B, J, D), minutes (B, J).
+    (B, M), 1 for real tokens → node_state (B, M, D), job_state (B, J, D), minutes (B, J).
 
-    `minutes` is how long each job will run once it has been placed, as the net guesses: what the order of a batch rests
-    on. Needs at least one node and one job.
+    `minutes` is the net's guess of how long each job will run once placed. The order of a batch rests on it.
+    Needs at least one node and one job.
     """
 
     def __init__(self, width: int = 64, heads: int = 8, layers: int = 2) -> None:
         super().__init__()
         self.of_node = nn.Sequential(nn.Linear(NODE_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
         self.of_job = nn.Sequential(nn.Linear(JOB_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
-        # What is on a node adds up: attention alone, an average, could not count.
+        # Tasks on a node add up: attention alone, an average, could not count.
         self.job_to_node = nn.ModuleList([nn.Linear(width, width, bias=False) for _ in range(_ROLES)])
         self.node_to_job = nn.ModuleList([nn.Linear(width, width, bias=False) for _ in range(_ROLES)])
         self.layers = nn.ModuleList([EdgeLayer(width, heads) for _ in range(layers)])
@@ -66,7 +66,7 @@ class PolicyEncoder(nn.Module):
 
 
 def _blocked(is_new: Tensor, job_mask: Tensor, node_mask: Tensor) -> Tensor:
-    """(B, 1, J + M): what no token may look at: padding and new jobs."""
+    """(B, 1, J + M): tokens that no token may attend to: padding and new jobs."""
     is_there = torch.cat([job_mask * (1.0 - is_new), node_mask], dim=1)
     return ((1.0 - is_there) * _MASKED).unsqueeze(1)
 
@@ -85,7 +85,7 @@ def _square(placement: Tensor, axis: int) -> Tensor:
 
 
 class EdgeLayer(nn.Module):
-    """Pre-norm encoder layer whose attention is biased, per head, by what a job has on a node."""
+    """Pre-norm encoder layer whose attention is biased, per head, by the tasks of a job on a node."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class PolicyDecoder(nn.Module):
     """node_state (B, M, D), job_state (B, D) of the job being placed, step (B, M, STEP_FEATURES) → (B, 2M) logits.
 
     Actions in the order of placewise_core.actions. A node is judged beside the best of the others (the maximum over
-    nodes), so that "nobody takes the whole gang" can be told from "somebody does". `node_mask` (B, M) hides padding.
+    nodes), so that the net can tell "none takes the whole gang" from "some does". `node_mask` (B, M) hides padding.
     """
 
     def __init__(self, width: int = 64) -> None:
@@ -160,5 +160,5 @@ class PolicyNet(nn.Module):
 
 
 def masked_log_probabilities(logits: Tensor, mask: Tensor) -> Tensor:
-    """(B, 2M) log π, −1e9 where the mask forbids."""
+    """(B, 2M) log π, −1e9 for masked actions."""
     return torch.log_softmax(logits.masked_fill(~mask, _MASKED), dim=1)

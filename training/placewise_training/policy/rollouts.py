@@ -1,7 +1,7 @@
-"""Simulations in which Harmony's own policy class places, and what it saw and did is kept for training. Learns nothing.
+"""Simulations in which Harmony's own policy class places; its states and actions are kept for training. Learns nothing.
 
-The policy that serves (placewise_core.place.harmony) is the one that acts here, around a net that records: what a
-trainer sees is what the service will feed. One `Chunk` is one encoding with every task that was placed on it; one
+The policy that serves (placewise_core.place.harmony) acts here, around a net that records: a trainer sees exactly the
+inputs that the service feeds. One `Chunk` is one encoding with every task that was placed on it; one
 `Interval` the chunks of one scheduling interval with its reward.
 """
 
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(slots=True)
 class Chunk:
-    """One encoding and what was decided on it. `minutes`: by job token, how long it would run where it is best."""
+    """One encoding and the decisions on it. `minutes`: by job token, its run time at its best place."""
 
     seen: Observation
     steps: list[Step] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Interval:
 
 @dataclass(slots=True)
 class Episode:
-    """One simulation: what was seen, and what came of it."""
+    """One simulation: its decisions, and their results."""
 
     intervals: list[Interval]
     avg_jct_s: float
@@ -116,7 +116,7 @@ def _with_new(seen: Observation, jobs: Float32) -> Observation:
 
 @frozen
 class RecordedCluster(ClusterState):
-    """A state that knows what was looked at."""
+    """A state that records every look at it."""
 
     seen: Observation | None = None
 
@@ -283,7 +283,7 @@ class Actor:
 
 
 class _PredictedSpeeds:
-    """Harmony's reward (1), Σ c_n/e_n of the interval, from what the reward model predicts after each placement."""
+    """Harmony's reward (1), Σ c_n/e_n of the interval, by the reward model's predictions after each placement."""
 
     def __init__(self, scorer: SpeedScorer, interval_s: float) -> None:
         self._scorer = scorer

@@ -2,10 +2,10 @@
 
 A decision runs nets this small in a fraction of a millisecond, of which half would go into starting operators. So the
 graphs have few of them: no batch axis and no mask, so that every linear layer is one fused product (Gemm); attention is
-one operator (opset 23). No token looks at a new job, so that what the cluster's tokens are, layer by layer, is one
-graph, and what new jobs make of it another. Of the cluster only the keys and values of each layer and the
-nodes' last states are given on. What the decoder would compute of the states alone, anew for each task, is computed
-once. Weights are shared with the trained form; the parity of both is checked at every export.
+one operator (opset 23). No token looks at a new job, so that the cluster's tokens, layer by layer, are one graph, and
+the answers to new jobs another. Of the cluster only the keys and values of each layer and the nodes' last states are
+given on. Terms of the decoder that depend on the states alone are computed once, not for each task. Weights are shared
+with the trained form; the parity of both is checked at every export.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ def serving_encoder(net: PolicyNet) -> onnx.ModelProto:
         graph.op("MatMul", tokens, graph.of(of_key.t()), name=key)
         graph.op("MatMul", tokens, graph.of(of_value.t()), name=value)
         asking, edges = every, "edges"
-        if layer is memories[-1][2]:  # of what nobody looks at any more only the nodes' states are asked for
+        if layer is memories[-1][2]:  # no token attends to them any more: only the nodes' states are needed
             count = graph.op("Shape", "nodes", start=0, end=1)
             x, asking, edges = (graph.op("Slice", each, graph.first, count) for each in (x, every, edges))
         x = _layer(graph, layer, x, asking, key, value, _bias(graph, layer, edges))
@@ -107,7 +107,7 @@ def _layer(graph: Graph, layer: EdgeLayer, x: str, asking: str, keys: str, value
 
 
 def _bias(graph: Graph, layer: EdgeLayer, edges: str) -> str:
-    """(1, H, Q, P): what the edges (Q, P, 2) add to each head's scores."""
+    """(1, H, Q, P): the terms that the edges (Q, P, 2) add to each head's scores."""
     flat = graph.op("Reshape", edges, graph.of(np.array([-1, 2])))
     by_head = graph.op("Gemm", graph.of(layer.along.weight), flat, transB=1)  # (H, Q · P)
     tokens = graph.op("Shape", "edges", start=1, end=2)

@@ -1,4 +1,4 @@
-"""What a good placement would have been: many placements of one gang, costed, as targets for the policy net.
+"""Good placements in hindsight: many placements of one gang, costed, as targets for the policy net.
 
 Candidates are the heuristics' placements, random ones, and moves of single tasks of the best so far. Their cost is
 time: how long the new job would run, and by how much its neighbours' ends move back, each second priced by the GPUs it
@@ -36,7 +36,7 @@ Counts = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """K candidates of one gang. counts (K, 2, M): workers and servers per node · costs (K,) seconds · `best` is the
-    cheapest · `run_s` how long the job would run there · `scale_s` what a cost difference is measured against."""
+    cheapest · `run_s` the job's run time there · `scale_s` the unit of a cost difference."""
 
     counts: Counts
     costs: FloatArray
@@ -50,7 +50,7 @@ class Lesson:
     def targets(self, placed: Counts, mask: NDArray[np.bool_], temperature: float) -> Float32:
         """(2M,) how good each next action is after `placed` (2, M), as a distribution over the mask: e to the power of
         −(cost of the best candidate that goes on so − cost of the best that goes on at all) / (temperature × scale).
-        Zeros where no candidate goes on from here."""
+        Zeros if no candidate goes on from here."""
         goes_on: NDArray[np.bool_] = np.asarray((self.counts >= placed).all(axis=(1, 2)))
         adds = goes_on[:, None, None] & (self.counts > placed)
         costs = np.where(adds, self.costs[:, None, None], np.inf).min(axis=0).reshape(-1)  # (2M,)
@@ -82,7 +82,7 @@ class Teacher:
     def lesson(
         self, job: Job, view: ClusterView, context: PlaceContext, extra: Sequence[Sequence[Assignment]] = ()
     ) -> Lesson | None:
-        """Candidates with their costs; None where none was found. `extra` are placements to look at as well."""
+        """Candidates with their costs; None if none was found. `extra` are placements to look at as well."""
         assert self._simulation is not None
         self._simulation.refresh()  # jobs started in this same round slow each other down already
         found = dict.fromkeys(_layout(placement, view) for placement in extra)
@@ -129,7 +129,7 @@ class Teacher:
         return tuple(sorted((m, workers, servers) for m, (workers, servers) in counts.items()))
 
     def _moves(self, job: Job, layout: Layout, view: ClusterView) -> list[Layout]:
-        """The layout with one task elsewhere; some of them, where there are many."""
+        """The layout with one task elsewhere; a sample of them if there are many."""
         demand = {group.role: group.demand for group in job.groups}
         room = _Room.of(view)
         counts = {m: (workers, servers) for m, workers, servers in layout}
@@ -153,7 +153,7 @@ class Teacher:
     # -- costs --------------------------------------------------------------------------------------------------
 
     def _priced(self, job: Job) -> float:
-        """What a second of the job costs: its own, and a price for each GPU it holds."""
+        """The cost of a second of the job: its own, and a price for each GPU it holds."""
         return 1.0 + self._price * job.gpus
 
     def _costs(self, job: Job, layouts: Sequence[Layout], view: ClusterView) -> list[tuple[float, float]]:
@@ -200,7 +200,7 @@ class Teacher:
 
 @dataclass(slots=True)
 class _Room:
-    """What is free per node: cores, memory, whole GPUs (M,)."""
+    """Free resources per node: cores, memory, whole GPUs (M,)."""
 
     cores: FloatArray
     memory: FloatArray

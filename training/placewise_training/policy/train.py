@@ -2,7 +2,7 @@
 
     python -m placewise_training.policy.train --out var/train/policy        (placewise train policy)
 
-Read top to bottom, with updates.py for what a round teaches. `method` says what learns: one of the three alone,
+Read top to bottom, with updates.py for the learning of a round. `method` names the learner: one of the three alone,
 or "imitate+ppo" and "imitate+actor-critic", which warm up by imitation for `warm_share` of the tasks. All spend one
 budget, tasks placed in simulations of the training truths, so that they compare. Every random draw comes from `seed`;
 Ctrl-C leaves a checkpoint that `--resume` goes on from.
@@ -58,7 +58,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     args.out.mkdir(parents=True, exist_ok=True)
     scorer = _scorer(args)
 
-    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # where the optimiser keeps its moments
+    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # before Adam, which keeps its moments there
     run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
     if args.resume:
         restore(args.out, run)
@@ -140,7 +140,7 @@ def _episodes(
         drawn = situation(first + i, args.jobs, args.large_share)
         teacher = None
         if method == "imitate":
-            # At first the teacher acts, later mostly the net: what it will meet is what it must have learned about.
+            # At first the teacher acts, later mostly the net: it must learn about the states it leads to.
             is_student_new = run.rounds < 2
             conduct = Conduct(sampled=True, taught=0.8 if is_student_new else 0.3, temperature=args.temperature)
             of_reward = scorer if args.teacher == "reward" else None
@@ -162,7 +162,7 @@ def _episodes(
 
 
 def exported(net: PolicyNet, folder: Path) -> PolicyRuntime:
-    """The net as it is served: what acts in training is what ships, and it is several times as fast as torch."""
+    """The net in its served form: the same code acts in training and in service, several times as fast as torch."""
     acting = folder / "acting"
     acting.mkdir(exist_ok=True)
     write_onnx(net, acting)
@@ -222,7 +222,7 @@ def _scorer(args: Args) -> SpeedScorer | None:
 
 
 def _digest(before: str, episodes: Sequence[Episode]) -> str:
-    """SHA-256 chained over the rounds: what the net was trained on, in order."""
+    """SHA-256 chained over the rounds: identifies the training data, in order."""
     digest = hashlib.sha256(before.encode())
     for episode in episodes:
         for interval in episode.intervals:

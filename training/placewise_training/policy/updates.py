@@ -28,7 +28,7 @@ def imitate(
     rng: np.random.Generator,
     device: torch.device,
 ) -> dict[str, float]:
-    """Towards the teacher's distributions, on what was kept so far."""
+    """Towards the teacher's distributions, on all kept chunks."""
     fresh = [chunk for episode in episodes for interval in episode.intervals for chunk in interval.chunks]
     kept.extend(fresh)
     rate = args.imitation_rate * (1.0 - 0.9 * min(1.0, share / warm_share(args)))
@@ -80,7 +80,7 @@ def ppo(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One encoding with all its tasks, the reward of its interval, and what came of it: `discount` to the encoding
+    """One encoding with all its tasks, the reward of its interval, and its successor: `discount` to the encoding
     `after` it (None at the end), `total` of the discounted rewards from here on."""
 
     chunk: Chunk

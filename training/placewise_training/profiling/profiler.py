@@ -1,6 +1,6 @@
 """Profiles workloads alone, in pairs and in triples, and keeps the rows with their provenance. Draws no conclusions.
 
-Every set is measured between two measurements of its members alone, so that what else the machine does at that time
+Every set is measured between two measurements of its members alone, so that other work on the machine at that time
 changes both sides of the ratio; the median over the repeats counts, and `spread` says how far the repeats differ.
 """
 
@@ -50,8 +50,8 @@ class ProfileSettings:
 class Set:
     """Loops that ran side by side: steps per second of each alone and shared, medians; relative speeds; spreads.
 
-    `cpu_norms` are relative speeds per CPU second: what is left of the interference when turns on the cores, of each
-    other and of whatever else runs, are taken out. On a GPU they say nothing.
+    `cpu_norms` are relative speeds per CPU second: interference without the turns on the cores that members take from
+    each other and lose to other work. On a GPU they mean nothing.
     """
 
     models: tuple[str, ...]

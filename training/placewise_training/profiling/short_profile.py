@@ -1,6 +1,6 @@
 """How right a short profile is: metrics of a few seconds beside those of a long run of the same loop. Judges nothing.
 
-What IAWP's Table 3 asks of hardware counters on a GPU, asked here of what a machine tells of any loop: cores in use,
+IAWP's Table 3 reads hardware counters of a GPU. Here the same question goes to figures of any loop: cores in use,
 host memory, and steps per CPU second (which leaves out turns on the cores, and with them other work on the machine).
 """
 

@@ -29,10 +29,10 @@ class Reading:
 
 
 def _serve(pipe: Connection, device_name: str, cores: tuple[int, ...]) -> None:
-    """The worker's loop: build what is asked for, warm up, say ready, run when told."""
+    """The worker's loop: build the loop asked for, warm up, report ready, run on command."""
     if cores:
         os.sched_setaffinity(0, cores)
-    torch.set_num_threads(1)  # one core's worth each: what they contend for is then the machine, not their own pools
+    torch.set_num_threads(1)  # one core's worth each: they contend for the machine, not for their own pools
     torch.manual_seed(0)
     device = torch.device(device_name)
     while (request := pipe.recv()) is not None:

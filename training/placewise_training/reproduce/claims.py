@@ -31,7 +31,7 @@ Judge = Callable[[Results], Judgement]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One sentence of the paper. `paper` is its number; `is_beyond` marks what we claim and the paper does not."""
+    """One sentence of the paper. `paper` is its number; `is_beyond` marks a claim that is ours alone."""
 
     key: str
     text: str
@@ -44,7 +44,7 @@ _NOT_RUN = "the runs this rests on were not made"
 
 
 def judged(claim: Claim, results: Results) -> Judgement:
-    """The judgement, or "not measured" where the runs it looks at did not happen, or need a bundle."""
+    """The judgement, or "not measured" if its runs did not happen, or need a bundle."""
     try:
         return claim.judge(results)
     except KeyError as error:
@@ -121,7 +121,7 @@ def judge_not_worse(
 ) -> Judge:
     """Judges "ours raises the metric (lower is better) by no more than `margin`" against each of theirs.
 
-    Reproduced where the means say so, partly where only the lower end of an interval does.
+    Reproduced if the means say so, partly if only the lower end of an interval does.
     """
 
     def judge(results: Results) -> Judgement:

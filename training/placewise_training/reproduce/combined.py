@@ -1,4 +1,4 @@
-"""Beyond the papers: what each part adds when they are put together. One chain of additions, measured the same way."""
+"""Beyond the papers: the gain of each part when all are put together. One chain of additions, measured alike."""
 
 from collections.abc import Callable, Mapping
 
@@ -143,7 +143,7 @@ def _settings(results: Results) -> list[str]:
 
 
 def _adds(ours: str, theirs: str, why: str) -> Callable[[Results], Judgement]:
-    """What a step of the chain changes, per load. Reproduced: turnaround surely falls everywhere; partly: somewhere."""
+    """The change by one step, per load. Reproduced: turnaround surely falls everywhere; partly: somewhere."""
 
     def judge(results: Results) -> Judgement:
         said, falls = [], []

@@ -1,4 +1,4 @@
-"""The command `placewise reproduce`. Parses, shows progress, writes files; what is run is in the papers' modules."""
+"""The command `placewise reproduce`. Parses, shows progress, writes files; the papers' modules hold the trials."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def _loaded(names: Sequence[str], bundle: Path | None, variants: Path | None, *,
 
 
 def _known(made: Paper, out: Path, *, is_quick: bool) -> Results | None:
-    """What the folder has of that paper: the partial results if there are some, else the whole ones."""
+    """The folder's results of that paper: the partial ones if there are some, else the whole ones."""
     for path in (out / _PARTIAL.format(made.name), out / f"{made.name}.json"):
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def _reproduce(
 
 
 def _write(found: report.Json, out: Path) -> None:
-    """The JSON and the plots. What a whole run kept on its way goes when it is whole."""
+    """The JSON and the plots. A whole run removes its partial results."""
     from placewise_training.reproduce.plots import draw  # noqa: PLC0415 (matplotlib takes a second to import)
 
     _write_json(found, out)
@@ -113,7 +113,7 @@ def _write(found: report.Json, out: Path) -> None:
 
 
 def _write_json(found: report.Json, out: Path) -> None:
-    """NAME.json; NAME.partial.json for what is not whole, so that it replaces no whole one."""
+    """NAME.json; NAME.partial.json for partial results, so that they replace no whole ones."""
     out.mkdir(parents=True, exist_ok=True)
     name = _PARTIAL.format(found["paper"]) if found["partial"] else f"{found['paper']}.json"
     text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -22,7 +22,7 @@ Plot = Literal["bars", "lines", "curves", "none"]
 
 
 class InterruptedRunError(Exception):
-    """A run inside a trial was stopped by Ctrl-C: what it returned is not a result."""
+    """A run inside a trial was stopped by Ctrl-C: its return value is not a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ Trial = Callable[[str, str, int], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One figure or table. `source` names it in the paper ("beyond the paper" where it is ours).
+    """One figure or table. `source` names it in the paper ("beyond the paper" if it is ours).
 
     `axis` is the title of the settings; with plot "lines" they are numbers. `theirs` holds numbers the paper prints,
     by (setting, method, metric), in the unit shown. `is_seeded` False: nothing random in it, one run is all.

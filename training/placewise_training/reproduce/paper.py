@@ -9,7 +9,7 @@ from placewise_training.reproduce.design import Experiment
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A whole evaluation. `assumptions`: what the paper leaves open, and what was taken."""
+    """A whole evaluation. `assumptions`: points that the paper leaves open, and our choices."""
 
     name: str
     title: str

@@ -122,7 +122,7 @@ def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
 
 
 def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outcome]:
-    """By seed; none where the row lacks one of today's metrics, or what each seed gave."""
+    """By seed; none if the row lacks one of today's metrics, or the values of each seed."""
     scales = {metric.name: metric.scale for metric in experiment.metrics}
     if row["metrics"].keys() != scales.keys() or not all("values" in metric for metric in row["metrics"].values()):
         return {}
@@ -170,7 +170,7 @@ def heading(metric: Mapping[str, Any]) -> str:
 
 
 def cell_text(row: Mapping[str, Any], metric: str) -> str:
-    """Ours with its interval, theirs in brackets where the paper prints one; why there is none where there is none."""
+    """Ours with its interval, theirs in brackets if the paper prints one; for a missing result, the reason."""
     if metric not in row["metrics"]:
         return str(row["missing"])
     found = row["metrics"][metric]

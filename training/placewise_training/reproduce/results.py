@@ -24,7 +24,7 @@ class Results:
     sittings: int = 1
 
     def add(self, cell: Cell, seed: int, outcome: Outcome) -> None:
-        """Raises ValueError where a number is not finite: NaN never reaches a table."""
+        """Raises ValueError if a number is not finite: NaN never reaches a table."""
         bad = [name for name, value in outcome.values.items() if not np.isfinite(value)]
         if bad:
             raise ValueError(f"{'/'.join(cell)}, seed {seed}: not finite: {', '.join(bad)}")
@@ -33,16 +33,16 @@ class Results:
         self.runs.setdefault(cell, {})[seed] = outcome
 
     def values(self, experiment: str, setting: str, method: str, metric: str) -> dict[int, float]:
-        """By seed. Raises KeyError for what was not run."""
+        """By seed. Raises KeyError if it was not run."""
         return {s: float(o.values[metric]) for s, o in self.runs[experiment, setting, method].items()}
 
     def curves(self, experiment: str, setting: str, method: str) -> Mapping[str, Curve]:
-        """Curves of the first seed; empty where there are none."""
+        """Curves of the first seed; empty if it has none."""
         runs = self.runs.get((experiment, setting, method), {})
         return next(iter(runs.values())).curves if runs else {}
 
     def estimate(self, experiment: str, setting: str, method: str, metric: str) -> Estimate:
-        """Mean and interval over seeds. Raises KeyError for what was not run."""
+        """Mean and interval over seeds. Raises KeyError if it was not run."""
         return estimate(list(self.values(experiment, setting, method, metric).values()))
 
     def change(self, experiment: str, settings: Sequence[str], metric: str, ours: str, theirs: str) -> Estimate:

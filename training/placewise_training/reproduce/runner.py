@@ -1,4 +1,4 @@
-"""Runs the trials of a paper, seed by seed over all experiments. Decides nothing about what they mean."""
+"""Runs the trials of a paper, seed by seed over all experiments. Judges nothing."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,11 +26,11 @@ def run(
     keep: Callable[[Results], None] | None = None,
     known: Results | None = None,
 ) -> Results:
-    """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then says so.
+    """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then names the reason.
 
-    One round over all experiments comes before the second seed, so that what an early end leaves is complete but for
-    the number of seeds; `keep` is given what there is before each further round. The time limit is looked at between
-    trials. What is `known` already is not run again.
+    One round over all experiments comes before the second seed, so that an early end leaves complete results of fewer
+    seeds; `keep` is given the results before each further round. The time limit is checked between
+    trials. Trials in `known` are not run again.
     """
     known = known or Results(sittings=0)
     results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings)

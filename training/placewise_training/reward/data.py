@@ -1,8 +1,8 @@
 """Samples for the reward model: decisions met in simulations, several placements of each, and the true speeds of all.
 
 A simulation runs under a policy that picks among the heuristics at random. At each decision every heuristic's placement
-is encoded by the service's own encoder, and the truth is asked how fast the new job and its neighbours would run: what
-would have happened is known here, which is what a simulator is good for. Labels carry the truth's noise, as
+is encoded by the service's own encoder, and the truth is asked how fast the new job and its neighbours would run:
+a simulator, unlike a cluster, knows the speeds of placements that were not chosen. Labels carry the truth's noise, as
 measurements would. Samples of `train` and of `judge` come from different seeds by convention (docs/truths.md).
 """
 
@@ -127,7 +127,7 @@ def true_speeds(sim: Simulation, job: Job, assignments: Sequence[Assignment], to
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What one simulation of the data is made of."""
+    """The settings of one simulation of the data."""
 
     nodes: Sequence[NodeSpec]
     workload: HarmonyWorkload
@@ -200,7 +200,7 @@ def _varied(truth: ComposedSpeed, rng: np.random.Generator) -> ComposedSpeed:
 
 
 def record(situation: Situation) -> list[Sample]:
-    """Runs one simulation and returns what was met in it."""
+    """Runs one simulation and returns its samples."""
     rng = np.random.default_rng((situation.seed, 22))
     recorder = Recorder(list(placement_policies().values()), rng, [])
     jobs = situation.workload.generate(situation.truth, situation.seed)
@@ -249,7 +249,7 @@ def collate(samples: Sequence[Sample]) -> Mapping[str, NDArray[np.generic]]:
 
 
 def fingerprint(samples: Sequence[Sample]) -> str:
-    """SHA-256 over all samples: what a model was trained on."""
+    """SHA-256 over all samples: identifies the training data of a model."""
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(sample.tokens.tobytes() + sample.job.tobytes() + sample.speed.tobytes())

@@ -1,8 +1,8 @@
 """An ensemble that says how far from its training data a placement is: members with randomised priors. Trains nothing.
 
 Each member is a small net plus a random one that is never trained (Osband et al., Randomized Prior Functions, 2018).
-Training makes their sums agree where there is data; elsewhere every prior goes on as it likes, and their disagreement
-grows. They read what the encoder reads, not what it makes of it: a trunk maps what it never saw onto what it knows.
+Training makes their sums agree on the data; elsewhere every prior keeps its random shape, and their disagreement
+grows. They read the encoder's inputs, not its outputs: a trunk maps unknown inputs onto known ones.
 """
 
 import torch

@@ -28,7 +28,7 @@ NEVER = 10.0  # a spread that no net gives: its scale and its members' answers a
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """(N,) one entry per job of every placement: relative error, error and spread of the log-speed, what it is."""
+    """(N,) one entry per job of every placement: relative error, error and spread of the log-speed, kind of job."""
 
     wrong: Array
     log_error: Array
@@ -103,7 +103,7 @@ def _per_job(samples: Sequence[Sample]) -> tuple[Any, Any]:
 
 
 def calibration(judged: Judged) -> list[dict[str, float]]:
-    """New jobs in bins of equal size by spread: what the net expects to err by, and how much it does."""
+    """New jobs in bins of equal size by spread: the error that the net expects, and the error that it makes."""
     order = np.flatnonzero(judged.is_new)[np.argsort(judged.spread[judged.is_new])]
     return [
         {
@@ -117,10 +117,10 @@ def calibration(judged: Judged) -> list[dict[str, float]]:
 
 
 def spread_limit(judged: Judged) -> tuple[float, dict[str, float]]:
-    """The spread from which on nothing should rest on the net, chosen on validation data, and what it separates.
+    """The spread from which on nothing should rest on the net, chosen on validation data, and the errors on both sides.
 
     Of several shares of new jobs that keep their score, the largest whose rest errs significantly more: the 95 %
-    interval of the difference of mean errors, jobs resampled, is above 0. Out of reach where there is none.
+    interval of the difference of mean errors, jobs resampled, is above 0. Out of reach if there is none.
     """
     error, spread = judged.wrong[judged.is_new], judged.spread[judged.is_new]
     for kept in _KEPT_SHARES:

@@ -3,10 +3,10 @@
     python -m placewise_training.reward.judge_against_lif --model var/train/reward/reward.onnx
 
 Harmony's Fig. 13: random placement on its six servers, intervals of 20 minutes. LIF predicts by how much others slow
-a job down, so it needs a speed to begin with, and gets it in two ways: `as reported` is what the reward model is told
-as well (a running job's reported speed, with the new neighbour's share added; a new job's linear speed), `told alone`
-is the true speed of the placement without neighbours, which nobody knows before the job has run there. `noise` is what
-a model would err by that knew everything but the noise of a job that has not reported yet. Trains nothing.
+a job down, so it needs a speed to begin with, and gets it in two ways: `as reported` is the knowledge of the
+reward model, too (a running job's reported speed, with the new neighbour's share added; a new job's linear speed),
+`told alone` is the true speed of the placement without neighbours, which nobody knows before the job has run there. `noise` is the
+error of a model that knows everything but the noise of a job that has not reported yet. Trains nothing.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Seen:
 
 
 class Watcher:
-    """Random placement; notes at each start what is true and what everybody says."""
+    """Random placement; notes at each start the true speeds and all predictions."""
 
     name = "watcher"
 
@@ -125,7 +125,7 @@ def _linear(job: SimJob) -> float:
 
 
 def _used_by_others(made: Footprint, nodes: Mapping[str, NodeLoad]) -> Use:
-    """What LIF is kindest treated with: of the cores, what others asked for and use (no job reserves bandwidth)."""
+    """The reading that is kindest to LIF: of the cores, the others' requests and use (no job reserves bandwidth)."""
     return tuple(_share(nodes[part.node], part, is_there=made.job.id in nodes[part.node].parts) for part in made.parts)
 
 
@@ -135,7 +135,7 @@ def _share(load: NodeLoad, part: Part, *, is_there: bool) -> float:
 
 
 def watch(scorer: SpeedScorer, seed: int, jobs: int) -> list[Seen]:
-    """What was seen at every start of one simulation."""
+    """The records of every start of one simulation."""
     truth = make_truth("judge", FIRST_SEED + seed)
     workload = HarmonyWorkload(jobs=jobs, pattern="uniform", per_interval=5.0)
     watcher = Watcher(scorer)

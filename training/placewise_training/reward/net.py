@@ -4,7 +4,7 @@ The paper embeds one fixed-size row per job (x_n, w_n, p_n, d_n), with d_n as lo
 token is a job's tasks on one node (placewise_core.part_tokens), so that one net serves any number of jobs and nodes,
 and a Transformer encoder of two layers and eight heads relates them: attention gets a learned bias per head for tokens
 of one job and for tokens on one node. Permuting tokens permutes the answer, and renaming jobs or nodes changes nothing.
-Layer norm stands where the paper has batch norm, whose statistics padding would spoil. Trains nothing itself.
+Layer norm replaces the paper's batch norm, whose statistics padding would spoil. Trains nothing itself.
 """
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from placewise_core.part_tokens import REPORTED
 from placewise_training.reward.ensemble import Doubt, pooled_of_new
 
-SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: what it expects to err by; no speed depends on them
+SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: its expected error; no speed depends on them
 _MASKED = -1e9
 LOWEST = -1e3  # below any activation
 LEAST, MOST = -6.0, 1.5  # of the logarithm of the speed: 0.25 % to 4.5 times the linear speed
@@ -23,11 +23,11 @@ LEAST_SCALE, MOST_SCALE, _FIRST_SCALE = -6.0, 1.0, -2.3  # of the logarithm of t
 class RewardNet(nn.Module):
     """tokens (B, P, F), job and node (B, P) with −1 for padding → (B, P) speed of the token's job, and its spread.
 
-    Speed is in units of linear speed: 1 where each worker is as fast as the job alone on one GPU (pace.linear_speed).
-    Spread is the standard deviation of its logarithm: what heads on one trunk (each trained on its own weights of the
-    samples) disagree by, the error that they expect of themselves, and, the same for all tokens of a placement, how far
-    its new job is from what the net was trained on (ensemble.py). All tokens of a job get the same values; padding
-    gets values that mean nothing.
+    Speed is in units of linear speed: 1 if each worker is as fast as the job alone on one GPU (pace.linear_speed).
+    Spread is the standard deviation of its logarithm. It adds up the disagreement of heads on one trunk (each trained
+    on its own weights of the samples), the error that they expect of themselves, and, the same for all tokens of a
+    placement, the distance of its new job from the training data (ensemble.py). All tokens of a job get the same
+    values; those of padding mean nothing.
     """
 
     def __init__(self, features: int, width: int = 64, heads: int = 8, layers: int = 2, members: int = 4) -> None:
@@ -73,8 +73,8 @@ class RewardNet(nn.Module):
         raised = lowest.scatter_reduce(1, first, torch.where(is_token.unsqueeze(2), x, lowest), "amax")
         slowest = raised.gather(1, first)
         hidden = torch.relu(self.hidden(torch.cat([mean, slowest], dim=2)))
-        # Most jobs go on as reported: the net says by what factor the new neighbour changes that. Where nothing is
-        # reported the factor is of 1, the linear speed.
+        # Most jobs go on as reported: the net predicts the factor by which the new neighbour changes it. Without a
+        # report the factor is of 1, the linear speed.
         reported = tokens[:, :, REPORTED.start + 1 : REPORTED.stop].clamp(min=1e-3).log()
         reported = same_job @ (reported * tokens[:, :, REPORTED.start : REPORTED.start + 1]) / tokens_of_job
         level = hidden @ self.level.T + self.level_bias + reported

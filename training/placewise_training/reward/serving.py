@@ -116,7 +116,7 @@ def _slowest(graph: Graph, x: str, same_job: str) -> str:
 
 
 def _reported(graph: Graph, same_job: str, tokens_of_job: str) -> str:
-    """(B, P, 1): the logarithm of the speed that the hosts of each token's job report, 0 where they report nothing."""
+    """(B, P, 1): the logarithm of the speed that the hosts of each token's job report, 0 if they report none."""
     third = graph.of(np.array([2]))
     has = graph.op("Slice", "tokens", *_columns(graph, REPORTED.start), third)
     speed = graph.op("Slice", "tokens", *_columns(graph, REPORTED.start + 1), third)
@@ -125,7 +125,7 @@ def _reported(graph: Graph, same_job: str, tokens_of_job: str) -> str:
 
 
 def _columns(graph: Graph, at: int) -> tuple[str, str]:
-    """Where a slice of one column begins and ends."""
+    """The begin and the end of a slice of one column."""
     return graph.of(np.array([at])), graph.of(np.array([at + 1]))
 
 

@@ -139,7 +139,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             show(f"training, held-back error {best:.1%}", step + 1, args.steps)
     net.load_state_dict(best_state)
 
-    # -- doubt: an ensemble on the finished net's errors, scaled on what it was not trained on --
+    # -- uncertainty: an ensemble on the finished net's errors, scaled on data that the net was not trained on --
     show("training the doubt", 0, 1)
     for parameter in net.doubt.learned.parameters():
         parameter.requires_grad = True

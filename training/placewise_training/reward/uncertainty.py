@@ -20,7 +20,7 @@ _BEND = 0.3  # of the error of a log-speed: beyond it a member follows the media
 
 
 def train_doubt(net: RewardNet, training: Sequence[Sample], steps: int, rng: np.random.Generator) -> None:
-    """Fits the members where the net is, each to a bootstrap of its own. Leaves everything else of it as it is."""
+    """Fits the members on the net's device, each to a bootstrap of its own. Leaves the rest of the net as it is."""
     pooled, wrong, _ = errors_of_new(net, training)
     doubt = net.doubt
     doubt.standardise(pooled)

@@ -1,7 +1,7 @@
-"""Situations outside of what the nets are trained on, one way at a time: to see whether a net knows that it is lost.
+"""Situations outside of the nets' training data, one way at a time: does a net recognise that it does not know?
 
 `SITUATIONS` are judged, on the judging truth; `familiar` among them is Harmony's cluster and mix, as everywhere.
-`PRACTICE` are others, on training truths: what a net may learn its doubts from. Trains nothing.
+`PRACTICE` are others, on training truths, on which a net may learn its uncertainty. Trains nothing.
 """
 
 from collections.abc import Callable, Mapping

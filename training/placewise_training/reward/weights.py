@@ -1,6 +1,6 @@
 """A served reward model back as a net that can be trained on: the inverse of serving.py. Trains nothing.
 
-The served graph leaves out what changes no answer (a bias of the keys) and folds one of the values into what follows:
+The served graph leaves out a bias of the keys, which changes no answer, and folds one of the values into later weights:
 both come back as zeros, and the speeds are those of the graph. The doubt stays untrained: that takes seconds.
 """
 

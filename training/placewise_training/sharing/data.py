@@ -1,4 +1,4 @@
-"""Measured GPU sharing as rows to complete: jobs on one GPU model, what each does beside reference models. Completes
+"""Measured GPU sharing as rows to complete: jobs on one GPU model, their speeds beside reference models. Completes
 nothing.
 
 A row is a job (network, batch) on one GPU model (Gavel: K80 and V100), or one of this project's own training loops on
@@ -36,7 +36,7 @@ _LOOPS = {
 @dataclass(frozen=True, slots=True)
 class SharedJob:
     """One row: `pairs` (P + 1, K, 2) own speed and the partner's beside each reference network and, last, beside the
-    job's own; NaN where no batch of the partner was measured. `step_s` alone; NaN where it was not measured."""
+    job's own; NaN if no batch of the partner was measured. `step_s` alone; NaN if it was not measured."""
 
     hardware: str
     network: str

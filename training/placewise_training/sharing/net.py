@@ -1,12 +1,12 @@
-"""Completes the row of a job among reference models on a shared GPU, from what one or two co-runs say. Trains nothing.
+"""Completes the row of a job among reference models on a shared GPU, from one or two co-runs. Trains nothing.
 
-Speeds are compared in log-odds: speed s is 1 / (1 + extra time), so that log-odds are −log of the extra time, and what
-moves them moves extra times in proportion. Steps that are longer than was assumed move own speeds up and the partners'
-down. What the co-runs then are above or below moves the rest: own speeds by the mean of their differences, shrunk for
+Speeds are compared in log-odds: speed s is 1 / (1 + extra time), so that log-odds are −log of the extra time, and a
+move of them moves extra times in proportion. Steps longer than assumed move own speeds up and the partners'
+down. The differences of the co-runs that remain move the rest: own speeds by the mean of their differences, shrunk for
 few of them, the partners' by the mean of theirs.
 
-These are four numbers. `members` small nets may correct every column on top, within `BOUND`: on the few networks that
-are measured that is no better (docs/models/sharing.md), and what ships has none.
+These are four numbers. `members` small nets may correct every column on top, within `BOUND`: on the few networks
+measured that is no better (docs/models/sharing.md), and the shipped model has none.
 """
 
 import itertools
@@ -27,7 +27,7 @@ def log_odds(speeds: Tensor) -> Tensor:
 
 
 class CoRunCompletion(nn.Module):
-    """prior (B, C) what would be assumed, known (B, C) with anything where unknown, mask (B, C) of 0 and 1 → (B, C) all
+    """prior (B, C) assumed values, known (B, C) with anything for unknown, mask (B, C) of 0 and 1 → (B, C) all
     values; C = 2 · references + 2, speeds and last the seconds per step (speed.sharing_row). Known values come back as
     they were given; unknown steps as they were assumed."""
 

@@ -2,7 +2,7 @@
 
     python -m placewise_training.sharing.train --out var/train/sharing        (placewise train sharing)
 
-Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged, from which `--resume` goes on.
+Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves finished judgements; `--resume` goes on.
 Data: data.py.
 """
 
@@ -58,7 +58,7 @@ _WITH_STEPS = "_with_steps"
 _TOLD = 0.7  # how often training tells a job's steps
 # True for the jobs that are asked about.
 Asked = Callable[[SharedJob], bool]
-# What a method answers, what is true, and which of the cells are judged: (N, C) each.
+# A method's answers, the true values, and the judged cells: (N, C) each.
 Answers = tuple[Matrix, Matrix, NDArray[np.bool_]]
 
 
@@ -84,8 +84,8 @@ class Args:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """About jobs that nobody has learned from, rows (N, C): what is known of them, what is true (NaN for steps, which
-    are never asked for), what is assumed of their model; `hardware` and `models` (N,)."""
+    """About jobs that no method has learned from, rows (N, C): known values, true values (NaN for steps, which nobody
+    asks for), values assumed of their model; `hardware` and `models` (N,)."""
 
     hardware: tuple[str, ...]
     models: tuple[str, ...]
@@ -96,7 +96,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Pairs to learn from, and questions by what is known: a number of co-runs, with or without the job's steps."""
+    """Pairs to learn from, and questions by the known values: a number of co-runs, with or without the job's steps."""
 
     history: tuple[GpuPair, ...]
     questions: Mapping[str, Questions]
@@ -135,7 +135,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-# -- what is judged ---------------------------------------------------------------------------------------------------
+# -- the judged settings -------------------------------------------------------------------------------------------
 
 
 def folds(args: Args) -> dict[str, list[Fold]]:
@@ -157,7 +157,7 @@ def _among(name: str, wanted: Collection[object]) -> Asked:
 
 
 def _summary(by_known: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Mean absolute errors of what ships and of what was served before, for a bundle's manifest."""
+    """Mean absolute errors of the shipped completion and of the rule before it, for a bundle's manifest."""
     shown = ("completion", "rule")
     return {known: {name: found["methods"][name]["mae"] for name in shown} for known, found in by_known.items()}
 
@@ -174,7 +174,7 @@ def _batches(pairs: Iterable[GpuPair]) -> list[set[tuple[str, float]]]:
 
 
 def _fold(history: Sequence[GpuPair], is_asked: Asked, args: Args) -> Fold:
-    """Steps are told only where the GPU model is one that was measured: on another they are no measure."""
+    """Steps are given only if the GPU model is one that was measured: on another they are no measure."""
     table = table_of(history)
     asked = [job for job in shared_jobs(usable_pairs(), table.references) if is_asked(job)]
     is_measured = all(job.hardware in table.pairs for job in asked)
@@ -224,13 +224,13 @@ def _short_co_runs(speeds: Matrix, counts: NDArray[np.int64], rng: np.random.Gen
 
 
 def _prior(table: MeasuredInterference, network: str, gpu: str) -> Matrix:
-    """What the service would assume of the network."""
+    """The service's assumption about the network."""
     like = nearest(network, table.references)
     return Square.of(table, gpu).row(None if like is None else table.references.index(like))
 
 
 def judge(of_setting: Sequence[Fold], args: Args) -> dict[str, Any]:
-    """By what is known: mean absolute and root mean square error over what was not measured, by method, and which
+    """By the known values: mean absolute and root mean square error over the values not measured, by method, and which
     decisions would have been wrong."""
     torch.set_num_threads(args.threads)
     found: dict[str, dict[str, list[Answers]]] = {}
@@ -278,7 +278,7 @@ def _answers(
     history: Sequence[GpuPair], nets: Mapping[str, CoRunCompletion], asked: Questions, known: str, args: Args
 ) -> dict[str, Matrix]:
     """(N, C) of every method. Those that complete a matrix learn from the rows of the same hardware, if there are any.
-    NCF is trained on what is known of all new rows at once: it is asked once of each job, and not with steps."""
+    NCF is trained on the known values of all new rows at once: it is asked once of each job, and not with steps."""
     table = table_of(history)
     found = {name: complete(net, asked.prior, asked.known) for name, net in nets.items()}
     found["assumed"] = asked.prior
@@ -311,7 +311,7 @@ def _in_unit(rows: Matrix) -> Matrix:
 
 
 def _by_name(table: MeasuredInterference, asked: Questions) -> Matrix:
-    """What the service predicts that knows no co-run of these models: the nearest name, or the careful default."""
+    """The predictions of a service that knows no co-run of these models: the nearest name, or the careful default."""
     rows = [
         [table.pair(model, other, gpu) for other in table.references]
         + [table.pair(other, model, gpu) for other in table.references]
@@ -393,7 +393,7 @@ def fit(
     checkpoint: Path | None = None,
     write: Callable[[str, float, int], None] = lambda name, value, step: None,
 ) -> tuple[CoRunCompletion, list[float]]:
-    """One to three co-runs of a job known, the error of what it does beside the others; net and losses."""
+    """One to three co-runs of a job known, the error of its speeds beside the others; net and losses."""
     torch.manual_seed(args.seed)
     learnt = examples(history, has_profiled=has_profiled)
     net = CoRunCompletion(learnt.speeds.shape[1] - 1, args.members).to(chosen_device(args.device))
@@ -417,7 +417,7 @@ def fit(
 
 
 def mean_error(net: CoRunCompletion, prior: Matrix, known: Matrix, true: Matrix) -> Tensor:
-    """Mean absolute error over what was not known, where the net is."""
+    """Mean absolute error over the unknown values, on the net's device."""
     device = net.steps.device
     is_asked = torch.from_numpy(holes(true, known)).float().to(device)
     filled = net(*(array.to(device) for array in _inputs(prior, known)))
@@ -427,7 +427,7 @@ def mean_error(net: CoRunCompletion, prior: Matrix, known: Matrix, true: Matrix)
 
 
 def _batch(learnt: Examples, args: Args, rng: np.random.Generator) -> tuple[Matrix, Matrix, Matrix]:
-    """(B, C) each: what is assumed, what is known of it, and what is true beside other batches of the partners."""
+    """(B, C) each: assumed values, known values, and true ones beside other batches of the partners."""
     rows = rng.integers(len(learnt.speeds), size=args.batch)
     which = rng.choice(4, size=args.batch, p=_HOW_OFTEN)
     is_told = (which < 2) & (rng.random(args.batch) < _TOLD)  # as in the service: not from another GPU model

@@ -32,7 +32,7 @@ class Discipline:
     ) -> Sequence[SimJob]:
         """The jobs in the order they are offered.
 
-        The policy is told of all of them at once in any case, as a request tells it: it may look ahead.
+        The policy gets all of them at once in any case, as in a request: it may look ahead.
         """
         offered: Sequence[SimJob] = jobs
         if self.order == "srtf":

@@ -1,7 +1,7 @@
 """Divisible tasks on nodes that warm up: the heat-island paper's experiment, with any splitter. Decides nothing itself.
 
 A stream of tasks is split over the idle units of a cluster; each share runs for scale / true capability, its node is
-under full load meanwhile, and temperatures follow thermal.py exactly. What a splitter knows is the view: hardware, last
+under full load meanwhile, and temperatures follow thermal.py exactly. A splitter knows the view: hardware, last
 telemetry, learned overheads; true capabilities and thermal constants are the simulator's own.
 """
 
@@ -62,7 +62,7 @@ def heat_cluster(limit_celsius: float = 62.0) -> list[HeatNode]:
 
 
 class Splitter(Protocol):
-    """The half of a partition policy this simulation needs: shares that were handed out stay where they are."""
+    """The half of a partition policy this simulation needs: shares stay where they were handed out."""
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan: ...
 
@@ -81,7 +81,7 @@ class EqualSplit:
 
 
 class WithoutHeat:
-    """A partition policy that is told no temperature: the paper's scheme, which predicts none."""
+    """A partition policy that sees no temperature: the paper's scheme, which predicts none."""
 
     name = "no prediction"
 
@@ -219,7 +219,7 @@ class HeatSimulation:
         return replace(node, telemetry=telemetry)
 
     def _split_waiting(self) -> None:
-        """Tasks in their order, each split over what is idle; the first that has to wait stops the rest."""
+        """Tasks in their order, each split over the idle units; the first that has to wait stops the rest."""
         while self.waiting:
             arrived_s, task = self.waiting[0]
             plan = self.policy.partition(task, self.view, PartitionContext(self.now_s))

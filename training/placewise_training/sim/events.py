@@ -1,4 +1,4 @@
-"""The event queue: a heap in (time, kind, order of pushing), and the running hash of what was taken from it."""
+"""The event queue: a heap in (time, kind, order of pushing), and the running hash of the events taken from it."""
 
 import enum
 import hashlib
@@ -54,7 +54,7 @@ class EventQueue:
 
 
 class EventHash:
-    """A digest over everything that happened: equal for equal runs, whatever machine they ran on."""
+    """A digest over all events: equal for equal runs, on any machine."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)

@@ -1,4 +1,4 @@
-"""What can happen to nodes during a run: failure, return, drain, removal, addition. Plain data."""
+"""Events of nodes during a run: failure, return, drain, removal, addition. Plain data."""
 
 import enum
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class FaultKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`spec` is needed for ADD alone. Jobs on a node that goes restart, from where they were if `keeps_progress`."""
+    """`spec` is needed for ADD alone. Jobs on a lost node restart, from their last progress if `keeps_progress`."""
 
     time_s: float
     kind: FaultKind

@@ -37,7 +37,7 @@ class SimJob:
 
 
 def demand_signature(job: Job) -> tuple[object, ...]:
-    """Equal for jobs that ask for the same: where one of them finds no room, none does."""
+    """Equal for jobs that ask for the same: if one of them finds no room, none does."""
     groups = tuple(
         (
             g.role,

@@ -1,6 +1,6 @@
 """The service's own policies, by name, on the numbers and nets of a bundle. Adds none.
 
-NeedsBundleError says what a bundle lacks, so that a table can have a row for it.
+NeedsBundleError names the model that a bundle lacks, so that a table can have a row for it.
 """
 
 import functools
@@ -27,7 +27,7 @@ def shipped() -> Bundle:
 
 
 def opened(directory: Path | None) -> Bundle:
-    """The bundle in a directory, or the shipped one; loaded once. Raises ValueError where there is no directory, or a
+    """The bundle in a directory, or the shipped one; loaded once. Raises ValueError if there is no directory, or a
     net in it is of other features."""
     if directory is None:
         return shipped()
@@ -38,8 +38,8 @@ def opened(directory: Path | None) -> Bundle:
 
 @functools.cache
 def throughput_model(bundle: Bundle | None = None) -> ThroughputModel:
-    """What admission believes by the bundle, the shipped one where none is given or it has none: never what is true
-    here."""
+    """The throughput model that admission believes: the bundle's, or the shipped one's if it has none. Never the truth
+    of a simulation."""
     documents = (bundle or shipped()).documents
     return ThroughputModel(documents.get(THROUGHPUT) or shipped().document(THROUGHPUT))
 

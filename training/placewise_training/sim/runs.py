@@ -1,4 +1,4 @@
-"""Several seeds of one setting, side by side for several policies, with what one prints of them. Paired by seed.
+"""Several seeds of one setting, side by side for several policies, with their figures as printed. Paired by seed.
 
 Every policy sees the same jobs, the same noise and the same faults under one seed; only its decisions differ.
 """
@@ -38,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """What is compared: a placement policy and, if any, an admission policy before it, on the numbers of a bundle."""
+    """One entry of a comparison: a placement policy and, if any, an admission policy before it, with their bundle."""
 
     place: str
     admit: str = "none"
@@ -59,7 +59,7 @@ def simulate(
 ) -> SimResult:
     """One run. Raises ValueError for unknown names, NeedsBundleError for a learned policy without a model."""
     truth = make_truth(setting.truth, seed)
-    belief = make_truth("train", seed).sharing  # what a policy thinks of shared GPUs is never the judge's table
+    belief = make_truth("train", seed).sharing  # a policy's model of shared GPUs is never the judge's table
     options = SimOptions(
         discipline=setting.discipline,
         queue_settings=setting.queue_settings,
@@ -83,7 +83,7 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Means over seeds of one contender, and what each seed gave. `is_partial` where a run was stopped."""
+    """Means over seeds of one contender, and the values of each seed. `is_partial`: the run was stopped."""
 
     label: str
     estimates: Mapping[str, Estimate]

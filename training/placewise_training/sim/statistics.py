@@ -56,7 +56,7 @@ class TimeAverage:
         self.integral = 0.0
 
     def restart(self, now_s: float) -> None:
-        """Forgets what was before `now_s`; the value stays."""
+        """Forgets the time before `now_s`; the value stays."""
         self._since_s = self.start_s = now_s
         self.integral = 0.0
 

@@ -1,6 +1,6 @@
 """Cluster traces as workloads: the shipped cuts, and the mapping of their jobs to models.
 
-No trace says what a job trains. `TraceMapping` states the assumption: a seeded draw from a table by GPU count.
+A trace does not name the models of its jobs. `TraceMapping` states the assumption: a seeded draw by GPU count.
 """
 
 import math
@@ -40,7 +40,7 @@ class TraceMapping:
     """How a trace job becomes a simulated one: model drawn by GPU count, one all-reduce worker per GPU.
 
     `duration_s` of the trace is taken as the time alone, as asked for. Each worker asks for `cores_per_gpu` and
-    `memory_gib_per_gpu`. `is_elastic` leaves the GPU count to admission, up to what the trace used or 8.
+    `memory_gib_per_gpu`. `is_elastic` leaves the GPU count to admission, up to the trace's or 8.
     `has_classes` draws urgent, prior and normal with the deadlines of the QoS paper.
     """
 

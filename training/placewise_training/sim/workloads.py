@@ -1,6 +1,6 @@
 """The papers' workloads as lists of SimJob: Harmony's gangs, the QoS paper's classes, Proteus' elastic jobs.
 
-Every draw comes from one seeded generator, so that equal seeds give equal jobs whatever the policy. Work is drawn as
+Every draw comes from one seeded generator, so that equal seeds give equal jobs under every policy. Work is drawn as
 the time a job takes alone, as asked for, and turned into samples by the truth that will run it.
 """
 

@@ -1,4 +1,4 @@
-"""Plain ways to complete a matrix: column means, nearest rows, matrix factorisation. What a net has to beat.
+"""Plain ways to complete a matrix: column means, nearest rows, matrix factorisation. A net has to beat them.
 
 Each takes a history (R, C) and rows with a few known values (N, C), NaN where unknown, and returns all (N, C) values.
 Strengths (k, ridge) are chosen on the history itself, by holding back whole groups of it.
@@ -28,7 +28,7 @@ class Completer(Protocol):
 
 
 def column_means(history: Matrix, partial: Matrix) -> Matrix:
-    """Every hole gets the mean of its column, or of the table where the column is empty."""
+    """Every hole gets the mean of its column, or of the table if the column is empty."""
     means = _means(history)
     return np.where(np.isnan(partial), means, partial)
 

@@ -4,7 +4,7 @@ Rows are drawn from the ranges of sim.pipelines. **Nobody has published measured
 show whether a method can recover a structure that was put in, not how large errors are on real ones. The same problem
 on real numbers is sharing/data.py.
 
-Every value is in [0, 1]; NaN where nobody knows.
+Every value is in [0, 1]; NaN if unknown.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _DRAWS = 997  # seeds of draws are (this, draw): never those of the simulator's 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`values` (R, C) with NaN for holes; `groups` (R,) what is held back together: a kind, a network."""
+    """`values` (R, C) with NaN for holes; `groups` (R,) the kind or network of each row: it is held back whole."""
 
     groups: tuple[str, ...]
     columns: tuple[str, ...]

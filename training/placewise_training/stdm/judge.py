@@ -57,7 +57,7 @@ def throughput(metrics: SubtaskMetrics, seed: int, tasks: int = 150) -> float:
 
 
 def compare(completion: StdmRuntime, seed: int, tasks: int = 150) -> Mapping[str, float]:
-    """Throughput by what is known of the subtasks."""
+    """Throughput by the known metrics of the subtasks."""
     two = KnownMetrics(short_profiles(seed))
     every = KnownMetrics({kind: truth.profile() for kind, truth in subtask_truths("judge").items()})
     sources: dict[str, SubtaskMetrics] = {"two": two, "completed": CompletedMetrics(two, completion), "all": every}
@@ -65,7 +65,7 @@ def compare(completion: StdmRuntime, seed: int, tasks: int = 150) -> Mapping[str
 
 
 def worth(rows: Sequence[Mapping[str, float]], tasks: int) -> dict[str, Any]:
-    """Means with 95 % intervals by what is known, and changes against two metrics alone, paired by seed."""
+    """Means with 95 % intervals by the known metrics, and changes against two metrics alone, paired by seed."""
     changes = {name: estimate([row[name] / row["two"] - 1.0 for row in rows]) for name in rows[0] if name != "two"}
     return {
         "seeds": len(rows),
@@ -80,7 +80,7 @@ def _pair(value: Estimate) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints one JSON object per seed; what they say together goes into the report of the run, and into its card."""
+    """Prints one JSON object per seed; their summary goes into the report of the run, and into its card."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=Path, default=Path("var/train/stdm"))
     parser.add_argument("--seeds", type=int, default=16)

@@ -2,8 +2,8 @@
 
     python -m placewise_training.stdm.train --out var/train/stdm        (placewise train stdm)
 
-Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves what was judged and a checkpoint of the net, from
-which `--resume` goes on. Data and what it is worth: data.py.
+Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves finished judgements and a checkpoint of the net,
+from which `--resume` goes on. The data: data.py.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Args:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What a completer may learn from, and the rows it is judged on: short profiles and the truth."""
+    """A completer's training rows, and the rows that judge it: short profiles and the truth."""
 
     history: Table
     partial: Matrix
@@ -80,7 +80,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     began, began_cpu = time.perf_counter(), cpu_s()
     settings = folds(args)
 
-    # -- every method on the same folds and the same profiles; what an earlier run judged is not judged again --
+    # -- every method on the same folds and the same profiles; a setting that an earlier run judged is skipped --
     judged = partial(judge, args=args)
     metrics = judged_all(settings, judged, args.out, _numbers(args), args.processes, args.resume, show)
 
@@ -110,7 +110,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-# -- what is judged ---------------------------------------------------------------------------------------------------
+# -- the judged settings -------------------------------------------------------------------------------------------
 
 
 def folds(args: Args) -> dict[str, list[Fold]]:
@@ -134,7 +134,7 @@ def _fold(history: Table, judged: Table, held_back: set[str], args: Args, rng: n
 def judge(of_setting: Sequence[Fold], args: Args) -> dict[str, Any]:
     """Mean absolute and root mean square error over the holes, by method; columns that never vary do not count."""
     torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)  # whatever was judged before: a resumed run judges as a whole one
+    torch.manual_seed(args.seed)  # a resumed run draws as a whole one does
     wrong: dict[str, list[Matrix]] = {}
     for fold in of_setting:
         varies = np.nan_to_num(fold.true, nan=-1.0).max(axis=0) > np.nan_to_num(fold.true, nan=2.0).min(axis=0)
@@ -261,7 +261,7 @@ def train_completion(
     write: Callable[[str, float, int], None] = lambda name, value, step: None,
 ) -> tuple[MetricCompletion, list[float]]:
     """Rows with most of their values hidden and profiling noise on the rest → all values; net and losses. Keeps a
-    checkpoint where it is told to, and with `resume` goes on from it."""
+    checkpoint if asked to, and with `resume` goes on from it."""
     torch.manual_seed(args.seed)
     net = MetricCompletion(history.shape[1]).to(chosen_device(args.device))
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2, fused=True)
@@ -285,7 +285,7 @@ def train_completion(
 
 
 def mean_error(net: MetricCompletion, true: Matrix, partial: Matrix) -> Tensor:
-    """Mean absolute error over the holes, where the net is."""
+    """Mean absolute error over the holes, on the net's device."""
     device = net.out.weight.device
     is_asked = torch.from_numpy(holes(true, partial)).float().to(device)
     gaps = (_forward(net, partial) - torch.from_numpy(np.nan_to_num(true)).float().to(device)).abs()
@@ -305,7 +305,7 @@ def _keep(checkpoint: Path, args: Args, parts: Mapping[str, Any], losses: Sequen
 
 
 def _restored(checkpoint: Path, args: Args, parts: Mapping[str, Any]) -> list[float]:
-    """Loads a checkpoint into net, optimiser and schedule; the losses so far, none where there is no checkpoint of
+    """Loads a checkpoint into net, optimiser and schedule; the losses so far, none if there is no checkpoint of
     these arguments."""
     if not checkpoint.is_file():
         return []

@@ -17,7 +17,7 @@ from placewise_core.speed.forms import path_shares
 Array = NDArray[np.float64]
 TABLE = "step_repeats.csv"
 _LEAST_ROWS = 12  # with fewer no form could be fitted and judged
-# One name per network, whatever the source calls it. Millions of parameters: published sizes of these networks.
+# One name per network for the names of all sources. Millions of parameters: published sizes of these networks.
 NAMES: Mapping[str, tuple[str, float]] = {
     "bert": ("BERT", 110.0),
     "deepspeech2": ("DeepSpeech2", 38.0),

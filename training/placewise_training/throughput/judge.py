@@ -1,6 +1,6 @@
 """How wrong a throughput model is on placements it never saw, and how wrong the rows themselves are. Fits nothing.
 
-Repeats of one configuration differ. A table of what was measured errs as much as one repeat differs from the mean of
+Repeats of one configuration differ. A table of measurements errs as much as one repeat differs from the mean of
 the others; a perfect model errs by √((r − 1)/r) of that with r repeats, for the mean of r − 1 rows has noise as well.
 """
 
@@ -37,8 +37,8 @@ def relative(logs: Array) -> Array:
 
 
 def once_told_the_level(logs: Array, placement: NDArray[np.str_]) -> Array:
-    """(N,) logs less the median of the placement's other rows: what would be left if somebody who measured the
-    placement told how much faster or slower all of it was than predicted. Rows alone in theirs stay as they are."""
+    """(N,) logs less the median of the placement's other rows: the error left if one measurement on the
+    placement corrected the level of all its predictions. Rows alone in theirs stay as they are."""
     left = logs.copy()
     for name in np.unique(placement):
         rows = np.flatnonzero(placement == name)
@@ -49,7 +49,7 @@ def once_told_the_level(logs: Array, placement: NDArray[np.str_]) -> Array:
 
 def repeats(rows: Rows) -> tuple[Array, Array]:
     """(N,) how often a row's configuration was measured, and the relative error of predicting it by the geometric mean
-    of its other repeats (NaN where there are none)."""
+    of its other repeats (NaN if there are none)."""
     names = np.char.add(np.char.add(rows.placement, "@"), rows.local_batch.astype(str))
     _, which, counts = np.unique(names, return_inverse=True, return_counts=True)
     count = counts[which].astype(np.float64)

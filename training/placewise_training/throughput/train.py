@@ -108,7 +108,7 @@ def _document(
             name: {form: summary(found[source == name], clusters[source == name]) for form, found in errors.items()}
             for name in sorted(set(source.tolist()))
         },
-        # The same rows as `noise`: there, and only there, the forms can be held against what a perfect one would err.
+        # The same rows as `noise`: only there can the forms be compared with the error of a perfect one.
         "held_out_repeated": {
             form: summary(found[repeated], clusters[repeated]) for form, found in errors.items() if repeated.any()
         },
@@ -129,7 +129,7 @@ def _document(
 
 
 def _noise(groups: Sequence[Group]) -> dict[str, float]:
-    """Rounded; empty where no configuration was measured twice."""
+    """Rounded; empty if no configuration was measured twice."""
     if not is_repeated(groups).any():
         return {}
     return {name: round(value, 4) for name, value in throughput_error.noise(groups).items()}

@@ -1,6 +1,6 @@
 """A truth that is Proteus' own cost model: how a paper judges that simulates with the formulas it decides by.
 
-Shown beside the measured truth, never instead of it: the difference between the two is what the model does not know.
+Shown beside the measured truth, never instead of it: the difference between the two is the model's error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from placewise_training.sim.speed.base import Footprint, NodeLoad, Part, Spot
 
 
 class BelievedSpeed:
-    """A SpeedModel: a job on n GPUs of d nodes takes C(n) of equation (6), whoever else runs. No noise."""
+    """A SpeedModel: a job on n GPUs of d nodes takes C(n) of equation (6), beside any neighbours. No noise."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
         view = ClusterView(ClusterRecords("facts", 0, "sim", nodes=tuple(spec.node for spec in nodes)))

@@ -1,4 +1,4 @@
-"""Admission policies in another order: a bound for what a host does not know."""
+"""Admission policies in another order: a bound, with knowledge that a host does not have."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SHORTEST = ", shortest first"
 
 
 def admission(method: str) -> AdmissionPolicy:
-    """An admission policy by name; with ", shortest first" behind it, the same told of the shortest job first.
+    """An admission policy by name; with ", shortest first" behind it, the same policy given the shortest job first.
 
     Raises ValueError for an unknown name.
     """

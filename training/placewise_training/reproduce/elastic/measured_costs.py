@@ -10,7 +10,7 @@ from placewise_training.data.measured import StepTime, step_times
 _BYTES = 4.0  # fp32 gradients
 _POLLUX_NIC_BPS = 50.0 * 1.25e8  # g4dn.12xlarge
 
-# What was measured with some spread of batches on one GPU: label → (source, network).
+# Networks measured with some spread of batches on one GPU: label → (source, network).
 ALPHA_NETWORKS: Mapping[str, tuple[str, str]] = {
     "VGG16, A100": ("elasticflow", "vgg16"),
     "ResNet50, A100": ("elasticflow", "resnet50"),

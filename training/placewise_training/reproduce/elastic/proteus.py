@@ -234,7 +234,7 @@ _ALWAYS_ALL = (
 
 
 def _gain(experiment: str, theirs: str, at_most: float) -> Callable[[Results], Judgement]:
-    """Verdict over the three environments the paper claims the figure for; partly where it holds in some."""
+    """Verdict over the three environments the paper claims the figure for; partly if it holds in some."""
 
     def judge(results: Results) -> Judgement:
         changes = [results.change(experiment, [e], "turnaround", PROTEUS, theirs) for e in _GAINING]

@@ -46,7 +46,7 @@ def _jobs(per_hour: float, hours: float, seed: int, median_s: float) -> list[Sim
 
 
 def _with_shares(jobs: Sequence[SimJob], shares: Sequence[float], seed: int) -> list[SimJob]:
-    """The same jobs with priorities drawn anew: Urgent, Prior, Normal in these shares."""
+    """The same jobs with new priorities: Urgent, Prior, Normal in these shares."""
     rng = np.random.default_rng((seed, 11))
     order = (Priority.URGENT, Priority.PRIOR, Priority.NORMAL)
     drawn = rng.choice(len(order), size=len(jobs), p=np.asarray(shares) / sum(shares))
@@ -62,7 +62,7 @@ def _run(jobs: Sequence[SimJob], method: str, seed: int) -> Trialled:
 
 
 def outcome(trialled: Trialled) -> Outcome:
-    """What the paper measures of a run."""
+    """The paper's metrics of a run."""
     metrics, log = trialled.result.metrics, trialled.log
     return Outcome(
         {
@@ -232,7 +232,7 @@ _OVERLOAD = (
 def _against_best(
     metric: str, target: float, why: str, *, ours: str = QOS, is_lower_better: bool = True
 ) -> Callable[[Results], Judgement]:
-    """Change against the best baseline of each density; partly where it holds at some."""
+    """Change against the best baseline of each density; partly if it holds at some."""
 
     def judge(results: Results) -> Judgement:
         settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)

@@ -1,4 +1,4 @@
-"""One run of elastic jobs under an admission policy, with what the papers measure of it. Decides nothing."""
+"""One run of elastic jobs under an admission policy, with the papers' metrics of it. Decides nothing."""
 
 import time
 from collections.abc import Sequence
@@ -106,8 +106,8 @@ def run_elastic(
     queue_settings: QueueSettings | None = None,
     bundle: Bundle | None = None,
 ) -> Trialled:
-    """To the end of the last job. `slot_s` > 0: decisions at slots, else at every event. `bundle` is where a learned
-    placement comes from, the shipped one unless given.
+    """To the end of the last job. `slot_s` > 0: decisions at slots, else at every event. `bundle` holds the learned
+    placement policies: the shipped one unless given.
 
     Raises InterruptedRunError on Ctrl-C, NeedsBundleError for a learned placement that is not there.
     """

@@ -1,1 +1,1 @@
-"""Harmony: where the tasks of training jobs go."""
+"""Harmony: placement of the tasks of training jobs."""

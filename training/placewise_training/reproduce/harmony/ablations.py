@@ -3,7 +3,7 @@
 `placewise reproduce harmony --ablations` runs it. A variant is a directory under `build/ablations` (`--variants` names
 another) with one directory per seed of its training, which holds the policy's graphs; all are trained like the rest but
 for one thing. A seed here is one of training: each outcome is the mean over the same simulations, so that intervals are
-of what training draws. What is not there says "needs a bundle"; a directory that no figure of the paper names gets a
+of training's draws. A missing variant shows "needs a bundle"; a directory that no figure of the paper names gets a
 row in a table of its own.
 """
 
@@ -33,7 +33,7 @@ TECHNIQUES: Mapping[str, tuple[str, float]] = {
     "without multi-head attention": ("without-multi-head", 5.246),
     "without experience replay": ("without-replay", 5.137),
 }
-# Fig. 15: what is varied, its values, which of them the policy of Table II's first row has, and the paper's best. The
+# Fig. 15: the varied quantity, its values, the one in the policy of Table II's first row, and the paper's best. The
 # paper has twice the neurons, 64, 128 and 256, which takes four times as long to train, and two layers.
 DESIGN: Mapping[str, tuple[Sequence[int], int, int]] = {
     "neurons": ((32, 64, 128), 64, 128),
@@ -48,7 +48,7 @@ _METRICS = (_JCT, Metric("relative", "JCT vs load-balance", "%", scale=100.0))
 
 
 def directory_of(what: str, value: int) -> str:
-    """Where a variant of Fig. 12 or 15 is looked for: "heads-4", "interval-40"; the usual one is in Table II's row."""
+    """The directory of a variant of Fig. 12 or 15: "heads-4", "interval-40"; the usual one is in Table II's row."""
     usual = DESIGN[what][1] if what in DESIGN else 20
     if (what, value) == ("heads", 1):
         return TECHNIQUES["without multi-head attention"][0]
@@ -56,7 +56,7 @@ def directory_of(what: str, value: int) -> str:
 
 
 def paper(is_quick: bool, bundle: Bundle | None = None, variants: Path = VARIANTS) -> Paper:
-    """Table II, Fig. 15, Fig. 12 with a policy per interval, and whatever else is in `variants`.
+    """Table II, Fig. 15, Fig. 12 with a policy per interval, and all further variants in `variants`.
 
     `bundle` takes no part: every row is a bundle of its own.
     """

@@ -78,7 +78,7 @@ def _beyond(patterns: Sequence[str]) -> list[Claim]:
 
 
 def _simple_rules(patterns: Sequence[str]) -> list[Claim]:
-    """What the paper leaves out: consolidation, and the order of the queue."""
+    """Claims that the paper leaves out: consolidation, and the order of the queue."""
     return [
         Claim(
             "consolidate",
@@ -125,7 +125,7 @@ def _search(patterns: Sequence[str]) -> list[Claim]:
 
 
 def _one_order(patterns: Sequence[str]) -> list[Claim]:
-    """Everybody starts the shortest job first: what is left is placement."""
+    """Every policy starts the shortest job first: the remaining difference is placement."""
 
     def below_each(method: str, at_most: float, why: str) -> Judge:
         others = [shortest(other) for other in _HEURISTICS]

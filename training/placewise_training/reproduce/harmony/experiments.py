@@ -1,4 +1,4 @@
-"""Harmony (Bao, Peng, Wu): where the tasks of training jobs go, on 6 and 30 servers, against every baseline.
+"""Harmony (Bao, Peng, Wu): placement of training jobs' tasks, on 6 and 30 servers, against every baseline.
 
 Rows of the learned policy and of the reward model are there; without a bundle they say so.
 """

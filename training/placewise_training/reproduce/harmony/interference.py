@@ -31,7 +31,7 @@ def slowdowns(models: Sequence[str], truth: ComposedSpeed) -> list[float]:
     return [1.0 - p / a for p, a in zip(packed, alone, strict=True)]
 
 
-# Where the tasks of one job are: (server, workers, parameter servers).
+# The places of one job's tasks: (server, workers, parameter servers).
 _Where = Sequence[tuple[int, int, int]]
 
 
@@ -73,7 +73,7 @@ def pair_trial(setting: str, method: str, seed: int) -> Outcome:
 
 STANDALONE, PACKED, BALANCED = "standalone", "bin packing", "load balancing"
 SCHEMES = (STANDALONE, PACKED, BALANCED)
-# Fig. 3: where the worker and the parameter server of the first and of the second job are.
+# Fig. 3: the places of the worker and the parameter server of the first and of the second job.
 _WHERE: dict[str, tuple[_Where, _Where]] = {
     STANDALONE: ([(0, 1, 1)], [(1, 1, 1)]),
     PACKED: ([(0, 1, 1)], [(0, 1, 1)]),

@@ -40,8 +40,8 @@ WITHIN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SpeedSample:
-    """One job after a start: its true speed, the one its placement has without neighbours, what others use there, and
-    what the reward model predicts (0: there is none)."""
+    """One job after a start: its true speed, the speed of its placement without neighbours, the neighbours' use, and
+    the reward model's prediction (0: there is none)."""
 
     model: str
     is_new: bool
@@ -52,7 +52,7 @@ class SpeedSample:
 
 
 class _Watcher:
-    """Random placement; notes at each start what is true and what the reward model says."""
+    """Random placement; notes at each start the true speeds and the reward model's predictions."""
 
     name = "watcher"
 
@@ -101,7 +101,7 @@ class _Watcher:
 
 
 def _linear(job: SimJob) -> float:
-    """Linear speed in samples per second: what the reward model's answers are multiples of."""
+    """Linear speed in samples per second: the unit of the reward model's answers."""
     return linear_speed(job.job, workers_of(job.job)) * job.samples / job.job.total_epochs
 
 
@@ -117,7 +117,7 @@ def _sample(made: Footprint, simulation: Simulation, speed: float, rewarded: flo
 
 
 def _used_by_others(load: NodeLoad, part: Part) -> tuple[float, float]:
-    """Of the cores, what others asked for and use. The jobs reserve no bandwidth, so LIF sees none in use.
+    """Of the cores, the others' requests and use. The jobs reserve no bandwidth, so LIF sees none in use.
 
     That is the kindest input: with all the cores others would like, or with the NIC's measured use, LIF errs more.
     """
@@ -127,7 +127,7 @@ def _used_by_others(load: NodeLoad, part: Part) -> tuple[float, float]:
 
 @functools.cache
 def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ...]:
-    """What was seen at every start of one simulation."""
+    """The samples of every start of one simulation."""
     truth = make_truth("judge", FIRST_SEED + seed)
     watcher = _Watcher(bundle.reward)
     simulation = Simulation(
@@ -146,8 +146,8 @@ def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ..
 def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bundle) -> Outcome:
     """Mean relative error, and the share of predictions within 10 %. `setting` is one of SETTINGS.
 
-    LIF is told what others use, and how fast the placement is without them: what it must find is interference. The
-    reward model is told what a host reports: how fast running jobs have been, and of a new one nothing but its request.
+    LIF gets the neighbours' use and the speed of the placement without them: it has to find the interference. The
+    reward model gets a host's reports: the past speeds of running jobs, and of a new job nothing but its request.
     """
     if method == REWARD_MODEL and bundle.reward is None:
         raise NeedsBundleError(f"needs a bundle: {bundle.name} holds no reward model")

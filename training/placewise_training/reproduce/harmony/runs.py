@@ -1,4 +1,4 @@
-"""Runs of Harmony's experiments: one scenario, one method, one seed. Says nothing about what they mean.
+"""Runs of Harmony's experiments: one scenario, one method, one seed. Judges nothing.
 
 Equal scenarios are run once per method and seed, however many figures look at them.
 """
@@ -73,7 +73,7 @@ def policy_of(method: str, bundle: Bundle) -> PlacementPolicy:
 
 @functools.cache
 def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None) -> Mapping[str, float]:
-    """JCT in intervals of 20 minutes, in all and by model ("jct resnet50"), and what goes with it.
+    """JCT in intervals of 20 minutes, in all and by model ("jct resnet50"), and further metrics of the run.
 
     `bundle` is the shipped one unless given. Raises NeedsBundleError, and InterruptedRunError after Ctrl-C.
     """

@@ -1,4 +1,4 @@
-"""What the heat-island paper claims, and how its claims are judged on the results. Runs nothing."""
+"""The claims of the heat-island paper, and their judges. Runs nothing."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def _by_reading(results: Results, metric: str, method: str, unit: str = "") -> s
 
 
 def _overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict for all readings: partly where they differ."""
+    """One verdict for all readings: partly if they differ."""
     return verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
 
 
@@ -144,7 +144,7 @@ def _of_the_scheme() -> list[Claim]:
 
 
 def _of_prediction() -> list[Claim]:
-    """What the paper names as its next step."""
+    """The step that the paper names as its next."""
     return [
         Claim(
             "prediction",

@@ -62,7 +62,7 @@ DETAIL = (
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """One reading of what the paper leaves open: who runs hot, whether tasks overlap, how fast the stream is."""
+    """One reading of the paper's open points: the hot nodes, whether tasks overlap, the rate of the stream."""
 
     per_minute: float = 1.0
     is_overlapping: bool = False
@@ -80,7 +80,7 @@ class Lab:
         return made
 
     def tasks(self, count: int, seed: int) -> list[tuple[float, DivisibleTask]]:
-        """The paper's data: historical records first, all there at once, then what a generator supplies without end."""
+        """The paper's data: historical records first, all there at once, then an endless stream from a generator."""
         part = (_HISTORY_SCALE * 0.95, _HISTORY_SCALE * 0.05)
         history = [(1.0 + i, DivisibleTask(f"h{i}", *part, overhead_s=_OVERHEAD_S)) for i in range(_HISTORY_TASKS)]
         stream = DivisibleWorkload(tasks=count, per_minute=self.per_minute).generate(seed)

@@ -77,7 +77,7 @@ class Reactive:
 
 
 class TrueShares:
-    """Shares in proportion to the units' true speeds, which no policy knows: what a perfect estimate would give."""
+    """Shares in proportion to the units' true speeds, which no policy knows: the result of a perfect estimate."""
 
     name = "true speeds"
 

@@ -1,4 +1,4 @@
-"""What the paper claims of IAWP at node level, and how its claims are judged on the results. Runs nothing."""
+"""The paper's claims about IAWP at node level, and their judges. Runs nothing."""
 
 from placewise_training.data.measured import accuracy, short_profiles
 from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_change, number, percent, verdict_of
@@ -238,7 +238,7 @@ def _judge_pretraining(results: Results) -> Judgement:
 
 
 def _judge_profiling(results: Results) -> Judgement:
-    """On what ships as measured: the claim is about profiling, and a simulator that knows every metric does none."""
+    """On the shipped measurements: the claim is about profiling, and a simulator that knows every metric does none."""
     measured = short_profiles()
     by_metric: dict[str, list[tuple[float, float]]] = {}
     for (_, metric), pairs in measured.items():

@@ -183,7 +183,7 @@ def _speedup(datasets: Sequence[float]) -> Experiment:
 
 
 def _metrics(tasks: int, is_quick: bool) -> Experiment:
-    """What the description matrix is worth, and what is lost where it has holes."""
+    """The value of the description matrix, and the loss by its holes."""
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
         asked = saturating("mixed", tasks, seed, "train" if method == DAMAGED else "judge")
@@ -207,7 +207,7 @@ def _metrics(tasks: int, is_quick: bool) -> Experiment:
 
 
 def _filled(method: str, is_quick: bool) -> SubtaskMetrics | None:
-    """Where metrics come from that the requests lack. Raises NeedsBundleError where a net is not there."""
+    """The source of metrics that the requests lack. Raises NeedsBundleError if a net is missing."""
     if method == NCF:
         return by_ncf(("sm", "dram"), steps=200 if is_quick else 2500)
     return by_completion() if method == COMPLETED else None

@@ -1,4 +1,4 @@
-"""What no scheduler of pipelines can exceed on a cluster: a linear programme over cores and GPU resources."""
+"""The most that any scheduler of pipelines reaches on a cluster: a linear programme over cores and GPU resources."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
-"""What the LDWP/IAWP paper claims at cluster level, and how its claims are judged on the results. Runs nothing.
+"""The LDWP/IAWP paper's claims at cluster level, and their judges. Runs nothing.
 
-Every claim about LDWP + IAWP is judged on what the service ships, then on the paper's own DQN and Algorithm 2 as they
+Every claim about LDWP + IAWP is judged on the shipped policies, then on the paper's own DQN and Algorithm 2 as they
 are written, then without learning: IAWP on nodes chosen by ECT.
 """
 
@@ -29,7 +29,7 @@ _ANEW = {
     IAWP: "Nothing is learned, so nothing must be learned anew: queues alone settle.",
 }
 
-# A judge for whichever method stands for the paper's.
+# A judge, given the method that stands for the paper's.
 _JudgeOf = Callable[[str], Callable[[Results], Judgement]]
 
 

@@ -110,7 +110,7 @@ _LOGGED = 600  # decisions
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a cluster of `nodes` has to do: `tasks` at `per_minute`, or `dataset_mb` of video at once.
+    """The load of a cluster of `nodes`: `tasks` at `per_minute`, or `dataset_mb` of video at once.
 
     `add_min`, `remove_min`: when three nodes join and when two of them leave (0: never). `scale`: of the sizes.
     """
@@ -153,7 +153,7 @@ def dataset_tasks(megabytes: float, application: str = "video_synopsis") -> list
 class UseLog:
     """Use by minute: GPUs busy in the cluster and on the first node, and the degree of load balance (10).
 
-    An observer of the simulation: what it sees holds until it is called next.
+    An observer of the simulation: each observation holds until the next call.
     """
 
     first: str
@@ -255,7 +255,7 @@ def _numbers(result: PipelineResult, first: str) -> dict[str, float]:
 
 @functools.cache
 def run(load: Load, nodes: str, units: str, seed: int) -> Played:
-    """`nodes` and `units` are keys of NODES and UNITS. Raises NeedsBundleError for what is not trained yet."""
+    """`nodes` and `units` are keys of NODES and UNITS. Raises NeedsBundleError for a method that is not trained yet."""
     return play(
         ldwp_cluster(load.nodes),
         load.generate(FIRST_SEED + seed),

@@ -1,5 +1,7 @@
 """Measures the simulator itself: `python -m placewise_training.sim.environments.bench` prints one JSON object.
 
+A tool for whoever changes the simulator; no other module uses it.
+
 Seconds are CPU seconds of this process, so that the figures are those of one core. Other work on the machine still
 slows them, through caches and shared cores: rates are the best of a few runs, and `loop_s`, the seconds of ten million
 turns of an empty loop, says how fast the core was meanwhile.

@@ -1,5 +1,7 @@
 """LdwpEnv: LDWP's decision process on the pipeline simulator, as a Gymnasium environment. Learns nothing itself.
 
+No trainer of this package uses it: LDWP's net learns from recorded episodes (ldwp/data.py).
+
 One step sends the task that just arrived to a node. Observation x_t = (TID, TSize, S_1 … S_M): the application one-hot,
 its size, and for each node the six utilisations of placewise_core.features.UTILISATION_COLUMNS. Reward: the change of
 cluster throughput, in tasks per minute over the last `window_s`, in work done rather than tasks finished, so that it
@@ -30,7 +32,7 @@ _SIZE_SCALE = 1.0 / 4000.0  # the mean size of the workload
 
 @dataclass(frozen=True, slots=True)
 class LdwpConfig:
-    """What an episode is. `units` makes the unit policy of every node."""
+    """The settings of an episode. `units` makes the unit policy of every node."""
 
     nodes: Callable[[], Sequence[NodeSpec]] = ldwp_cluster
     workload: PipelineWorkload = PipelineWorkload(tasks=300)

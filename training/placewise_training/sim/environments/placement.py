@@ -1,5 +1,8 @@
 """PlacementEnv: Harmony's decision process on the simulator, as a Gymnasium environment. Learns nothing itself.
 
+No trainer of this package uses it: the policy learns from simulations that host the service's own policy class
+(policy/rollouts.py).
+
 One step places one task (actions.py). Time stands still until every waiting job of the interval is placed or does not
 fit; then the cluster runs to the next interval with something to decide. Observations come from the one encoder
 (placewise_core.features), padded to `most_jobs` tokens.
@@ -41,7 +44,7 @@ def _default_workload() -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class EnvConfig:
-    """What an episode is: "train" is the truth for anything that learns; truncated after `most_intervals`."""
+    """The settings of an episode: "train" is the truth for anything that learns; truncated after `most_intervals`."""
 
     nodes: Callable[[], Sequence[NodeSpec]] = harmony_cluster
     workload: Workload = field(default_factory=_default_workload)
@@ -59,8 +62,8 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     """Observation: nodes (M, F), jobs (J, F), placement (J, M, 2), job_mask (J,), current (J,) one-hot,
     action_mask (2M,). An action the mask forbids changes nothing and costs `invalid_penalty`.
 
-    `seen` holds the present observation, `fits` which gangs could ever fit; whoever steps several environments together
-    may put arrays and a dict of its own there.
+    `seen` holds the present observation, `fits` which gangs could ever fit; a caller that steps several environments
+    together may put arrays and a dict of its own there.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
@@ -220,10 +223,10 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         inside += [job.submit_time_s for job in sim.waiting.values()]
         return sim.metrics.jct.total + sum(sim.now_s - submitted for submitted in inside)
 
-    # -- what the agent sees ------------------------------------------------------------------------------------
+    # -- observations -------------------------------------------------------------------------------------------
 
     def batch(self) -> tuple[list[Job], int, dict[JobId, Sequence[Assignment]]]:
-        """The undecided jobs, which of them is current, and what is tentatively placed of it."""
+        """The undecided jobs, which of them is current, and its tentative placements."""
         jobs = [job.job for job in self._batch[self._next :]]
         placed: dict[JobId, Sequence[Assignment]] = {}
         if self._builder is not None:
@@ -237,7 +240,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._builder.mask()
 
     def _observe(self) -> None:
-        """Everything anew; `_observe_again` is its equal after one more task of the same job."""
+        """Writes the whole observation; `_observe_again` is its equal after one more task of the same job."""
         sim, seen = self._simulation, self.seen
         jobs, current, placed = self.batch()
         tokens = self._encoder.encode(sim.view, jobs, sim.now_s, current=current, placed=placed)
@@ -261,7 +264,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self._encoder.update_new(tokens, 0, self._builder.job, self._builder.assignments, view)
 
     def _copied(self) -> Observation:
-        """What is given away is the caller's."""
+        """A copy: the caller may keep and change it."""
         return {name: array.copy() for name, array in self.seen.items()}
 
     def _info(self, intervals: int, *, is_invalid: bool = False) -> dict[str, Any]:

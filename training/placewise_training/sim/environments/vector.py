@@ -1,7 +1,9 @@
-"""Several PlacementEnvs stepped together in one process. Adds nothing to what each of them does.
+"""Several PlacementEnvs stepped together in one process. Adds nothing to their behaviour.
+
+No trainer of this package uses it.
 
 Gymnasium's SyncVectorEnv does the same through any environment's own arrays: here every environment writes its
-observation where the batch has it.
+observation into its row of the batch.
 """
 
 from collections.abc import Sequence

@@ -55,11 +55,11 @@ class Simulation:
         seed: int = 0,
         fits: dict[tuple[object, ...], bool] | None = None,
     ) -> None:
-        """`fits`: which gangs could ever fit these nodes, by earlier runs on them; this one adds what it finds."""
+        """`fits`: which gangs could ever fit these nodes, by earlier runs on them; this one adds its findings."""
         self.options = options or SimOptions()
         self.speed = speed
         self.policy = policy
-        # As the service does: what is decided is held at once, by policies that can.
+        # As in the service: policies that can hold a decision at once.
         self._decide: Decide | None = getattr(policy, "claim", None) or getattr(policy, "propose", None)
         self.clock = ManualClock()
         self.events = EventQueue()
@@ -232,7 +232,7 @@ class Simulation:
         return is_quiet and self._idle_ticks >= limit
 
     def _schedule(self) -> int:
-        """Starts what the policy places of the waiting jobs; how many started."""
+        """Starts the waiting jobs that the policy places; their number."""
         if not self.waiting:
             return 0
         self.context.now_s = self.now_s

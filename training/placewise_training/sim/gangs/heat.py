@@ -11,7 +11,7 @@ from placewise_training.sim.thermal import ThermalState
 
 
 def busy_share(load: NodeLoad) -> float:
-    """Share of a node's GPUs that serve a job; of its cores where it has none."""
+    """Share of a node's GPUs that serve a job; of its cores if it has none."""
     gpus = len(load.spec.node.gpus)
     if gpus:
         return len(load.gpu_jobs) / gpus
@@ -33,7 +33,7 @@ class HeatMap:
         self._peak_of_removed = max(self._peak_of_removed, self._states.pop(name).peak_celsius)
 
     def peak_celsius(self) -> float:
-        """The highest any node has been, between reports too: a temperature turns only where the load changes."""
+        """The highest of any node, between reports too: a temperature turns only at a change of load."""
         return max([self._peak_of_removed, *(state.peak_celsius for state in self._states.values())])
 
     def loads_changed(self, now_s: float, names: Iterable[str], nodes: Mapping[str, NodeLoad]) -> None:

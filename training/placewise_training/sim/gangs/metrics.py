@@ -1,4 +1,4 @@
-"""What a simulation is judged by. Fed by the engine at every change; flat in the number of finished jobs.
+"""The metrics that judge a simulation. Fed by the engine at every change; flat in the number of finished jobs.
 
 Utilisation is allocation: the share of GPUs and cores that jobs hold. Load balance follows LDWP (7)–(10).
 """

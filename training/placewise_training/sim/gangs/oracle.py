@@ -1,7 +1,7 @@
 """How well could one place, knowing the truth? The best of many placements by the simulator's own speed model.
 
-A yardstick for headroom, never a policy of the service: no host can know what this one is told. It looks one job ahead
-and knows no later arrivals, so that what it gains is a lower bound of what could be had.
+A yardstick for headroom, never a policy of the service: no host knows the true speeds. It looks one job ahead
+and knows no later arrivals, so that its gain is a lower bound of the possible gain.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from placewise_core.view import CPU, MEMORY, ClusterView
 from placewise_training.sim.gangs.engine import Simulation, spots_of
 
 # What counts as best: least time lost by the new job and its neighbours together; or most growth of Harmony's reward
-# (1), Σ c_n/e_n, over them, which is what the search maximises by its model. Neither is better in every pattern.
+# (1), Σ c_n/e_n, over them, which the search maximises by its model. Neither is better in every pattern.
 Objective = Literal["delay", "progress"]
 
 # Tasks of one gang on one node: (node index, workers, parameter servers).
@@ -28,7 +28,7 @@ _Layout = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What is free: cores, memory and GPUs per node, as lists that a draw may use up."""
+    """Free resources: cores, memory and GPUs per node, as lists that a draw may use up."""
 
     cores: list[float]
     memory: list[float]
@@ -39,7 +39,7 @@ class Oracle:
     """A PlacementPolicy for gangs on whole GPUs: every heuristic's placement, and random ones up to `placements`.
 
     `attach` it to the simulation it plays in before that runs. With `placements` 0 it chooses among the heuristics
-    alone: what a perfect model would make of the search's proposals.
+    alone, as the search would with a perfect model.
     """
 
     def __init__(self, placements: int = 200, objective: Objective = "delay") -> None:

@@ -1,4 +1,4 @@
-"""What a run is told and what it tells: options, observers, result. Plain data."""
+"""Options, observers and the result of a run. Plain data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from placewise_training.sim.faults import Fault
 from placewise_training.sim.gangs.metrics import Metrics
 from placewise_training.sim.jobs import SimJob
 
-# What a run may tell: (time, what, job, node ids). "start", "finish", "restart" and "impossible".
+# Called with (time, event, job, node ids); the event is "start", "finish", "restart" or "impossible".
 Observer = Callable[[float, str, SimJob, tuple[str, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """One run: metrics, the hash of its events, what it cost, and what could not be done."""
+    """One run: metrics, the hash of its events, its CPU time, and the jobs that can never run."""
 
     metrics: Metrics
     event_hash: str
@@ -29,13 +29,13 @@ class SimResult:
 
     @property
     def decisions_per_s(self) -> float:
-        """Tasks placed per CPU second spent in the policy: what one core of its own would do."""
+        """Tasks placed per CPU second spent in the policy: the rate of one core of its own."""
         return self.decisions / self.decide_s if self.decide_s > 0 else 0.0
 
 
 @dataclass(slots=True)
 class SimOptions:
-    """`belief` is what the policy thinks of GPU sharing; `ideal_gpu` the GPU slowdowns are counted against."""
+    """`belief` is the policy's model of GPU sharing; `ideal_gpu` the GPU that slowdowns are counted against."""
 
     discipline: Discipline = field(default_factory=Discipline)
     belief: GpuInterference = field(default_factory=NoInterference)

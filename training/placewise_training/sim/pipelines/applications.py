@@ -1,7 +1,7 @@
 """Streaming applications as DAGs of subtasks: video synopsis, intrusion detection, face recognition (LDWP, Table 5).
 
 Nobody has published times, speedups or metrics of these subtasks. The kinds, their order and which have a GPU version
-follow Table 5; times, speedups and metrics are drawn here from stated ranges, once per truth, so that what a policy
+follow Table 5; times, speedups and metrics are drawn here from stated ranges, once per truth, so that a policy that
 learned on one set of kinds is judged on another. Relations that make the numbers plausible are kept: stencil-like image
 work is memory bound with large speedups, tracking and tube work has none, encodings are compute bound.
 """
@@ -22,7 +22,7 @@ class KindSpec:
 
     core_s: tuple[float, float]
     speedup: tuple[float, float] = (0.0, 0.0)  # (0, 0): CPU only
-    character: str = "cpu"  # what it is bound by on a GPU: "memory", "compute", "texture", or "cpu"
+    character: str = "cpu"  # the resource that bounds it on a GPU: "memory", "compute" or "texture"; or "cpu"
 
 
 # (low, high) shares by character, in the order of GPU_METRICS: SM, L1, L2, texture, DRAM, load and store throughput.
@@ -111,7 +111,7 @@ def subtask_truths(truth: str) -> Mapping[str, SubtaskTruth]:
 
 
 def draw_truths(rng: np.random.Generator) -> Mapping[str, SubtaskTruth]:
-    """Every kind once, drawn anew from its ranges."""
+    """Every kind once, drawn from its ranges."""
     return {name: _draw(spec, rng) for name, spec in KINDS.items()}
 
 

@@ -48,7 +48,7 @@ class PolicyChooser:
 
 
 def measure_times(view: ClusterView, truth: str) -> None:
-    """The store learns of every kind how long it takes on a core; where it knows already nothing happens."""
+    """The store learns the time of every kind on a core; known kinds stay as they are."""
     for name, kind in subtask_truths(truth).items():
         if CORE_SECONDS not in view.subtask_profiles.get(name, {}):
             view.apply_change(SubtaskProfiled(name, {CORE_SECONDS: kind.core_s}))
@@ -103,7 +103,7 @@ class BacklogEct:
         return sum(self._left(task, job) for task, job in queue.tasks.values())
 
     def _left(self, task: PipelineTask, job: Job) -> float:
-        """Core-seconds of what is not done. Remembered until the task goes on."""
+        """Core-seconds of the subtasks that are left. Remembered until the task goes on."""
         kept = self._kept.get(task.number)
         if kept is not None and kept[0] is job:
             return kept[1]
@@ -124,7 +124,7 @@ class DrainFirst:
     """
 
     name = "drain"
-    _SHARING = 1.4  # what a GPU does with several subtasks over one at a time, on training truths
+    _SHARING = 1.4  # throughput of a GPU with several subtasks over one at a time, on training truths
 
     def __init__(self, truth: str, load_s: float = 0.0) -> None:
         self._kinds = subtask_truths(truth)
@@ -147,7 +147,7 @@ class DrainFirst:
         return max(cpu_s / max(1, queue.cores), gpu_s / max(power, 1e-9))
 
     def _work(self, task: PipelineTask, job: Job) -> tuple[float, float]:
-        """Seconds on cores alone, and on one K80, of what is not done. Remembered until the task goes on."""
+        """Seconds on cores alone, and on one K80, of the subtasks that are left. Remembered until the task goes on."""
         kept = self._kept.get(task.number)
         if kept is not None and kept[0] is job:
             return kept[1]

@@ -26,7 +26,7 @@ from placewise_training.sim.speed.profiles import gpu_speed
 from placewise_training.sim.statistics import Distribution, TimeAverage
 
 _REFERENCE_GPU = "K80"  # the speedups of applications.py are against one core of the K80 nodes' CPU
-_REPORT_EVERY_S = 30.0  # well within what the view takes as fresh
+_REPORT_EVERY_S = 30.0  # well within the age that the view takes as fresh
 _WINDOW = 24  # tasks of one node's queue that are offered to the unit policy at once
 
 
@@ -228,7 +228,7 @@ class PipelineSimulation:
         self._assign(name)
 
     def _tell(self, task: PipelineTask, node: str, done: int) -> None:
-        """The view learns where a task is and how far, as a host reports progress: in shares of its subtasks."""
+        """Reports a task's node and progress to the view, as a host would: in shares of its subtasks."""
         share = done / len(task.job.subtasks)
         held = self.view.jobs.get(task.job.id)
         if held is None:

@@ -2,7 +2,7 @@
 
 The papers on pipelines compare with neither. A task of a pipeline holds no share of a node and always runs on one, so
 that both need a reading: consolidation fills one node, and one GPU of it, before it turns to the next; shortest
-remaining first orders the tasks on a node, each subtask then going where it is expected to be complete first.
+remaining first orders the tasks on a node, each subtask then going to the unit that is expected to complete it first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import EctUnits, UnitState
 
 _MOST_ON_A_GPU = 8  # as for IAWP
-_UNKNOWN_SHARE = 0.5  # of a GPU's resource, where a metric is not given: as IAWP takes it
+_UNKNOWN_SHARE = 0.5  # of a GPU's resource, if a metric is not given: as IAWP takes it
 # A GPU is full when its subtasks want one of its resources so many times over. Chosen with the two other openings of
 # consolidation, when a node is full and whether cores take what GPUs can do, on the training truth: of 1, 1.5 and 3 the
 # one with the most throughput, on nine and on eleven nodes.
@@ -24,7 +24,7 @@ _FULL_AT = 1.5
 
 
 class FullestNode:
-    """The fullest node that has fewer tasks than GPUs (cores where it has no GPU); where none has, the one with the
+    """The fullest node that has fewer tasks than GPUs (cores if it has no GPU); if no node has, the one with the
     fewest tasks for each of them."""
 
     name = "consolidate"
@@ -103,5 +103,5 @@ class ShortestFirst:
         return self._units.assign(sorted(jobs, key=self._left_s), node, view, units, now_s)
 
     def _left_s(self, job: Job) -> float:
-        """Core-seconds of what is not done."""
+        """Core-seconds of the subtasks that are left."""
         return sum(s.size * self._core_s[s.kind] for s in job.subtasks if s.state is not SubtaskState.DONE)

@@ -103,8 +103,8 @@ class RandomUnits(_OneByOne):
 
 
 class EctUnits:
-    """Minimum completion time: every ready subtask in turn goes to the unit where it is expected to be complete first,
-    behind what runs there and what was given to it before; it starts now if nothing is before it, else it waits.
+    """Minimum completion time: every ready subtask in turn goes to the unit that should complete it first, behind
+    the subtasks there; it starts now if nothing is before it, else it waits.
 
     `truth` lets it know how long each kind takes on a core; without, all kinds are taken to be alike, as no profile
     holds times.
@@ -163,7 +163,7 @@ class PatsUnits(_OneByOne):
 
 
 def speedup_of(subtask: Subtask) -> float:
-    """Speedup on a GPU as profiled; 1 where nothing is known, tiny for a subtask without a GPU version."""
+    """Speedup on a GPU as profiled; 1 if unknown, tiny for a subtask without a GPU version."""
     if not subtask.has_gpu_version:
         return 1e-6
     return subtask.profile.get(SPEEDUP, 1.0)

@@ -1,4 +1,4 @@
-"""The Protocol of a speed model, and what the simulator tells it: who runs where. Holds no clock and no queue."""
+"""The Protocol of a speed model, and its inputs: the tasks and their places. Holds no clock and no queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from placewise_training.sim.jobs import SimJob
 
 @dataclass(slots=True)
 class Part:
-    """A job's tasks on one node and what they ask of it per iteration at the pace the job has alone.
+    """A job's tasks on one node and their demand per iteration at the speed the job has alone.
 
     Rates are bytes per second; `cpu_wanted` and `cpu_requested` are cores. `input_cpu_s` is the input stage with all
     cores wanted. `net_s` and `gpu_s` are stage seconds of one iteration on this node.
@@ -46,7 +46,7 @@ class Footprint:
 
 @dataclass(slots=True)
 class NodeLoad:
-    """What runs on one node, with the totals contention depends on (summed anew at each change: no drift)."""
+    """The jobs on one node, with the totals contention depends on (summed from scratch at each change: no drift)."""
 
     spec: NodeSpec
     parts: dict[str, Part] = field(default_factory=dict)  # by job id
@@ -99,7 +99,7 @@ class SpeedModel(Protocol):
     """The truth of a simulation. Pure: equal arguments give equal numbers; noise comes from seed, job and spots."""
 
     def footprint(self, job: SimJob, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]) -> Footprint:
-        """What the job asks of its nodes when placed so."""
+        """The job's demand on its nodes when placed so."""
         ...
 
     def rate(self, footprint: Footprint, nodes: Mapping[str, NodeLoad], jobs: Mapping[str, Footprint]) -> float:

@@ -25,7 +25,7 @@ _PACKED: WeakKeyDictionary[Catalogue, dict[tuple[object, ...], _Stages]] = WeakK
 
 
 class ComposedSpeed:
-    """A SpeedModel. `contended=False` or `noisy=False` switch a factor off, to see what it adds."""
+    """A SpeedModel. `contended=False` or `noisy=False` switch a factor off, to see its effect."""
 
     def __init__(
         self,

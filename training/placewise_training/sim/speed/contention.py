@@ -1,7 +1,7 @@
 """Server contention: how stages stretch when jobs on one node want more CPU, disk, PCIe or NIC than there is.
 
 Sources: demand per iteration from Synergy's CPU sensitivities (train) or Muri's stage times (judge), see profiles.py.
-Rule: fluid sharing. CPU: every job gets what it requested, the rest goes by unmet demand (what cgroup weights do);
+Rule: fluid sharing. CPU: every job gets its request, the rest goes by unmet demand (as cgroup weights do);
 disk, PCIe and NIC stretch by total demand over capacity. Demands are those at the pace each job has alone: nobody has
 published a measurement that would tell more. Cache and memory bandwidth are not modelled.
 """
@@ -10,7 +10,7 @@ from placewise_training.sim.speed.base import NodeLoad, Part
 
 
 def cpu_granted(load: NodeLoad, part: Part) -> float:
-    """Cores one job can use on a node, given what the others there want."""
+    """Cores one job can use on a node, given the demands of the others there."""
     cores = load.spec.node.capacity.cpu_cores
     if load.cpu_wanted <= cores:
         return cores - (load.cpu_wanted - part.cpu_wanted)

@@ -46,7 +46,7 @@ def elasticflow_compute(model: str) -> tuple[float, float]:
 
 @functools.cache
 def gavel_compute(model: str, gpu_type: str) -> tuple[float, float]:
-    """(base_s, per_sample_s) on a K80 or V100 from isolated rates; batch counts as 1 where the source has none."""
+    """(base_s, per_sample_s) on a K80 or V100 from isolated rates; batch counts as 1 if the source has none."""
     rows = [r for r in isolated_steps() if r.model == model and r.gpu_type == gpu_type]
     return _line((max(1.0, r.local_batch), 1.0 / r.steps_per_s) for r in rows)
 
@@ -81,7 +81,7 @@ def ring_bytes(gpus: int, params_millions: float) -> float:
 
 @functools.cache
 def synergy_core_s(model: str) -> float:
-    """CPU core-seconds of input work per sample: cores × step time where more cores still help; 0 where none do."""
+    """CPU core-seconds of input work per sample: cores × step time while more cores still help; 0 if none do."""
     rows = [r for r in cpu_sensitivity() if r.model == model and r.memory_level == 4]
     best = max(r.speed for r in rows)
     bound = [r for r in rows if r.speed < 0.999 * best]

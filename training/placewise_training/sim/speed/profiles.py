@@ -1,4 +1,4 @@
-"""What one iteration of each model costs: the catalogue of model profiles, once per truth. Never looks at a cluster.
+"""The cost of one iteration of each model: the catalogue of model profiles, once per truth. Never looks at a cluster.
 
 Two catalogues exist so that what judges is not what trained (docs/truths.md): `train` rests on Pollux (T4), Gavel K80
 and Synergy, `judge` on ElasticFlow (A100), Gavel V100 and Muri. A model nobody measured stands on a measured one,
@@ -24,7 +24,7 @@ GPU_SPEED: dict[str, float] = {
     "V100": 1.0,
     "A100": 1.38,
 }
-DEFAULT_GPU = "V100"  # where a node names no GPU model, or one that is not in the table
+DEFAULT_GPU = "V100"  # if a node names no GPU model, or one that is not in the table
 
 
 @functools.lru_cache(256)
@@ -72,7 +72,7 @@ class ModelProfile:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What does not depend on the truth: published sizes, and which measured family the model belongs to."""
+    """Facts that hold in every truth: published sizes, and the measured family of the model."""
 
     params_millions: float
     local_batch: int
@@ -113,7 +113,7 @@ MODEL_NAMES = tuple(_TRAITS)
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """Where a model's GPU and CPU seconds come from: the rows, times a factor where it is a stand-in."""
+    """The source of a model's GPU and CPU seconds: the rows, times a factor if it is a stand-in."""
 
     gpu_type: str
     compute: Callable[[], tuple[float, float]]

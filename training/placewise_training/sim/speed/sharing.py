@@ -26,7 +26,7 @@ class PairSharing:
         self._mean = sum(pairs.values()) / len(pairs)
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
-        """Speed beside `others` over speed alone, in (0, 1]; on the table's GPU, whatever is asked."""
+        """Speed beside `others` over speed alone, in (0, 1]; on the table's GPU, for every GPU model."""
         ratios = [self.pair(model, other) for other in others]
         if self._rule == "product":
             product = 1.0
