@@ -97,7 +97,7 @@ def _chain(is_quick: bool, bundle: Bundle) -> Experiment:
 
     return Experiment(
         key="chain",
-        title="What each part adds",
+        title="The gain of each part",
         source="beyond the papers",
         settings=("5 per hour", "20 per hour") if is_quick else ("5 per hour", "10 per hour", "20 per hour"),
         methods=tuple(_METHODS),
@@ -182,14 +182,14 @@ def _claims() -> list[Claim]:
             "The QoS order and shape on Proteus' admission lowers turnaround",
             _SHAPED,
             _PROTEUS,
-            "This is what Proteus lacks: a shape that costs what it brings, so that jobs run side by side.",
+            "Proteus lacks this: a shape whose cost matches its gain, so that jobs run side by side.",
         ),
         (
             "placement",
             "Placement on few nodes instead of balanced lowers turnaround",
             _PLACED,
             _SHAPED,
-            "The shape already says how many nodes; what is left to placement is whom a job shares its nodes with.",
+            "The shape already fixes the number of nodes; placement only chooses the neighbours of a job.",
         ),
         (
             "search",

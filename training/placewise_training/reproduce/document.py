@@ -63,7 +63,7 @@ def _section(report: Mapping[str, Any], plots: Path, pictures: str) -> str:
     if report["mode"] != "full":
         lines.append("**Quick mode: smaller than the paper's experiments; the verdicts are provisional.**\n")
     if report["assumptions"]:
-        lines += ["What the paper leaves open, and what was taken:\n"]
+        lines += ["Points that the paper leaves open, and our choices:\n"]
         lines += [f"* {text}" for text in report["assumptions"]] + [""]
     lines += ["### Why each verdict\n"]
     lines += [f"* *{_marked(c)}* — **{c['verdict']}** ({c['ours']}). {c['why']}" for c in report["claims"]] + [""]

@@ -30,5 +30,5 @@ def load(name: str, *, is_quick: bool, **options: Any) -> Paper:
     given = {key: value for key, value in options.items() if value is not None}
     foreign = sorted(given.keys() - inspect.signature(make).parameters.keys())
     if foreign:
-        raise ValueError(f"{name} takes no {foreign[0]}: it rests on what the service ships")
+        raise ValueError(f"{name} takes no {foreign[0]}: it uses the shipped models alone")
     return cast(Paper, make(is_quick, **given))

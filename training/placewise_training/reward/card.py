@@ -134,11 +134,11 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
 def _uncertainty(report: Mapping[str, Any]) -> str:
     separates = report.get("spread_separates")
     lines = [
-        "\n## What it knows of its own error\n",
+        "\n## Its estimate of its own error\n",
         "`spread` is the standard deviation of the log-speed: the error that the net expects, and the *doubt*, what",
         "eight small nets disagree by that learned its errors on the training placements, each with a random prior",
         "that goes its own way elsewhere. New jobs in five bins of equal size, least spread first: spread → how much",
-        "the log-speed was off (root of the mean square). What it is worth outside of the training data:",
+        "the log-speed was off (root of the mean square). Outside of the training data:",
         "[search.md](../search.md).\n",
         "| samples | bins |",
         "|---|---|",

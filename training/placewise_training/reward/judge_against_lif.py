@@ -5,8 +5,8 @@
 Harmony's Fig. 13: random placement on its six servers, intervals of 20 minutes. LIF predicts by how much others slow
 a job down, so it needs a speed to begin with, and gets it in two ways: `as reported` is the knowledge of the
 reward model, too (a running job's reported speed, with the new neighbour's share added; a new job's linear speed),
-`told alone` is the true speed of the placement without neighbours, which nobody knows before the job has run there. `noise` is the
-error of a model that knows everything but the noise of a job that has not reported yet. Trains nothing.
+`told alone` is the true speed of the placement without neighbours, which nobody knows before the job has run there.
+`noise` is the error of a model that knows everything but the noise of a job that has not reported yet. Trains nothing.
 """
 
 import argparse

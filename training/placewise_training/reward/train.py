@@ -77,7 +77,7 @@ class Args:
         default="", metadata={"help": "reward.pt or reward.onnx of an equal net whose weights to begin with."}
     )
     spread_only: bool = field(
-        default=False, metadata={"help": "Keep the speeds it begins with and train only what it expects to err by."}
+        default=False, metadata={"help": "Keep the speeds it begins with and train only its expected error."}
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 

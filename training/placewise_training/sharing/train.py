@@ -71,15 +71,15 @@ class Args:
     steps: int = field(default=400, metadata={"help": "Completion: steps of AdamW."})
     batch: int = field(default=256, metadata={"help": "Rows per step."})
     rate: float = field(default=2e-2, metadata={"help": "Learning rate of the four numbers."})
-    net_rate: float = field(default=3e-3, metadata={"help": "Learning rate of the nets on top, where there are any."})
-    members: int = field(default=0, metadata={"help": "Small nets that correct the completion; what ships has none."})
+    net_rate: float = field(default=3e-3, metadata={"help": "Learning rate of the nets on top, if there are any."})
+    members: int = field(default=0, metadata={"help": "Small nets that correct the completion; none ship."})
     unsure: float = field(default=0.5, metadata={"help": "Half of the assumed rows are moved by so much, in log-odds."})
     draws: int = field(default=6, metadata={"help": "Questions about each job that is judged."})
     ncf_steps: int = field(default=900, metadata={"help": "NCF: steps of SGD, after a third of them with Adam."})
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
     device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
-    resume: bool = field(default=False, metadata={"help": "Go on from what is in `out`."})
+    resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ _LIMITS = """
   profile` reads CPU use, host memory and step rate of its loops, no GPU counters, so its rows cannot fill the gap.
 * The same problem on measured numbers is that of jobs that share a GPU: [sharing.md](sharing.md).
 * Two metrics drawn at random often tell nothing (CPU use never varies, host memory is unrelated to the others). The
-  service completes only where a GPU metric or the speedup is among at least two known ones, and where throughputs are
-  shares of 1; otherwise it works with what is known.
+  service completes only if a GPU metric or the speedup is among at least two known ones, and if throughputs are
+  shares of 1; otherwise it works with the known metrics.
 * Known profiles carry IAWP's error of four-second profiling (7.7 %, Table 3), drawn as a normal.
 """
 
@@ -62,7 +62,7 @@ def card(report: Mapping[str, Any]) -> str:
 def _errors(report: Mapping[str, Any]) -> str:
     lines = [
         "\n## Errors\n",
-        f"Mean absolute error over what was hidden, {report['args']['known']} metrics of each row being known; root",
+        f"Mean absolute error over the hidden values, {report['args']['known']} metrics of each row being known; root",
         "mean square error in brackets. On the scale of 0 to 1, speedups as log(1 + s) / log(51). Strengths of kNN and",
         "matrix factorisation are chosen on groups of the history that were held back.\n",
         "| rows judged | cells | " + " | ".join(_METHODS.values()) + " |",
@@ -94,7 +94,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
     if "worth" not in report:
         return "not judged yet"
     change = report["worth"]["change"]["completed"]
-    return "yes" if change["mean"] > change["half_width"] else "not shown: see what it is worth"
+    return "yes" if change["mean"] > change["half_width"] else "not shown: see its worth"
 
 
 def _worth(report: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def _worth(report: Mapping[str, Any]) -> str:
         return ""
     found = report["worth"]
     lines = [
-        "\n## What it is worth\n",
+        "\n## Worth\n",
         "IAWP, by contention, on three nodes of the simulator, judging truth, more tasks than they can do "
         f"({found['tasks']} at 40 a minute):",
         "two noisy metrics of each kind known, drawn at random; the others completed; or all known as they are. Means "

@@ -60,7 +60,7 @@ class Args:
     device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
-    resume: bool = field(default=False, metadata={"help": "Go on from what is in `out`."})
+    resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
 
 
 @dataclass(frozen=True, slots=True)

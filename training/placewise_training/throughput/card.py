@@ -82,7 +82,7 @@ def _level(report: Mapping[str, Any]) -> str:
     return f"""
 ## Where the error is
 
-Told by how much a placement's other rows are faster or slower than predicted, and nothing else, the forms err by
+Given how much faster or slower than predicted a placement's other rows are, and nothing else, the forms err by
 {told}. The difference to the first table is one factor per placement: the session and the
 network that it met, as much as the form.
 """
@@ -91,7 +91,7 @@ network that it met, as much as the form.
 def _profiles(report: Mapping[str, Any]) -> str:
     lines = [
         "\n## By network\n",
-        "Mean / median error on placements held back; *perfect*: what is left of noise, where rows were repeated.\n",
+        "Mean / median error on placements held back; *perfect*: the noise that remains, for repeated rows.\n",
         f"| network | GPU | rows | placements | {' | '.join(f'`{form}`' for form in report['held_out'])} | perfect |",
         "|---|---|---|---|" + "---|" * (len(report["held_out"]) + 1),
     ]

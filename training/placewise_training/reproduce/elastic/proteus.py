@@ -121,7 +121,7 @@ def _load(jobs: int, is_quick: bool) -> Experiment:
 
     return Experiment(
         key="load",
-        title="Where the gain ends: more small jobs per hour",
+        title="The end of the gain: more small jobs per hour",
         source="beyond the paper, which gives no rates",
         settings=("1.5", "12") if is_quick else ("1.5", "3", "6", "12", "18"),
         methods=_METHODS,
@@ -200,7 +200,7 @@ def _comm() -> Experiment:
         trial=trial,
         axis="network, nodes",
         is_seeded=False,
-        note="Measured: Pollux, T4, 50 Gbit/s. Equation (5) sends every parameter once at full bandwidth, whatever n.",
+        note="Measured: Pollux, T4, 50 Gbit/s. Equation (5) sends every parameter once at full bandwidth, for every n.",
     )
 
 
@@ -227,8 +227,8 @@ def _table_1() -> Experiment:
 _GAINING = _ENVIRONMENTS[:3]
 _ALWAYS_ALL = (
     "By (14), S(n) depends on n through C(n) alone, and C(n) falls with every GPU: Proteus takes all that is free "
-    "whatever the backlog, so that jobs run one after the other on all 16 GPUs. On measured speeds 16 GPUs are 2 to 8 "
-    "times as fast as one, not 16: that pays while the cluster is nearly idle, and fills the queue where jobs come "
+    "at any backlog, so that jobs run one after the other on all 16 GPUs. On measured speeds 16 GPUs are 2 to 8 "
+    "times as fast as one, not 16: that pays while the cluster is nearly idle, and fills the queue when jobs come "
     "together."
 )
 
@@ -274,9 +274,9 @@ def _tradeoff(results: Results) -> Judgement:
             Verdict.REPRODUCED if is_rising and is_falling else Verdict.PARTLY if is_rising else Verdict.NOT
         )
     why = (
-        "Backlog rises with V. Cost can fall only where waiting brings more GPUs. With jobs that may take all 16, the "
-        "next one finds none or all of them free, at any V; with up to 12, a job that has waited takes what "
-        "is free at that moment, 4 or 12, as (14) does not compare with what will be free later."
+        "Backlog rises with V. Cost can fall only if waiting brings more GPUs. With jobs that may take all 16, the "
+        "next one finds none or all of them free, at any V; with up to 12, a job that has waited takes the "
+        "GPUs free at that moment, 4 or 12, as (14) does not consider those free later."
     )
     return Judgement(_overall(verdicts), "; ".join(said), why)
 

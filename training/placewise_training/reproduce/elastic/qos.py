@@ -224,7 +224,7 @@ def _model_error() -> Experiment:
 
 _OVERLOAD = (
     "Without overload every strategy that looks at resource cost meets nearly all expectations, and there is no room "
-    "for +67 %. Under overload least slack first serves what is late already, at the head of the queue, until the rest "
+    "for +67 %. Under overload least slack first serves late jobs, at the head of the queue, until the rest "
     "is late too; Tetris+CER lets short jobs pass and keeps most of them in time."
 )
 
@@ -271,7 +271,7 @@ def _best_two(results: Results) -> Judgement:
         for s in settings
     )
     why = (
-        f"Capacity, the same told of the shortest job first, and Tetris+Perf: {by_density}. Under overload it costs "
+        f"Capacity, the same with the shortest job first, and Tetris+Perf: {by_density}. Under overload it costs "
         "most to serve in order of arrival, which Tetris' pair does not do."
     )
     return Judgement(verdict, said, why)
@@ -291,7 +291,7 @@ def _fastest_alone(results: Results) -> Judgement:
     )
     hits = [s for s in settings if best[s] == "tetris-perf"]
     verdict = Verdict.REPRODUCED if len(hits) == len(settings) else Verdict.PARTLY if hits else Verdict.NOT
-    why = "Tetris+Perf takes the shape the model thinks fastest, of what is free; the model overrates wide shapes."
+    why = "Tetris+Perf takes the free shape that the model predicts to be fastest; the model overrates wide shapes."
     return Judgement(verdict, said, why if verdict is not Verdict.REPRODUCED else "")
 
 
@@ -390,11 +390,11 @@ def paper(is_quick: bool) -> Paper:
             "paper says. GPUs are counted as RTX 2080 Ti (there: K80); its Table 2 (batches, iterations) is not in the "
             "text available: jobs take 30 minutes on one GPU in the median (log-normal, σ = 0.8, 5 minutes to 6 "
             "hours), and the sweep over lengths shows heavier loads.",
-            "Capacity, FIFO, Min-Min and Weighted Fair give a job what is idle, up to all 16 GPUs: the paper says they "
-            "take what the user asks, with what is idle, and that FIFO overdoes it.",
+            "Capacity, FIFO, Min-Min and Weighted Fair give a job all idle GPUs, up to 16: by the paper they "
+            "take the user's request and idle GPUs, and FIFO takes too many.",
             "Urgent jobs expect completion at once and always miss it: 95 % is the highest rate there is.",
-            "Placement is `consolidate` for all, so that FIFO is plain consolidation; five seeds where the paper has "
-            "three runs. Shortest first tells FIFO and Capacity of the job with the least time on one GPU first, which "
-            "the paper leaves out (Min-Min and the Tetris pair have orders of their own).",
+            "Placement is `consolidate` for all, so that FIFO is plain consolidation; five seeds; the paper has "
+            "three runs. Shortest first gives FIFO and Capacity the job with the least time on one GPU first, "
+            "which the paper leaves out (Min-Min and the Tetris pair have orders of their own).",
         ),
     )

@@ -202,7 +202,7 @@ def _judge_techniques(results: Results) -> Judgement:
         return Judgement(Verdict.REPRODUCED, said, "Each is more than draws of training differ.")
     is_any = any(change.low > 0 for change in changes.values())
     why = (
-        "Training is short: what a technique adds until convergence cannot be seen, and draws of training differ more."
+        "Training is short: it does not show the gain of a technique at convergence, and draws of training differ more."
     )
     return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, said, why)
 

@@ -139,7 +139,7 @@ def _one_order(patterns: Sequence[str]) -> list[Claim]:
             below_each(
                 HARMONY,
                 -0.16,
-                "What is left when the order is taken out of the comparison: all of them start the shortest job first.",
+                "The comparison without the order: all of them start the shortest job first.",
             ),
             is_beyond=True,
         ),
@@ -190,7 +190,7 @@ def _why_own_order(figure: str) -> Callable[[Results, Verdict], str]:
         return (
             "Mean of the three patterns, each policy with its own order of the queue; against the best of the five "
             f"pattern by pattern: {by_pattern}. Harmony's order starts short jobs first by what they declare, the "
-            "baselines' do not; the claim on shortest remaining first for everybody says what placement alone brings."
+            "baselines' do not; the claim on shortest remaining first for everybody shows the gain of placement alone."
         )
 
     return why
@@ -232,7 +232,7 @@ def _judge_interval(results: Results) -> Judgement:
     why = (
         "Half an interval of every JCT is the wait for the next decision, and half of the jobs here take twelve "
         f"minutes or less alone. Consolidation's JCT falls with the interval too, to {_least_interval(results)} min: "
-        "what the policy gains by seeing a larger batch is less than what waiting for it costs."
+        "the policy gains less by seeing a larger batch than it loses by waiting for it."
     )
     if method != HARMONY:
         return Judgement(
@@ -280,8 +280,8 @@ def _judge_reward(results: Results) -> Judgement:
     verdict = Verdict.REPRODUCED if is_met else Verdict.PARTLY if is_better else Verdict.NOT
     why = (
         f"New jobs {_errs(results, NEW, REWARD_MODEL)}, neighbours {_errs(results, NEIGHBOURS, REWARD_MODEL)}. The "
-        "paper trains and tests on one trace, where a job type's speed is known; here models, GPUs and network are "
-        f"judged by sources it was not trained on. The better LIF model, told the speed alone, errs by "
+        "paper trains and tests on one trace, so that a job type's speed is known; here models, GPUs and network are "
+        f"judged by sources it was not trained on. The better LIF model, given the speed alone, errs by "
         f"{100 * lif:.0f} %."
     )
     return Judgement(verdict, f"{_share(error)}, {_share(within)}", why)
@@ -290,7 +290,7 @@ def _judge_reward(results: Results) -> Judgement:
 def _judge_inference(results: Results) -> Judgement:
     small, large = (results.estimate("inference", s, HARMONY, "decide_ms") for s in ("6 servers", "30 servers"))
     verdict = Verdict.REPRODUCED if small.mean <= 4.0 else Verdict.NOT
-    why = "An inference places one task. The net runs in the ONNX runtime, with what the cluster's nodes say kept."
+    why = "An inference places one task. The net runs in ONNX Runtime, with the encoding of the cluster's nodes kept."
     return Judgement(verdict, f"{number(small, 'ms')} on 6 servers, {number(large, 'ms')} on 30", why)
 
 
@@ -308,8 +308,8 @@ def _judge_lif(results: Results) -> Judgement:
     plain = _errs(results, "all", NO_INTERFERENCE)
     why = (
         f"Ignoring interference altogether errs by {plain}. LIF's coefficients come from jobs that had a whole "
-        "server: they charge text models for CPU use that hardly touches them, and what it predicts for speech rests "
-        "on the one speech model whose sensitivity to cores was published."
+        "server: they charge text models for CPU use that hardly touches them, and its prediction for speech "
+        "rests on the one speech model whose sensitivity to cores was published."
     )
     return Judgement(verdict, "; ".join(said), why)
 
@@ -323,7 +323,7 @@ def _judge_packing(results: Results) -> Judgement:
     mean = results.estimate("fig1", "mean", "bin packing", "slowdown")
     verdict = Verdict.REPRODUCED if mean.mean >= 0.25 else Verdict.PARTLY if mean.low > 0.1 else Verdict.NOT
     why = (
-        "The judge knows what has been measured and published: contention for cores, disk, PCIe and NIC. By Muri's "
+        "The judge holds published measurements: contention for cores, disk, PCIe and NIC. By Muri's "
         "input stages most models leave most of eight cores idle, so that a pair seldom competes; caches and memory "
         "bandwidth, which the testbed had and nobody has published, are not in it. Placement matters less here."
     )

@@ -80,7 +80,7 @@ _ASSUMPTIONS = (
     "Waiting jobs are offered once per interval; a job behind one that does not fit may start. Nothing is preempted "
     "or moved: Tiresias orders only what waits.",
     "`search` takes the best of up to eight placements by the reward model, which the paper does not do; `harmony` is "
-    "the learned policy. Both come from the bundle and see what a host reports.",
+    "the learned policy. Both come from the bundle and see a host's reports.",
     "The oracle tries 200 placements of each job (every heuristic's, and random ones) on the simulator's own speeds "
     "and takes the one that delays the job and its neighbours least. It shows headroom; no policy knows those speeds.",
     "Shortest first orders waiting jobs by the time they take alone, which a host seldom knows: a bound. Elsewhere "
@@ -259,10 +259,10 @@ def _predictions(jobs: int, bundle: Bundle) -> Experiment:
         metrics,
         trial,
         theirs={("all", "reward model", "error"): 6.9, ("all", "reward model", "within"): 83.0},
-        note="The new job and its neighbours at every start under random placement, noise included. LIF is told the "
+        note="The new job and its neighbours at every start under random placement, noise included. LIF is given the "
         "speed of the very placement without neighbours and the CPU others use; its coefficients are those the service "
-        "ships, fitted to measured sensitivities. The reward model is told the reported speeds of running jobs, and of "
-        "a new job nothing but its request.",
+        "ships, fitted to measured sensitivities. The reward model is given the reported speeds of running jobs, and "
+        "of a new job nothing but its request.",
     )
 
 
@@ -275,7 +275,7 @@ def _inference(base: Scenario, large: Scenario, bundle: Bundle) -> Experiment:
 
     return Experiment(
         "inference",
-        "What a decision costs",
+        "The cost of a decision",
         "text: “each inference takes 4 ms”",
         tuple(scenarios),
         (CONSOLIDATE, SHORTEST, SEARCH, HARMONY),

@@ -89,8 +89,8 @@ def _why_plain(results: Results, verdict: Verdict) -> str:
 
 
 _MISJUDGED = (
-    "Equations (5) and (6) see clock and memory, not cores: they take a weak node for about half of a strong one where "
-    "it is a third. Where tasks overlap, shares no longer decide which node is busy for how long: the queue does."
+    "Equations (5) and (6) see clock and memory, not cores: they take a weak node for about half of a strong one; it "
+    "is a third. If tasks overlap, shares no longer decide which node is busy for how long: the queue does."
 )
 
 
@@ -171,7 +171,7 @@ def _of_prediction() -> list[Claim]:
                 PREDICTION,
                 [THERMOSTAT, SCHEME],
                 0.05,
-                "Where the plain scheme works above the limit (C and D), keeping below it leaves less time to work.",
+                "As the plain scheme works above the limit (C and D), keeping below it leaves less time to work.",
             ),
             is_beyond=True,
         ),

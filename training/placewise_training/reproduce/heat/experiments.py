@@ -49,7 +49,7 @@ def _readings(tasks: int) -> Experiment:
 
     return Experiment(
         key="readings",
-        title="The same under every reading of what the paper leaves open",
+        title="The same under every reading of the paper's open points",
         source="Fig. 2 and 3",
         settings=tuple(READINGS),
         methods=tuple(METHODS),
@@ -57,8 +57,8 @@ def _readings(tasks: int) -> Experiment:
         trial=trial,
         axis="reading",
         note="A: one task at a time (Algorithm 1), every node passes the limit under lasting full load, one task a "
-        "minute. B: as A, but weak nodes stay below the limit even then. C: as A, but the next task starts on what is "
-        "idle, two tasks a minute. D: as C with the cool weak nodes of B.",
+        "minute. B: as A, but weak nodes stay below the limit even then. C: as A, but the next task starts on the idle "
+        "nodes, two tasks a minute. D: as C with the cool weak nodes of B.",
     )
 
 

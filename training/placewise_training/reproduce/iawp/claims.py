@@ -151,8 +151,9 @@ def _judge_growth(results: Results) -> Judgement:
     first, last = (results.estimate("speedup", s, IAWP, "speedup") for s in (sizes[0], sizes[-1]))
     verdict = Verdict.REPRODUCED if last.low > first.high else Verdict.PARTLY if last.mean > first.mean else Verdict.NOT
     why = (
-        "A small data set leaves most cores idle, and what counts is how long one task takes, which GPU versions "
-        "shorten. With a large one all cores are busy whoever chooses, as three of the five stages have no GPU version."
+        "A small data set leaves most cores idle, and only the length of one task counts, which GPU versions "
+        "shorten. With a large one all cores are busy under every policy, as three of the five stages have no GPU "
+        "version."
     )
     return Judgement(verdict, f"{number(first, '×')} at {sizes[0]} MB, {number(last, '×')} at {sizes[-1]} MB", why)
 
@@ -247,8 +248,8 @@ def _judge_profiling(results: Results) -> Judgement:
     each = ", ".join(f"{metric} {100 * accuracy(pairs):.1f} %" for metric, pairs in by_metric.items())
     why = (
         f"{each}. Real training loops on CPU cores, four seconds beside a long run of the same loop "
-        f"({len({model for model, _ in measured})} loops). The paper's are hardware counters of kernels on a GPU: they "
-        "were not measured: what is shown is that so short a profile can be right, not that those counters are."
+        f"({len({model for model, _ in measured})} loops). The paper's are hardware counters of kernels on a GPU, "
+        "which were not measured. This shows that so short a profile can be right, not that those counters are."
     )
     verdict = Verdict.PARTLY if right >= _PROFILE_RIGHT else Verdict.NOT
     return Judgement(verdict, f"{100 * right:.1f} % (CPU metrics)", why)

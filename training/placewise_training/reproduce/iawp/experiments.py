@@ -81,9 +81,9 @@ _ASSUMPTIONS = (
     " The rest is the tail of the last tasks.",
     "Baselines know true speedups, ECT true times too, and put one subtask on a unit at a time; IAWP shares GPUs among "
     f"up to eight. “{CONSOLIDATE}” and “{SHORTEST}” are ours: each subtask to the fullest GPU that takes it by its "
-    "metrics; ECT with tasks in the order of what is left of them, true times known. "
-    f"“{WRITTEN}” is Algorithm 2 to the letter, “{IAWP}” what the service does: GPUs shared by predicted contention, "
-    "cores kept for what only they can do.",
+    "metrics; ECT with tasks in the order of their remaining work, true times known. "
+    f"“{WRITTEN}” is Algorithm 2 to the letter, “{IAWP}” the service's policy: GPUs shared by predicted contention, "
+    "cores kept for subtasks that only they can run.",
     "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",
 )
 

@@ -24,9 +24,9 @@ from placewise_training.sim.statistics import Estimate, estimate
 ITERATIONS: Mapping[str, float] = {"with pre-training": 700.0, "without pre-training": 1300.0}
 BOUND = "perfect (bound)"
 _ANEW = {
-    LDWP: "One net for any number of nodes: nothing must be learned anew.",
+    LDWP: "One net for any number of nodes: nothing must be learned again.",
     WRITTEN: "The net is rebuilt by parameter transfer and learns on.",
-    IAWP: "Nothing is learned, so nothing must be learned anew: queues alone settle.",
+    IAWP: "Nothing is learned, so nothing must be learned again: queues alone settle.",
 }
 
 # A judge, given the method that stands for the paper's.
@@ -59,7 +59,7 @@ def claims() -> list[Claim]:
             _judge_plain,
             is_beyond=True,
         ),
-        Claim("bound", "It is within a tenth of what any scheduler could do", "–", _judge_bound, is_beyond=True),
+        Claim("bound", "It is within a tenth of the bound for any scheduler", "–", _judge_bound, is_beyond=True),
         Claim(
             "learned",
             "The learned choice of nodes does more than each other choice, IAWP on every node",
@@ -69,7 +69,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "units",
-            "IAWP's choice of units is worth something whoever chooses the nodes",
+            "IAWP's choice of units is worth something under every choice of nodes",
             "–",
             _judge_units,
             is_beyond=True,
@@ -178,7 +178,7 @@ def _speedup(method: str) -> Callable[[Results], Judgement]:
         why = (
             "By Table 5 three of the five stages of video synopsis have no GPU version. In the ranges assumed here "
             "they are nearly half of its work on a core, so that no scheduler can make one piece more than about twice "
-            "as fast as cores alone; what is gained beyond comes from where the pieces go."
+            "as fast as cores alone; any further gain comes from the places of the pieces."
         )
         said = ", ".join(f"{s} MB {number(value, '×')}" for s, value in found.items())
         return Judgement(verdict, said, "" if verdict is Verdict.REPRODUCED else why)
@@ -310,8 +310,8 @@ def _judge_learned(results: Results) -> Judgement:
     )
     said = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
     why = (
-        "Throughput at 50 tasks a minute on nine nodes. ECT and drain are told true times and every queue; the net "
-        "sees utilisations, what waits by report, and how long kinds take on a core where that was measured."
+        "Throughput at 50 tasks a minute on nine nodes. ECT and drain know true times and every queue; the net "
+        "sees utilisations, reported waiting work, and the measured time of kinds on a core."
     )
     return Judgement(verdict, said, why)
 

@@ -58,7 +58,7 @@ def paper(is_quick: bool) -> Paper:
 _ASSUMPTIONS = (
     "Nobody has published times, speedups or metrics of these subtasks: sim/pipelines draws them from stated "
     "ranges. Absolute throughput therefore means nothing; comparisons between methods do, under those ranges.",
-    "Task sizes are set by what the paper says of its load: at 50 tasks a minute worker 1 is busy with up to nine "
+    "Task sizes follow the paper's description of its load: at 50 tasks a minute worker 1 is busy with up to nine "
     "nodes and less with ten (Fig. 6), and throughput grows up to ten (Fig. 5). On the training truth that holds for "
     "three to nine minutes of video a task. “How heavy tasks are” shows other sizes.",
     "Throughput is finished tasks over the time from the first arrival to the last finish. GPU utilisation is the "
@@ -67,14 +67,14 @@ _ASSUMPTIONS = (
     "put one subtask on a GPU at a time.",
     f"“{CONSOLIDATE}” and “{SHORTEST}” are ours, as a pipeline task always runs on one node: the fullest node that has "
     "fewer tasks than GPUs, and on it the fullest GPU that takes the subtask, metrics known; ECT with the tasks of a "
-    "node in the order of what is left of them, true times known. Both see the first 24 tasks of a node, as all do.",
-    f"“{LDWP}” is what the service ships: the size-agnostic Q net of its bundle, trained on other truths, and IAWP by "
+    "node in the order of their remaining work, true times known. Both see the first 24 tasks of a node, as all do.",
+    f"“{LDWP}” is the shipped policy: the size-agnostic Q net of its bundle, trained on other truths, and IAWP by "
     "contention. It knows how long kinds take on a core, as ECT does; “choice of nodes” has it without.",
     f"“{WRITTEN}” is the paper's DQN of fixed size (256-128, SGD 0.1, γ 0.8, batches of 20), pre-trained on 600 "
     "choices of ECT on eleven nodes of the training truth, moved to other nodes by parameter transfer, learning on "
     "while it chooses; and Algorithm 2 to the letter. Its state is two observations and the action between them.",
     f"“{IAWP}” is IAWP as the service runs it behind ECT's choice of nodes: nothing learned.",
-    "All metrics of subtasks are given; what is lost where they are not is in the section on IAWP.",
+    "All metrics of subtasks are given; the section on IAWP shows the loss without them.",
     "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",
 )
 
@@ -270,8 +270,8 @@ def _convergence(is_quick: bool) -> Experiment:
         curve_axes=("iterations", "tasks' worth of work per minute"),
         theirs={("3000 tasks", method, "iterations"): value for method, value in ITERATIONS.items()},
         note="50 tasks a minute on eleven nodes, Algorithm 2 on every node. Rewards are changes of throughput, which "
-        "add up to nothing on a plateau: what is shown is the throughput itself. Converged is where the mean of a "
-        "hundred decisions is first within a tenth of the better plateau of the two (the last third of each run).",
+        "add up to nothing on a plateau: the plot shows the throughput itself. Converged: the mean of a hundred "
+        "decisions is for the first time within a tenth of the better plateau of the two (the last third of each run).",
     )
 
 
@@ -327,7 +327,7 @@ def _bound(base: Load, node_counts: Sequence[int]) -> Experiment:
 
     return Experiment(
         "bound",
-        "What a perfect scheduler could do at most, 50 tasks/min",
+        "The most a perfect scheduler could do, 50 tasks/min",
         "beyond the paper",
         tuple(str(count) for count in node_counts),
         (BOUND, ECT, *PLAIN, LDWP),
