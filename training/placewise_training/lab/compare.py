@@ -30,7 +30,7 @@ from placewise_training.sim.gangs.metrics import Metrics
 from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.policies import opened, placement_policy, policies_of
-from placewise_training.sim.statistics import estimate, paired_change
+from placewise_training.sim.statistics import Estimate, estimate, paired_change
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload, Lengths
 
@@ -95,7 +95,7 @@ class OrderedBy:
 
 
 def run(setting: Setting, policy: PlacementPolicy, order: Order, seed: int) -> Metrics:
-    """One simulation, with progress reports as a host would send them. A policy with `attach` is given it."""
+    """One simulation, with progress reports as a host would send them. An oracle is given the simulation."""
     truth = make_truth(setting.truth, seed)
     options = SimOptions(
         discipline=Discipline(every_s=setting.every_s, order=order),
@@ -104,9 +104,8 @@ def run(setting: Setting, policy: PlacementPolicy, order: Order, seed: int) -> M
     )
     jobs = setting.workload.generate(truth, seed)
     simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, policy, options=options, seed=seed)
-    attach = getattr(policy, "attach", None)
-    if attach is not None:
-        attach(simulation)
+    if isinstance(policy, Oracle):
+        policy.attach(simulation)
     return simulation.run().metrics
 
 
@@ -151,19 +150,20 @@ def compare(
         jct[name] = average_jct_s(setting, contender, seeds)
     change = {
         ours: {
-            theirs: _interval(paired_change(list(jct[ours].values()), list(values.values())))
+            theirs: interval(paired_change(list(jct[ours].values()), list(values.values())))
             for theirs, values in jct.items()
             if theirs != ours
         }
         for ours in jct
         if ours.startswith((HARMONY, SEARCH))
     }
-    means = {name: _interval(estimate(list(values.values()))) for name, values in jct.items()}
+    means = {name: interval(estimate(list(values.values()))) for name, values in jct.items()}
     described = {"pattern": setting.pattern, "nodes": setting.nodes, "jobs": setting.jobs, "length": setting.length}
     return {**described, "seeds": list(seeds), "avg_jct_s": means, "by_seed": jct, "change": change}
 
 
-def _interval(found: Any) -> dict[str, float]:
+def interval(found: Estimate) -> dict[str, float]:
+    """A mean with half of its 95 % interval, which is 0 for one seed."""
     return {"mean": found.mean, "ci95": found.half_width}
 
 

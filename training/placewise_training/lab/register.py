@@ -48,7 +48,8 @@ class Trainer:
             with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
                 self.train(args, self._titled(show))
         except KeyboardInterrupt:
-            how = f"; go on with --resume (checkpoint in {args.out})" if hasattr(args, "resume") else ""
+            can_resume = any(field.name == "resume" for field in dataclasses.fields(args))
+            how = f"; go on with --resume (checkpoint in {args.out})" if can_resume else ""
             Console(stderr=True).print(f"stopped{how}")
             raise typer.Exit(INTERRUPTED) from None
         made = self.export(args.out, args.out) if self.export else ()

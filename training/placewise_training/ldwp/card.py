@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from placewise_training.lab.cards import exported, facts
 from placewise_training.ldwp.data import REWARD_SCALE_S
 
 _HEADER = """# LDWP: nodes for pipeline tasks
@@ -56,9 +57,8 @@ def card(report: Mapping[str, Any]) -> str:
         "queues, on drawn truths never trained on",
     }
     if "opset" in report:
-        rows["export"] = f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
-    table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    return _HEADER + table + _judgement(report) + _LIMITS
+        rows["export"] = exported(report)
+    return _HEADER + facts(rows) + _judgement(report) + _LIMITS
 
 
 def _judgement(report: Mapping[str, Any]) -> str:

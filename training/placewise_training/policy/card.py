@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from placewise_training.lab.cards import exported, facts
 from placewise_training.sim.statistics import estimate, paired_change
 
 _HEADER = """# Policy net (Harmony)
@@ -34,7 +35,7 @@ _LIMITS = """
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
     args, dims = report["args"], report["dims"]
-    facts = {
+    rows = {
         "net": f"Transformer encoder over node and job tokens with placement edges, pointer decoder; "
         f"{report['parameters']:,} parameters; {dims['layers']} × {dims['width']} neurons, {dims['heads']} heads",
         "method": f"{args['method']}, {report['tasks']:,} tasks placed in training simulations",
@@ -43,14 +44,11 @@ def card(report: Mapping[str, Any]) -> str:
         f"(SHA-256 of states and actions `{report['data']['rollouts'][:16]}…`)",
         "seconds": f"{report['seconds']['training']:,} on one thread of a shared machine",
         "feature schema": f"`{report['feature_schema'][:16]}…`",
-        "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
-        if "opset" in report
-        else "-",
+        "export": exported(report),
     }
-    rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
     # The larger clusters of `--large-share` are like Harmony's larger one: rollouts.situation.
     nodes, tasks = (32, 10) if args.get("large_share", 0.0) > 0 else (12, 8)
-    return _HEADER + rows + _metrics(report["metrics"]) + _LIMITS.format(nodes=nodes, tasks=tasks)
+    return _HEADER + facts(rows) + _metrics(report["metrics"]) + _LIMITS.format(nodes=nodes, tasks=tasks)
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:

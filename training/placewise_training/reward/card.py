@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from placewise_training.lab.cards import exported, facts
+
 CALIBRATION = "reward_calibration.png"
 
 _SETS = {
@@ -57,7 +59,7 @@ def draw_calibration(report: Mapping[str, Any], path: Path) -> None:
 
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card, which shows the plot CALIBRATION beside it."""
-    facts = {
+    rows = {
         "net": f"Transformer encoder over (job, node) tokens, {report['parameters']:,} parameters; "
         f"{report['args']['layers']} layers × {report['args']['width']}, {report['args']['heads']} heads",
         "loss": "mean relative error, Adam with the Transformer's warm-up, batch "
@@ -70,12 +72,9 @@ def card(report: Mapping[str, Any]) -> str:
         "begins with": _begins(report),
         "doubt": f"{report['args']['doubt_steps']} steps of eight members on the errors of new jobs; their "
         f"disagreement counts {report['doubt']['gain']:g} times, which makes errors on practice placements likeliest",
-        "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
-        if "opset" in report
-        else "-",
+        "export": exported(report),
     }
-    rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _metrics(report["metrics"]) + _uncertainty(report) + _LIMITS + _shared(report)
+    return _HEADER + facts(rows) + _metrics(report["metrics"]) + _uncertainty(report) + _LIMITS + _shared(report)
 
 
 def _shared(report: Mapping[str, Any]) -> str:

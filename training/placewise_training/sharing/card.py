@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from placewise_training.lab.cards import exported, facts
 from placewise_training.sharing.train import LIMITS
 
 _HELD_BACK = {
@@ -60,19 +61,16 @@ _LIMITS = """
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
     args = report["args"]
-    facts = {
+    rows = {
         "parameters": report["parameters"],
         "training": f"{report['samples']['pairs']} measured pairs of [Gavel](https://github.com/stanford-futuredata/gavel)"
         f" (K80, V100) and its single-GPU rates, {report['samples']['profiled_pairs']} of `placewise profile`; AdamW, "
         f"{args['steps']} steps (SHA-256 `{report['data']['training'][:16]}…`)",
         "seed": report["seed"],
         "all training and judging here": f"{report['seconds']['cpu']} CPU seconds",
-        "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
-        if "opset" in report
-        else "-",
+        "export": exported(report),
     }
-    rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _errors(report) + _decisions(report["judged"]) + _LIMITS
+    return _HEADER + facts(rows) + _errors(report) + _decisions(report["judged"]) + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from placewise_training.lab.cards import exported, facts
+
 _SETS = {
     "subtasks_unseen_kinds": "subtasks (drawn): kinds held back",
     "subtasks_judge": "subtasks (drawn): known kinds, the judging truth's values",
@@ -41,7 +43,7 @@ _LIMITS = """
 
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
-    facts = {
+    rows = {
         "completion net": f"dense, {report['parameters']:,} parameters; AdamW, "
         f"{report['args']['completion_steps']} steps",
         "NCF": f"embeddings of 16, 128-64-32; Adam {report['args']['pretrain_steps']} steps, SGD "
@@ -49,14 +51,11 @@ def card(report: Mapping[str, Any]) -> str:
         "seed": report["seed"],
         "training rows": f"{report['samples']['training']} (SHA-256 `{report['data']['training'][:16]}…`)",
         "all training and judging here": f"{report['seconds']['cpu']} CPU seconds on one core",
-        "export": f"ONNX opset {report['opset']}, parity with torch {report['parity']:.1e}"
-        if "opset" in report
-        else "-",
+        "export": exported(report),
         "smaller error than kNN and the mean": "yes" if report["is_better"] else "no",
         "a better schedule with two known metrics": _verdict(report),
     }
-    rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _errors(report) + _convergence(report["convergence"]) + _worth(report) + _LIMITS
+    return _HEADER + facts(rows) + _errors(report) + _convergence(report["convergence"]) + _worth(report) + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:

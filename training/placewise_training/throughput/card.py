@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from placewise_training.lab.cards import facts
+
 _HEADER = """# Throughput model
 
 Samples per second of a data-parallel job by shape (nodes × GPUs per node) and batch, per network and GPU model.
@@ -31,15 +33,14 @@ _LIMITS = """
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
     provenance = report["provenance"]
-    facts = {
+    rows = {
         "form in use": f"`{report['form']}`",
         "data": f"`{provenance['data']}`, {sum(p['rows'] for p in report['profiles']):,} measured steps of "
         f"{len(report['profiles'])} networks and GPU models, {provenance['licence']} (SHA-256 "
         f"`{provenance['sha256'][:16]}…`)",
         "judged on": provenance["split"],
     }
-    rows = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return _HEADER + rows + _errors(report) + _noise(report) + _level(report) + _profiles(report) + _LIMITS
+    return _HEADER + facts(rows) + _errors(report) + _noise(report) + _level(report) + _profiles(report) + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:

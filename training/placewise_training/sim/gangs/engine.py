@@ -127,11 +127,6 @@ class Simulation:
         """True when no job is left: none to come, none waiting, none running."""
         return not (self._more_arrivals or self.waiting or self.running)
 
-    @property
-    def has_arrivals(self) -> bool:
-        """True while jobs are still to come."""
-        return self._more_arrivals
-
     def progress(self) -> float:
         """Jobs' worth of work done so far: 1 for each that finished, its share for each that runs."""
         now_s = self.now_s

@@ -90,13 +90,6 @@ def synergy_core_s(model: str) -> float:
 
 
 @functools.cache
-def synergy_gpu_s(model: str) -> float:
-    """GPU-bound seconds per sample on Synergy's V100: the step where more cores no longer help."""
-    rows = [r for r in cpu_sensitivity() if r.model == model]
-    return min(r.reference_step_s / (r.speed * r.local_batch) for r in rows)
-
-
-@functools.cache
 def muri_input_s(model: str) -> float:
     """Input-stage seconds per sample, attributed to one core (agrees with Synergy's core-seconds within a factor 2)."""
     rows = [r for r in stage_times() if r.model == model]

@@ -24,7 +24,6 @@ GPU_SPEED: dict[str, float] = {
     "V100": 1.0,
     "A100": 1.38,
 }
-DEFAULT_GPU = "V100"  # if a node names no GPU model, or one that is not in the table
 
 
 @functools.lru_cache(256)
