@@ -17,9 +17,9 @@ from placewise_training.throughput.judge import (
     held_out_logs,
     interval,
     noise,
-    once_told_the_level,
     relative,
     repeats,
+    with_known_level,
 )
 
 SHAPES = [str(g) * d for d in (1, 2, 3, 4, 8) for g in (1, 2, 3, 4)] + ["23", "14", "244"]
@@ -68,7 +68,7 @@ def test_a_row_is_judged_by_a_fit_that_never_saw_its_placement() -> None:
 
 def test_the_level_of_a_placement_is_told_by_its_other_rows() -> None:
     logs = np.array([0.3, 0.3, 0.3, -0.2, -0.1, 0.5])
-    left = once_told_the_level(logs, np.array(["2", "2", "2", "13", "13", "4"]))
+    left = with_known_level(logs, np.array(["2", "2", "2", "13", "13", "4"]))
     assert left == pytest.approx([0.0, 0.0, 0.0, -0.1, 0.1, 0.5])
 
 

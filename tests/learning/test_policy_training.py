@@ -163,8 +163,8 @@ def test_every_kept_probability_is_the_policys_own(tmp_path: Path) -> None:
     chunks = [chunk for interval in episode.intervals for chunk in interval.chunks]
     batch = collate(chunks, CPU)
     with torch.no_grad():
-        said = ask(model, batch)
-    now = log_pi_taken(batch, said).exp()
+        answers = ask(model, batch)
+    now = log_pi_taken(batch, answers).exp()
     torch.testing.assert_close(now, batch.probability, rtol=1e-3, atol=1e-5)
     assert episode.steps == len(now)
 

@@ -11,11 +11,11 @@ import torch
 from placewise_core.features import PART_FEATURES
 from placewise_models.reward import RewardRuntime
 from placewise_training.reward.data import record
-from placewise_training.reward.ensemble import Doubt, pooled_of_new
+from placewise_training.reward.ensemble import PriorEnsemble, pooled_of_new
 from placewise_training.reward.export import GRAPH, random_inputs, write_onnx
 from placewise_training.reward.judge_uncertainty import knowledge, predicted, rank_correlation
 from placewise_training.reward.net import RewardNet
-from placewise_training.reward.uncertainty import choose_gain, errors_of_new, train_doubt
+from placewise_training.reward.uncertainty import choose_gain, errors_of_new, train_ensemble
 from placewise_training.reward.unfamiliar import PRACTICE, SITUATIONS
 from placewise_training.reward.weights import net_of
 
@@ -48,7 +48,7 @@ def test_pooling_sees_the_new_job_alone() -> None:
 
 def test_members_agree_on_their_data_and_nowhere_else() -> None:
     torch.manual_seed(0)
-    doubt, rng = Doubt(3), np.random.default_rng(0)
+    doubt, rng = PriorEnsemble(3), np.random.default_rng(0)
     known = torch.from_numpy(rng.uniform(-1, 1, (400, 6)).astype(np.float32))
     wanted = 0.3 * known[:, :1]
     doubt.standardise(known)
@@ -78,7 +78,7 @@ def test_the_prior_is_never_trained() -> None:
     model = net()
     before = [parameter.clone() for parameter in model.doubt.prior.parameters()]
     samples = record(SITUATIONS["familiar"](1))[:64]
-    train_doubt(model, samples, 20, np.random.default_rng(0))
+    train_ensemble(model, samples, 20, np.random.default_rng(0))
     for parameter, was in zip(model.doubt.prior.parameters(), before, strict=True):
         torch.testing.assert_close(parameter, was, rtol=0, atol=0)
 
@@ -87,7 +87,7 @@ def test_training_lowers_the_doubt_of_what_it_saw_and_less_of_what_it_did_not() 
     model = net()
     familiar = record(SITUATIONS["familiar"](1))
     strange = record(SITUATIONS["K80 beside A100"](1))[:200]
-    train_doubt(model, familiar, 300, np.random.default_rng(0))
+    train_ensemble(model, familiar, 300, np.random.default_rng(0))
     with torch.no_grad():
         near, far = (float(model.doubt(errors_of_new(model, of)[0]).mean()) for of in (familiar, strange))
     assert far > 2 * near

@@ -27,7 +27,7 @@ from placewise_training.policy.rollouts import Conduct, rollout, situation
 from placewise_training.reward import train as train_reward
 from placewise_training.reward.data import Sample, collate
 from placewise_training.reward.net import RewardNet, relative_error, scale_loss
-from placewise_training.reward.uncertainty import train_doubt
+from placewise_training.reward.uncertainty import train_ensemble
 from placewise_training.sharing import train as train_sharing
 from placewise_training.sharing.net import CoRunCompletion
 from placewise_training.stdm import train as train_stdm
@@ -125,9 +125,9 @@ def test_the_policy_learns_where_it_is(device: str, tmp_path: Path) -> None:
     net = PolicyNet(16, 2, 1).eval()
     episode = rollout(situation(3, 6), train_policy.exported(net, tmp_path), Conduct(sampled=True))
     batch = policy_batches.collate([interval.chunks[0] for interval in episode.intervals], torch.device(device))
-    said = policy_batches.ask(net.to(device), batch)
-    taken, spread = policy_batches.log_pi_taken(batch, said), policy_batches.entropy(batch, said)
-    loss = (taken + spread).mean() + said.value.mean()
+    answers = policy_batches.ask(net.to(device), batch)
+    taken, spread = policy_batches.log_pi_taken(batch, answers), policy_batches.entropy(batch, answers)
+    loss = (taken + spread).mean() + answers.value.mean()
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.device.type == device
 
@@ -135,7 +135,7 @@ def test_the_policy_learns_where_it_is(device: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ELSEWHERE)
 def test_the_doubt_learns_where_its_net_is(device: str) -> None:
     net = RewardNet(PART_FEATURES, width=16, heads=4).to(device)
-    train_doubt(net, reward_samples(), 2, np.random.default_rng(0))
+    train_ensemble(net, reward_samples(), 2, np.random.default_rng(0))
     assert {parameter.device.type for parameter in net.doubt.parameters()} == {device}
 
 

@@ -96,26 +96,26 @@ def ask(net: PolicyNet, batch: Batch) -> Answers:
     return Answers(masked_log_probabilities(logits, batch.mask), value, minutes)
 
 
-def imitation_loss(batch: Batch, said: Answers) -> tuple[Tensor, Tensor]:
+def imitation_loss(batch: Batch, answers: Answers) -> tuple[Tensor, Tensor]:
     """(Kullback-Leibler divergence from the teacher's distributions, error of the logarithm of the minutes).
 
     Cross-entropy has the same gradient, but says little: most of it is the teacher's own indifference between nodes.
     """
     is_taught = batch.target.sum(dim=1) > 0
-    log_ratio = torch.log(batch.target.clamp(min=1e-12)) - said.log_pi
+    log_ratio = torch.log(batch.target.clamp(min=1e-12)) - answers.log_pi
     divergence = (batch.target * log_ratio).sum(dim=1)[is_taught].mean()
     is_known = batch.minutes > 0
     wrong = torch.nn.functional.smooth_l1_loss(
-        torch.log1p(said.minutes[is_known]), torch.log1p(batch.minutes[is_known])
+        torch.log1p(answers.minutes[is_known]), torch.log1p(batch.minutes[is_known])
     )
     return divergence, wrong
 
 
-def entropy(batch: Batch, said: Answers) -> Tensor:
+def entropy(batch: Batch, answers: Answers) -> Tensor:
     """(T,) entropy of π over the allowed actions."""
-    return -(said.log_pi.exp() * said.log_pi).masked_fill(~batch.mask, 0.0).sum(dim=1)
+    return -(answers.log_pi.exp() * answers.log_pi).masked_fill(~batch.mask, 0.0).sum(dim=1)
 
 
-def log_pi_taken(batch: Batch, said: Answers) -> Tensor:
+def log_pi_taken(batch: Batch, answers: Answers) -> Tensor:
     """(T,) log π of the actions that were taken."""
-    return said.log_pi.gather(1, batch.action.unsqueeze(1)).squeeze(1)
+    return answers.log_pi.gather(1, batch.action.unsqueeze(1)).squeeze(1)

@@ -112,39 +112,39 @@ class Teacher:
 
     def _draw(self, job: Job, view: ClusterView) -> Layout | None:
         """Each task on any node with room, with a bias, itself drawn, to nodes that the gang uses already."""
-        room = _Room.of(view)
+        free = _Free.of(view)
         stickiness = float(self._rng.random())
         counts: dict[int, list[int]] = {}
         for group, _ in task_names(job):
             fits = np.flatnonzero(
-                room.fits(group.demand.cpu_cores, group.demand.memory_gib, group.demand.gpus)
+                free.fits(group.demand.cpu_cores, group.demand.memory_gib, group.demand.gpus)
             ).tolist()
             if not fits:
                 return None
             used = [m for m in fits if m in counts]
             pool = used if used and self._rng.random() < stickiness else fits
             m = pool[int(self._rng.integers(len(pool)))]
-            room.take(m, group.demand.cpu_cores, group.demand.memory_gib, group.demand.gpus)
+            free.take(m, group.demand.cpu_cores, group.demand.memory_gib, group.demand.gpus)
             counts.setdefault(m, [0, 0])[group.role is not Role.WORKER] += 1
         return tuple(sorted((m, workers, servers) for m, (workers, servers) in counts.items()))
 
     def _moves(self, job: Job, layout: Layout, view: ClusterView) -> list[Layout]:
         """The layout with one task elsewhere; a sample of them if there are many."""
         demand = {group.role: group.demand for group in job.groups}
-        room = _Room.of(view)
+        free = _Free.of(view)
         counts = {m: (workers, servers) for m, workers, servers in layout}
         for m, pair in counts.items():
             for role, count in zip((Role.WORKER, Role.PARAMETER_SERVER), pair, strict=True):
                 if count:
                     d = demand[role]
-                    room.take(m, count * d.cpu_cores, count * d.memory_gib, count * d.gpus)
+                    free.take(m, count * d.cpu_cores, count * d.memory_gib, count * d.gpus)
         moved: list[Layout] = []
         for m, pair in counts.items():
             for i, role in enumerate((Role.WORKER, Role.PARAMETER_SERVER)):
                 if not pair[i]:
                     continue
                 d = demand[role]
-                for to in np.flatnonzero(room.fits(d.cpu_cores, d.memory_gib, d.gpus)).tolist():
+                for to in np.flatnonzero(free.fits(d.cpu_cores, d.memory_gib, d.gpus)).tolist():
                     if to != m:
                         moved.append(_moved(counts, m, to, i))
         self._rng.shuffle(moved)
@@ -199,7 +199,7 @@ class Teacher:
 
 
 @dataclass(slots=True)
-class _Room:
+class _Free:
     """Free resources per node: cores, memory, whole GPUs (M,)."""
 
     cores: FloatArray
@@ -207,7 +207,7 @@ class _Room:
     gpus: FloatArray
 
     @classmethod
-    def of(cls, view: ClusterView) -> "_Room":
+    def of(cls, view: ClusterView) -> "_Free":
         return cls(view.free[CPU].copy(), view.free[MEMORY].copy(), np.array(view.free_gpus(), dtype=np.float64))
 
     def fits(self, cores: float, memory: float, gpus: float) -> NDArray[np.bool_]:

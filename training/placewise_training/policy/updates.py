@@ -38,8 +38,8 @@ def imitate(
     for _ in range(max(1, round(args.passes * len(fresh) / args.chunks))):
         chosen = [pool[i] for i in _alike(sizes, args.chunks, rng)]
         batch = collate(chosen, device)
-        said = ask(run.net, batch)
-        divergence, wrong = imitation_loss(batch, said)
+        answers = ask(run.net, batch)
+        divergence, wrong = imitation_loss(batch, answers)
         _step(run, divergence + 0.2 * wrong, rate)
         divergences.append(float(divergence.detach()))
         wrongs.append(float(wrong.detach()))
@@ -65,13 +65,13 @@ def ppo(
     for _ in range(args.epochs * max(1, round(len(samples) / args.chunks))):
         chosen = [samples[i] for i in _alike(sizes, args.chunks, rng)]
         batch = collate([chunk for chunk, _, _ in chosen], device)
-        said = ask(run.net, batch)
+        answers = ask(run.net, batch)
         normal = torch.tensor([(a - mean) / deviation for _, a, _ in chosen], device=device)[batch.chunk]
         wanted = torch.tensor([r for _, _, r in chosen], device=device)
-        ratio = torch.exp(log_pi_taken(batch, said) - torch.log(batch.probability))
+        ratio = torch.exp(log_pi_taken(batch, answers) - torch.log(batch.probability))
         clipped = torch.minimum(ratio * normal, ratio.clamp(1.0 - _CLIP, 1.0 + _CLIP) * normal)
-        value_loss = torch.nn.functional.smooth_l1_loss(said.value, wanted)
-        loss = -clipped.mean() + 0.5 * value_loss * args.value - 0.02 * args.entropy * entropy(batch, said).mean()
+        value_loss = torch.nn.functional.smooth_l1_loss(answers.value, wanted)
+        loss = -clipped.mean() + 0.5 * value_loss * args.value - 0.02 * args.entropy * entropy(batch, answers).mean()
         _step(run, loss, args.rate)
         policy_losses.append(float(-clipped.detach().mean()))
         value_losses.append(float(value_loss.detach()))
@@ -157,17 +157,17 @@ def actor_critic(
         # Without replay the round's own, in order.
         chosen = replay.draw(args.batch, rng) if args.replay else _window(fresh, update / count, args.batch)
         batch = collate([sample.chunk for sample in chosen], device)
-        said = ask(run.net, batch)
+        answers = ask(run.net, batch)
         if args.value:
             q = torch.tensor(_targets(run.net, chosen, device), device=device)
-            advantage = q - said.value.detach()
-            value_loss = torch.nn.functional.smooth_l1_loss(said.value, q)
+            advantage = q - answers.value.detach()
+            value_loss = torch.nn.functional.smooth_l1_loss(answers.value, q)
         else:
             advantage = torch.tensor([sample.total - replay.mean for sample in chosen], device=device)
             value_loss = torch.zeros((), device=device)
-        taken = log_pi_taken(batch, said)
+        taken = log_pi_taken(batch, answers)
         weight = torch.exp(taken.detach() - torch.log(batch.probability)).clamp(max=_MOST_RATIO)
-        bonus = args.entropy * (1.0 - share) * entropy(batch, said).mean()
+        bonus = args.entropy * (1.0 - share) * entropy(batch, answers).mean()
         loss = -(weight * taken * advantage[batch.chunk]).mean() - bonus + 0.5 * value_loss
         _step(run, loss, args.rate)
         losses.append(float(loss.detach()))

@@ -104,8 +104,8 @@ def judge_change(
     def judge(results: Results) -> Judgement:
         changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
         worst = judged_worst(list(changes.values()), at_most, is_lower_better=is_lower_better)
-        said = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
-        return Judgement(worst, said, why(results, worst) if callable(why) else why)
+        shown = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
+        return Judgement(worst, shown, why(results, worst) if callable(why) else why)
 
     return judge
 
@@ -126,11 +126,11 @@ def judge_not_worse(
 
     def judge(results: Results) -> Judgement:
         changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
-        said = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
+        shown = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
         if all(change.mean <= margin for change in changes.values()):
-            return Judgement(Verdict.REPRODUCED, said, why)
+            return Judgement(Verdict.REPRODUCED, shown, why)
         is_possible = all(change.low <= margin for change in changes.values())
-        return Judgement(Verdict.PARTLY if is_possible else Verdict.NOT, said, why)
+        return Judgement(Verdict.PARTLY if is_possible else Verdict.NOT, shown, why)
 
     return judge
 

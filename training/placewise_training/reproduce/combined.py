@@ -146,14 +146,14 @@ def _adds(ours: str, theirs: str, why: str) -> Callable[[Results], Judgement]:
     """The change by one step, per load. Reproduced: turnaround surely falls everywhere; partly: somewhere."""
 
     def judge(results: Results) -> Judgement:
-        said, falls = [], []
+        shown, falls = [], []
         for setting in _settings(results):
             turnaround = results.change("chain", [setting], "turnaround", ours, theirs)
             rate = results.difference("chain", setting, "qos_rate", ours, theirs)
-            said.append(f"{setting}: turnaround {percent(turnaround)}, QoS rate {100 * rate.mean:+.1f} points")
+            shown.append(f"{setting}: turnaround {percent(turnaround)}, QoS rate {100 * rate.mean:+.1f} points")
             falls.append(turnaround.high < 0)
         verdict = Verdict.REPRODUCED if all(falls) else Verdict.PARTLY if any(falls) else Verdict.NOT
-        return Judgement(verdict, "; ".join(said), why)
+        return Judgement(verdict, "; ".join(shown), why)
 
     return judge
 
@@ -162,10 +162,10 @@ def _prediction(results: Results) -> Judgement:
     cell = ("partition", "overlapping tasks")
     over = {m: results.estimate(*cell, m, "over_s") for m in (SCHEME, THERMOSTAT, PREDICTION)}
     cost = results.change("partition", ["overlapping tasks"], "completion", PREDICTION, SCHEME)
-    said = ", ".join(f"{m}: {number(e, 'node-seconds')}" for m, e in over.items()) + f"; completion {percent(cost)}"
+    shown = ", ".join(f"{m}: {number(e, 'node-seconds')}" for m, e in over.items()) + f"; completion {percent(cost)}"
     change = results.difference(*cell, "over_s", PREDICTION, SCHEME)
     why = "Cooling takes the time that completion loses: below the limit the seven nodes can do less work."
-    return Judgement(Verdict.REPRODUCED if change.high < 0 else Verdict.NOT, said, why)
+    return Judgement(Verdict.REPRODUCED if change.high < 0 else Verdict.NOT, shown, why)
 
 
 def _claims() -> list[Claim]:

@@ -12,7 +12,7 @@ MEMBERS, WIDTH = 8, 16
 _LEAST_DEVIATION = 0.25  # of a feature: one that never varied in training must not decide alone when it does
 
 
-class Doubt(nn.Module):
+class PriorEnsemble(nn.Module):
     """pooled (B, 2 · features) of `pooled_of_new` → (B,) variance of the members' answers.
 
     The members answer by how much the logarithm of the speed is off. `gain` is what their disagreement counts.

@@ -98,25 +98,25 @@ class Watcher:
                 true = sim.speed.rate(at, sim.nodes, footprints) / _linear(other)
                 alone = at.samples_per_step / at.alone_step_s / _linear(other)
                 after = _used_by_others(at, sim.nodes)
-                told = self._by_lif(other.job.model, alone, reported[i], before[i], after)
-                told["reward model"] = float(answer[owner.index(i)])
-                told["as reported, no interference"] = reported[i] or 1.0
-                told["told alone, no interference"] = alone
-                told["noise"] = true if reported[i] else true / at.noise
+                found = self._by_lif(other.job.model, alone, reported[i], before[i], after)
+                found["reward model"] = float(answer[owner.index(i)])
+                found["as reported, no interference"] = reported[i] or 1.0
+                found["told alone, no interference"] = alone
+                found["noise"] = true if reported[i] else true / at.noise
                 kind = "new" if i == 0 else "reported" if reported[i] else "unreported"
-                self.seen.append(Seen(kind, true, told))
+                self.seen.append(Seen(kind, true, found))
         finally:
             for part in made.parts:
                 sim.nodes[part.node].remove(new.id)
 
     def _by_lif(self, model: str, alone: float, reported: float, before: Use, after: Use) -> dict[str, float]:
-        told: dict[str, float] = {}
+        found: dict[str, float] = {}
         for name, policy in self._lif.items():
             slower = max(policy.slowdown(model, cpu, 0.0) for cpu in after)
             earlier = max(policy.slowdown(model, cpu, 0.0) for cpu in before)
-            told[f"{name}, told alone"] = alone / slower
-            told[f"{name}, as reported"] = reported * earlier / slower if reported else 1.0 / slower
-        return told
+            found[f"{name}, told alone"] = alone / slower
+            found[f"{name}, as reported"] = reported * earlier / slower if reported else 1.0 / slower
+        return found
 
 
 def _linear(job: SimJob) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from placewise_core.part_tokens import REPORTED
-from placewise_training.reward.ensemble import Doubt, pooled_of_new
+from placewise_training.reward.ensemble import PriorEnsemble, pooled_of_new
 
 SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: its expected error; no speed depends on them
 _MASKED = -1e9
@@ -40,7 +40,7 @@ class RewardNet(nn.Module):
         self.scale = nn.Parameter(torch.zeros(members, width))
         self.level_bias = nn.Parameter(torch.zeros(members))
         self.scale_bias = nn.Parameter(torch.full((members,), _FIRST_SCALE))
-        self.doubt = Doubt(features)
+        self.doubt = PriorEnsemble(features)
 
     def forward(self, tokens: Tensor, job: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
         level, scale = self.members(tokens, job, node)

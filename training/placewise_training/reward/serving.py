@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from placewise_core.part_tokens import REPORTED
 from placewise_training.lab.onnx_graph import Graph
-from placewise_training.reward.ensemble import Doubt
+from placewise_training.reward.ensemble import PriorEnsemble
 from placewise_training.reward.net import (
     LEAST,
     LEAST_SCALE,
@@ -77,10 +77,10 @@ def _layer(graph: Graph, layer: RelationLayer, x: str, pairs: str, shape: str, f
     query_bias, _, value_bias = layer.qkv.bias.chunk(3)
     # A bias of the keys adds the same to every score of a row; one of the values comes out of the mean as it is.
     asked = graph.op("Gemm", tokens, graph.of(query.t()), graph.of(query_bias))
-    known, told = (graph.op("MatMul", tokens, graph.of(weight.t())) for weight in (key, value))
+    keys, values = (graph.op("MatMul", tokens, graph.of(weight.t())) for weight in (key, value))
     mixed = graph.op(
         "Attention",
-        *(graph.op("Reshape", each, shape) for each in (asked, known, told)),
+        *(graph.op("Reshape", each, shape) for each in (asked, keys, values)),
         _bias(graph, layer, pairs),
         q_num_heads=layer.heads,
         kv_num_heads=layer.heads,
@@ -129,8 +129,8 @@ def _columns(graph: Graph, at: int) -> tuple[str, str]:
     return graph.of(np.array([at])), graph.of(np.array([at + 1]))
 
 
-def _doubt(graph: Graph, doubt: Doubt) -> str:
-    """(B, 1): Doubt of the new job's pooled features; both kinds of members as one layer, standardised by it."""
+def _doubt(graph: Graph, doubt: PriorEnsemble) -> str:
+    """(B, 1): the ensemble's disagreement on the new job's pooled features; both kinds of members as one layer."""
     is_new = graph.op("Cast", graph.op("Equal", "job", graph.of(np.array(0))), to=TensorProto.FLOAT)
     is_new = graph.op("Unsqueeze", is_new, graph.of(np.array([1])))  # (B, 1, P)
     count = graph.op("ReduceSum", is_new, graph.of(np.array([2])))

@@ -25,7 +25,7 @@ from placewise_training.reward import data as reward_samples
 from placewise_training.reward.data import Sample, collate, fingerprint, judging_situation, training_situation
 from placewise_training.reward.judge import beyond, calibration, constant_error, errors, judge, spread_limit
 from placewise_training.reward.net import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
-from placewise_training.reward.uncertainty import choose_gain, train_doubt
+from placewise_training.reward.uncertainty import choose_gain, train_ensemble
 from placewise_training.reward.unfamiliar import PRACTICE
 from placewise_training.reward.weights import net_of
 
@@ -143,7 +143,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     show("training the doubt", 0, 1)
     for parameter in net.doubt.learned.parameters():
         parameter.requires_grad = True
-    train_doubt(net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
+    train_ensemble(net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
     practice = _practice(args, show)
     gains = choose_gain(net, [held_back, *practice])
     _keep(args, net, optimiser, schedule, args.steps, best, _copied(net))

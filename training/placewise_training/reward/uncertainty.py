@@ -19,7 +19,7 @@ _RATE, _BATCH = 3e-3, 256
 _BEND = 0.3  # of the error of a log-speed: beyond it a member follows the median
 
 
-def train_doubt(net: RewardNet, training: Sequence[Sample], steps: int, rng: np.random.Generator) -> None:
+def train_ensemble(net: RewardNet, training: Sequence[Sample], steps: int, rng: np.random.Generator) -> None:
     """Fits the members on the net's device, each to a bootstrap of its own. Leaves the rest of the net as it is."""
     pooled, wrong, _ = errors_of_new(net, training)
     doubt = net.doubt

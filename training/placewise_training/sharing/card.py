@@ -94,11 +94,11 @@ def _errors(report: Mapping[str, Any]) -> str:
 
 def _error_rows(judged: Mapping[str, Any]) -> Iterator[str]:
     for name, title in _HELD_BACK.items():
-        for known, told in _KNOWN.items():
+        for known, title_known in _KNOWN.items():
             found = judged[name].get(known)
             if found is not None:
                 cells = (f"{found['methods'][m]['mae']:.4f}" if m in found["methods"] else "" for m in _METHODS)
-                yield f"| {title} | {told} | {found['cells']} | {' | '.join(cells)} |"
+                yield f"| {title} | {title_known} | {found['cells']} | {' | '.join(cells)} |"
 
 
 def _decisions(judged: Mapping[str, Any]) -> str:
@@ -112,9 +112,9 @@ def _decisions(judged: Mapping[str, Any]) -> str:
     ]
     for name in ("networks", "pairs"):
         for limit in LIMITS:
-            for known, told in _KNOWN.items():
+            for known, title_known in _KNOWN.items():
                 cells = (_wrong(judged[name][known]["methods"][m], limit) for m in _DECIDED)
-                lines.append(f"| {name} | {limit:g} | {told} | {' | '.join(cells)} |")
+                lines.append(f"| {name} | {limit:g} | {title_known} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -77,14 +77,14 @@ held back: {held_out}.
 
 
 def _level(report: Mapping[str, Any]) -> str:
-    told = ", ".join(
+    corrected = ", ".join(
         f"`{form}` {_percent(row['held_out_mean_error'])}" for form, row in report["held_out_level_told"].items()
     )
     return f"""
 ## Where the error is
 
 Given how much faster or slower than predicted a placement's other rows are, and nothing else, the forms err by
-{told}. The difference to the first table is one factor per placement: the session and the
+{corrected}. The difference to the first table is one factor per placement: the session and the
 network that it met, as much as the form.
 """
 

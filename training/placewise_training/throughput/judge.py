@@ -36,7 +36,7 @@ def relative(logs: Array) -> Array:
     return np.abs(np.expm1(logs))
 
 
-def once_told_the_level(logs: Array, placement: NDArray[np.str_]) -> Array:
+def with_known_level(logs: Array, placement: NDArray[np.str_]) -> Array:
     """(N,) logs less the median of the placement's other rows: the error left if one measurement on the
     placement corrected the level of all its predictions. Rows alone in theirs stay as they are."""
     left = logs.copy()

@@ -22,9 +22,9 @@ from placewise_training.throughput.judge import (
     held_out_logs,
     is_repeated,
     joined,
-    once_told_the_level,
     relative,
     summary,
+    with_known_level,
 )
 
 SCHEMA = "placewise.throughput/1"
@@ -47,7 +47,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     """Fits and judges; the document that is also written to `out`."""
     groups = measured_groups()
     errors: dict[str, list[Array]] = {form: [] for form in FITS}
-    told: dict[str, list[Array]] = {form: [] for form in FITS}
+    corrected: dict[str, list[Array]] = {form: [] for form in FITS}
     profiles = []
     for done, group in enumerate(groups):
         show(f"{group.model} on {group.gpu_model}", done, len(groups))
@@ -55,14 +55,14 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         for form, fitted in FITS.items():
             logs = [held_out_logs(group.rows, fitted.fit, fitted.predict, s) for s in range(args.splits)]
             errors[form].append(joined([relative(each) for each in logs]))
-            told[form].append(joined([relative(once_told_the_level(each, group.rows.placement)) for each in logs]))
+            corrected[form].append(joined([relative(with_known_level(each, group.rows.placement)) for each in logs]))
             profile[form] = {
                 **fitted.fit(group.rows).as_dict(),
                 **summary(errors[form][-1], group.rows.placement),
             }
         profiles.append(profile)
     show("done", len(groups), len(groups))
-    report = _document(args, groups, _joined(errors), _joined(told), profiles)
+    report = _document(args, groups, _joined(errors), _joined(corrected), profiles)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", "utf-8")
     return report
@@ -93,7 +93,7 @@ def _document(
     args: Args,
     groups: Sequence[Group],
     errors: dict[str, Array],
-    told: dict[str, Array],
+    corrected: dict[str, Array],
     profiles: list[dict[str, Any]],
 ) -> dict[str, Any]:
     clusters, repeated = clusters_of(groups), is_repeated(groups)
@@ -114,7 +114,7 @@ def _document(
         },
         "noise": _noise(groups),
         # How much of the error is one factor per placement, which nothing but a measurement there can tell.
-        "held_out_level_told": {form: summary(found, clusters) for form, found in told.items()},
+        "held_out_level_told": {form: summary(found, clusters) for form, found in corrected.items()},
         "provenance": {
             "fitted_by": "placewise_training.throughput.train",
             "data": TABLE,

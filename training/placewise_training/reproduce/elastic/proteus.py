@@ -238,8 +238,8 @@ def _gain(experiment: str, theirs: str, at_most: float) -> Callable[[Results], J
 
     def judge(results: Results) -> Judgement:
         changes = [results.change(experiment, [e], "turnaround", PROTEUS, theirs) for e in _GAINING]
-        said = "; ".join(f"{e}: {percent(c)}" for e, c in zip(_GAINING, changes, strict=True))
-        return Judgement(_overall([verdict_of(c, at_most) for c in changes]), said, _ALWAYS_ALL)
+        shown = "; ".join(f"{e}: {percent(c)}" for e, c in zip(_GAINING, changes, strict=True))
+        return Judgement(_overall([verdict_of(c, at_most) for c in changes]), shown, _ALWAYS_ALL)
 
     return judge
 
@@ -252,23 +252,23 @@ def _shrinks(results: Results) -> Judgement:
     others = results.change("environments", _GAINING, "turnaround", PROTEUS, SINGLE)
     together = results.change("environments", [_ENVIRONMENTS[3]], "turnaround", PROTEUS, SINGLE)
     gpus = results.estimate("environments", _ENVIRONMENTS[3], PROTEUS, "gpus")
-    said = f"large, concentrated: {percent(together)}; the other three: {percent(others)}; {number(gpus)} GPUs per job"
+    shown = f"large, concentrated: {percent(together)}; the other three: {percent(others)}; {number(gpus)} GPUs per job"
     if together.mean <= others.mean:
-        return Judgement(Verdict.NOT, said)
+        return Judgement(Verdict.NOT, shown)
     why = (
         "It shrinks past zero. The paper expects one GPU per job under backlog; the formula as printed keeps taking "
         "all that are free, where on measured speeds fewer would do more work."
     )
-    return Judgement(Verdict.REPRODUCED if together.mean < 0 else Verdict.PARTLY, said, why)
+    return Judgement(Verdict.REPRODUCED if together.mean < 0 else Verdict.PARTLY, shown, why)
 
 
 def _tradeoff(results: Results) -> Judgement:
     settings = sorted({c[1] for c in results.runs if c[0] == "v_sweep"}, key=float)
     low, high = settings[0], settings[-1]
-    said, verdicts = [], []
+    shown, verdicts = [], []
     for method in _MOST_GPUS:
         backlog, cost = (_between(results, metric, method, low, high) for metric in ("backlog", "service"))
-        said.append(f"{method}: V {low} → {high}: backlog {percent(backlog)}, cost {percent(cost)}")
+        shown.append(f"{method}: V {low} → {high}: backlog {percent(backlog)}, cost {percent(cost)}")
         is_rising, is_falling = backlog.low > 0, cost.high < 0
         verdicts.append(
             Verdict.REPRODUCED if is_rising and is_falling else Verdict.PARTLY if is_rising else Verdict.NOT
@@ -278,7 +278,7 @@ def _tradeoff(results: Results) -> Judgement:
         "next one finds none or all of them free, at any V; with up to 12, a job that has waited takes the "
         "GPUs free at that moment, 4 or 12, as (14) does not consider those free later."
     )
-    return Judgement(_overall(verdicts), "; ".join(said), why)
+    return Judgement(_overall(verdicts), "; ".join(shown), why)
 
 
 def _between(results: Results, metric: str, method: str, low: str, high: str) -> Estimate:
@@ -291,27 +291,27 @@ def _between(results: Results, metric: str, method: str, low: str, high: str) ->
 def _alpha_holds(results: Results) -> Judgement:
     errors = {n: results.estimate("alpha", n, "line through the other batches", "mean_error") for n in ALPHA_NETWORKS}
     worst = max(errors, key=lambda n: errors[n].mean)
-    said = ", ".join(f"{n} {100 * e.mean:.1f} %" for n, e in errors.items())
+    shown = ", ".join(f"{n} {100 * e.mean:.1f} %" for n, e in errors.items())
     why = f"Worst is {worst}."
-    return Judgement(Verdict.REPRODUCED if errors[worst].mean <= 0.1 else Verdict.PARTLY, said, why)
+    return Judgement(Verdict.REPRODUCED if errors[worst].mean <= 0.1 else Verdict.PARTLY, shown, why)
 
 
 def _comm_holds(results: Results) -> Judgement:
     settings = sorted({c[1] for c in results.runs if c[0] == "comm"})
     ratios = [results.change("comm", [s], "seconds", "equation (5)", "measured").mean + 1.0 for s in settings]
-    said = f"equation (5) gives {min(ratios):.2f} to {max(ratios):.2f} of the measured time"
+    shown = f"equation (5) gives {min(ratios):.2f} to {max(ratios):.2f} of the measured time"
     why = "A ring sends 2(n−1)/n of the gradients at a fraction of the link's bandwidth; (5) has neither."
     verdict = Verdict.REPRODUCED if all(0.8 <= r <= 1.25 for r in ratios) else Verdict.NOT
-    return Judgement(verdict, said, why)
+    return Judgement(verdict, shown, why)
 
 
 def _table_holds(results: Results) -> Judgement:
     method = "computed from the layers"
     ours = {n: results.estimate("table_1", n, method, "millions").mean for n in TABLE_1}
     wrong = [n for n, value in ours.items() if abs(value / TABLE_1[n] - 1.0) > 0.02]
-    said = ", ".join(f"{n} {value:.2f} M" for n, value in ours.items())
+    shown = ", ".join(f"{n} {value:.2f} M" for n, value in ours.items())
     why = f"{' and '.join(wrong)} are swapped in the paper's table; the others agree within 2 %." if wrong else ""
-    return Judgement(Verdict.PARTLY if wrong else Verdict.REPRODUCED, said, why)
+    return Judgement(Verdict.PARTLY if wrong else Verdict.REPRODUCED, shown, why)
 
 
 def _claims() -> list[Claim]:

@@ -236,14 +236,14 @@ def _against_best(
 
     def judge(results: Results) -> Judgement:
         settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
-        said, verdicts = [], []
+        shown, verdicts = [], []
         for setting in settings:
             best = results.best("density", setting, metric, BASELINES, is_lower_better=is_lower_better)
             change = results.change("density", [setting], metric, ours, best)
-            said.append(f"{setting}/h: {percent(change)} vs {best}")
+            shown.append(f"{setting}/h: {percent(change)} vs {best}")
             verdicts.append(judged_worst([change], target, is_lower_better=is_lower_better))
         overall = verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
-        return Judgement(overall, "; ".join(said), why)
+        return Judgement(overall, "; ".join(shown), why)
 
     return judge
 
@@ -252,17 +252,17 @@ def _falls(results: Results) -> Judgement:
     settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
     rates = {m: [results.estimate("density", s, m, "qos_rate").mean for s in settings] for m in _ALL}
     falling = [m for m, r in rates.items() if r[-1] < r[0]]
-    said = f"from {settings[0]} to {settings[-1]} per hour it falls for {len(falling)} of {len(rates)} strategies; "
-    said += f"{QOS} {100 * rates[QOS][0]:.0f} → {100 * rates[QOS][-1]:.0f} %"
+    shown = f"from {settings[0]} to {settings[-1]} per hour it falls for {len(falling)} of {len(rates)} strategies; "
+    shown += f"{QOS} {100 * rates[QOS][0]:.0f} → {100 * rates[QOS][-1]:.0f} %"
     why = "More jobs share the same 16 GPUs: they wait longer, or get fewer GPUs each."
-    return Judgement(Verdict.REPRODUCED if len(falling) == len(rates) else Verdict.PARTLY, said, why)
+    return Judgement(Verdict.REPRODUCED if len(falling) == len(rates) else Verdict.PARTLY, shown, why)
 
 
 def _best_two(results: Results) -> Judgement:
     settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
     means = {m: np.mean([results.estimate("density", s, m, "qos_rate").mean for s in settings]) for m in BASELINES}
     ranked = sorted(BASELINES, key=lambda m: -means[m])
-    said = ", ".join(f"{m} {100 * means[m]:.0f} %" for m in ranked)
+    shown = ", ".join(f"{m} {100 * means[m]:.0f} %" for m in ranked)
     verdict = {2: Verdict.REPRODUCED, 1: Verdict.PARTLY, 0: Verdict.NOT}[
         len({"capacity", "tetris-cer"} & set(ranked[:2]))
     ]
@@ -274,7 +274,7 @@ def _best_two(results: Results) -> Judgement:
         f"Capacity, the same with the shortest job first, and Tetris+Perf: {by_density}. Under overload it costs "
         "most to serve in order of arrival, which Tetris' pair does not do."
     )
-    return Judgement(verdict, said, why)
+    return Judgement(verdict, shown, why)
 
 
 def _rate(results: Results, setting: str, method: str) -> str:
@@ -284,7 +284,7 @@ def _rate(results: Results, setting: str, method: str) -> str:
 def _fastest_alone(results: Results) -> Judgement:
     settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
     best = {s: results.best("density", s, "execution", _ALL) for s in settings}
-    said = ", ".join(
+    shown = ", ".join(
         f"{s}/h: {best[s]} (tetris-perf {number(results.estimate('density', s, 'tetris-perf', 'execution'))}, "
         f"{QOS} {number(results.estimate('density', s, QOS, 'execution'))})"
         for s in settings
@@ -292,7 +292,7 @@ def _fastest_alone(results: Results) -> Judgement:
     hits = [s for s in settings if best[s] == "tetris-perf"]
     verdict = Verdict.REPRODUCED if len(hits) == len(settings) else Verdict.PARTLY if hits else Verdict.NOT
     why = "Tetris+Perf takes the free shape that the model predicts to be fastest; the model overrates wide shapes."
-    return Judgement(verdict, said, why if verdict is not Verdict.REPRODUCED else "")
+    return Judgement(verdict, shown, why if verdict is not Verdict.REPRODUCED else "")
 
 
 def _error_below_5(results: Results) -> Judgement:
@@ -301,32 +301,32 @@ def _error_below_5(results: Results) -> Judgement:
     }
     paper_form, overlap, knots = (errors[method] for method in _FORMS)
     below = sum(e < 0.05 for e in paper_form)
-    said = f"mean over {len(paper_form)} profiles: paper's form {100 * np.mean(paper_form):.1f} %, overlap form "
-    said += f"{100 * np.mean(overlap):.1f} %, knots form {100 * np.mean(knots):.1f} %; below 5 %: {below}, "
-    said += f"{sum(e < 0.05 for e in overlap)} and {sum(e < 0.05 for e in knots)} profiles"
+    shown = f"mean over {len(paper_form)} profiles: paper's form {100 * np.mean(paper_form):.1f} %, overlap form "
+    shown += f"{100 * np.mean(overlap):.1f} %, knots form {100 * np.mean(knots):.1f} %; below 5 %: {below}, "
+    shown += f"{sum(e < 0.05 for e in overlap)} and {sum(e < 0.05 for e in knots)} profiles"
     why = (
         "The paper shows two networks on one cluster; over eleven profiles and placements that were held back, "
         "Comm as a constant number of GPUs does not fit networks whose synchronisation does not grow with the batch."
     )
     verdict = Verdict.REPRODUCED if np.mean(paper_form) < 0.05 else Verdict.PARTLY if below else Verdict.NOT
-    return Judgement(verdict, said, why)
+    return Judgement(verdict, shown, why)
 
 
 def _shares_matter(results: Results) -> Judgement:
     settings = list(dict.fromkeys(c[1] for c in results.runs if c[0] == "shares"))
     rates = [results.estimate("shares", s, QOS, "qos_rate").mean for s in settings]
-    said = ", ".join(f"{s}: {100 * r:.0f} %" for s, r in zip(settings, rates, strict=True))
+    shown = ", ".join(f"{s}: {100 * r:.0f} %" for s, r in zip(settings, rates, strict=True))
     why = "An urgent job is never in time, and a prior one may take half as long as a normal one."
-    return Judgement(Verdict.REPRODUCED if rates[-1] < rates[0] else Verdict.NOT, said, why)
+    return Judgement(Verdict.REPRODUCED if rates[-1] < rates[0] else Verdict.NOT, shown, why)
 
 
 def _overhead(results: Results) -> Judgement:
     settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
     ours = results.estimate("density", settings[-1], QOS, "decide_ms")
     base = results.estimate("density", settings[-1], "tetris-cer", "decide_ms")
-    said = f"{number(ours, 'ms')} of CPU per job at {settings[-1]}/h (tetris-cer {number(base, 'ms')})"
+    shown = f"{number(ours, 'ms')} of CPU per job at {settings[-1]}/h (tetris-cer {number(base, 'ms')})"
     verdict = Verdict.REPRODUCED if ours.mean < 1000.0 else Verdict.NOT
-    return Judgement(verdict, said, "All decisions about a job together, in the simulator, on one core.")
+    return Judgement(verdict, shown, "All decisions about a job together, in the simulator, on one core.")
 
 
 def _claims() -> list[Claim]:

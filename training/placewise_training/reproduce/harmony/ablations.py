@@ -197,14 +197,14 @@ def _judge_techniques(results: Results) -> Judgement:
     changes: dict[str, Estimate] = {
         name: results.change("table2", ("uniform",), "jct", name, FULL) for name in TECHNIQUES if name != FULL
     }
-    said = ", ".join(f"{name} {percent(change)}" for name, change in changes.items())
+    shown = ", ".join(f"{name} {percent(change)}" for name, change in changes.items())
     if all(change.mean >= 0.25 and change.low > 0 for change in changes.values()):
-        return Judgement(Verdict.REPRODUCED, said, "Each is more than draws of training differ.")
+        return Judgement(Verdict.REPRODUCED, shown, "Each is more than draws of training differ.")
     is_any = any(change.low > 0 for change in changes.values())
     why = (
         "Training is short: it does not show the gain of a technique at convergence, and draws of training differ more."
     )
-    return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, said, why)
+    return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, shown, why)
 
 
 _DRAWS = "Draws of the same training differ by as much."
@@ -216,17 +216,17 @@ def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
 
     def judge(results: Results) -> Judgement:
         means = {value: results.estimate(key, str(value), HARMONY, "jct") for value in DESIGN[what][0]}
-        said = ", ".join(f"{value}: {number(mean)}" for value, mean in means.items())
+        shown = ", ".join(f"{value}: {number(mean)}" for value, mean in means.items())
         best = min(means, key=lambda value: means[value].mean)
         others = [_change(results, key, usual, value) for value in means if value != usual]
         if best == usual:
             is_certain = all(change.high < 0 for change in others)
             verdict = Verdict.REPRODUCED if is_certain else Verdict.PARTLY
-            return Judgement(verdict, said, "More than draws of training differ." if is_certain else _DRAWS)
+            return Judgement(verdict, shown, "More than draws of training differ." if is_certain else _DRAWS)
         change = _change(results, key, usual, best)
         why = f"Trained alike, {usual} {what} instead of {best}: JCT {percent(change)}."
         caution = _ONE_DRAW if change.count < 2 else _DRAWS if change.low <= 0 else ""
-        return Judgement(Verdict.NOT, said, f"{why} {caution}".strip())
+        return Judgement(Verdict.NOT, shown, f"{why} {caution}".strip())
 
     return judge
 
@@ -244,6 +244,6 @@ def _judge_interval(results: Results) -> Judgement:
         raise KeyError(("fig12", "70", HARMONY))
     means = {m: results.estimate("fig12", str(m), HARMONY, "jct") for m in minutes}
     best = min(means, key=lambda m: means[m].mean)
-    said = ", ".join(f"{m} min: {number(mean)}" for m, mean in means.items())
+    shown = ", ".join(f"{m} min: {number(mean)}" for m, mean in means.items())
     why = "Half an interval of every JCT is the wait for the next decision: deciding more often pays."
-    return Judgement(Verdict.REPRODUCED if best == 20 and len(means) > 2 else Verdict.NOT, said, why)
+    return Judgement(Verdict.REPRODUCED if best == 20 and len(means) > 2 else Verdict.NOT, shown, why)

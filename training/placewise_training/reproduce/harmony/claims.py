@@ -227,7 +227,7 @@ def _judge_interval(results: Results) -> Judgement:
     method = HARMONY if any(m == HARMONY for e, _, m in results.runs if e == "fig12") else CONSOLIDATE
     means = {s: results.estimate("fig12", s, method, "jct") for s in minutes}
     best = min(means, key=lambda s: means[s].mean)
-    said = ", ".join(f"{s} min: {number(value)}" for s, value in means.items())
+    shown = ", ".join(f"{s} min: {number(value)}" for s, value in means.items())
     verdict = Verdict.REPRODUCED if best == "20" and len(minutes) > 2 else Verdict.NOT
     why = (
         "Half an interval of every JCT is the wait for the next decision, and half of the jobs here take twelve "
@@ -237,11 +237,11 @@ def _judge_interval(results: Results) -> Judgement:
     if method != HARMONY:
         return Judgement(
             Verdict.NEEDS_BUNDLE,
-            f"{method}: {said}",
+            f"{method}: {shown}",
             "The claim is about the learned policy. For a heuristic, deciding more often is always better: it has "
             "nothing to gain from a batch.",
         )
-    return Judgement(verdict, said, "" if verdict is Verdict.REPRODUCED else why)
+    return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
 
 
 def _least_interval(results: Results) -> str:
@@ -262,12 +262,12 @@ def _judge_types(results: Results) -> Judgement:
     if certain == len(every):
         verdict = Verdict.REPRODUCED
     least = {model: max(found, key=lambda change: change.mean) for model, found in changes.items()}
-    said = ", ".join(f"{model} {percent(change)}" for model, change in least.items())
+    shown = ", ".join(f"{model} {percent(change)}" for model, change in least.items())
     why = (
         f"{sum(change.mean < 0 for change in every)} of {len(every)} means are below 0, {certain} of them certainly: a "
         "seed has some thirty jobs of a type."
     )
-    return Judgement(verdict, f"against the best baseline of each: {said}", why)
+    return Judgement(verdict, f"against the best baseline of each: {shown}", why)
 
 
 def _judge_reward(results: Results) -> Judgement:
@@ -299,11 +299,11 @@ def _share(value: Estimate) -> str:
 
 
 def _judge_lif(results: Results) -> Judgement:
-    said, holds = [], []
+    shown, holds = [], []
     for method in ("lif-linear", "lif-quadratic"):
         ctc, text = (results.values("fig13", s, method, "error") for s in ("ctc", "seq2seq"))
         holds.append(estimate([ctc[seed] - text[seed] for seed in ctc]).high < 0)
-        said.append(f"{method}: CTC {_errs(results, 'ctc', method)}, Seq2Seq {_errs(results, 'seq2seq', method)}")
+        shown.append(f"{method}: CTC {_errs(results, 'ctc', method)}, Seq2Seq {_errs(results, 'seq2seq', method)}")
     verdict = Verdict.REPRODUCED if all(holds) else Verdict.PARTLY if any(holds) else Verdict.NOT
     plain = _errs(results, "all", NO_INTERFERENCE)
     why = (
@@ -311,7 +311,7 @@ def _judge_lif(results: Results) -> Judgement:
         "server: they charge text models for CPU use that hardly touches them, and its prediction for speech "
         "rests on the one speech model whose sensitivity to cores was published."
     )
-    return Judgement(verdict, "; ".join(said), why)
+    return Judgement(verdict, "; ".join(shown), why)
 
 
 def _errs(results: Results, setting: str, method: str) -> str:
@@ -340,10 +340,10 @@ def _judge_schemes(results: Results) -> Judgement:
         speed["vgg16", PACKED] > speed["vgg16", BALANCED],
         speed["resnext110", BALANCED] > speed["resnext110", PACKED],
     ]
-    said = ", ".join(f"{model} {scheme} {100 * value:.0f} %" for (model, scheme), value in speed.items())
+    shown = ", ".join(f"{model} {scheme} {100 * value:.0f} %" for (model, scheme), value in speed.items())
     verdict = Verdict.REPRODUCED if all(holds) else Verdict.PARTLY if any(holds) else Verdict.NOT
     why = "VGG-16's gradients are large and cost more over the network than CTC's cores; ResNeXt-110's are small."
-    return Judgement(verdict, said, why if all(holds) else "")
+    return Judgement(verdict, shown, why if all(holds) else "")
 
 
 def _judge_beside(results: Results) -> Judgement:
@@ -353,13 +353,13 @@ def _judge_beside(results: Results) -> Judgement:
     is_falling = all(b <= a for values in speeds.values() for a, b in itertools.pairwise(values))
     is_falling = is_falling and all(values[-1] < values[0] for values in speeds.values())
     is_more = speeds["resnext110"][-1] < speeds["vgg16"][-1]
-    said = "; ".join(f"{m}: " + ", ".join(f"{100 * v:.0f} %" for v in values) for m, values in speeds.items())
+    shown = "; ".join(f"{m}: " + ", ".join(f"{100 * v:.0f} %" for v in values) for m, values in speeds.items())
     verdict = Verdict.REPRODUCED if is_falling and is_more else Verdict.PARTLY if is_falling else Verdict.NOT
     why = (
         "By the measured input stages both need about as many cores per step; the cores a job asks for are its own, "
         "which bounds the loss."
     )
-    return Judgement(verdict, f"with {counts[0]} to {counts[-1]} CTC jobs {said}", why)
+    return Judgement(verdict, f"with {counts[0]} to {counts[-1]} CTC jobs {shown}", why)
 
 
 def _judge_ctc(results: Results) -> Judgement:

@@ -48,9 +48,9 @@ def _none_over(method: str, why: str) -> Judge:
             change = results.difference(_E, reading, "over_s", method, EQUAL)
             none = results.estimate(_E, reading, method, "over_s").mean == 0
             verdicts.append(Verdict.REPRODUCED if none else Verdict.PARTLY if change.high < 0 else Verdict.NOT)
-        said = f"node-seconds over: {_by_reading(results, 'over_s', method)}; "
-        said += f"conventional {_by_reading(results, 'over_s', EQUAL)}"
-        return Judgement(_overall(verdicts), said, why)
+        shown = f"node-seconds over: {_by_reading(results, 'over_s', method)}; "
+        shown += f"conventional {_by_reading(results, 'over_s', EQUAL)}"
+        return Judgement(_overall(verdicts), shown, why)
 
     return judge
 
@@ -59,9 +59,9 @@ def _spread(method: str, why: str) -> Judge:
     def judge(results: Results) -> Judgement:
         changes = {r: results.change(_E, [r], "spread", method, EQUAL) for r in READINGS}
         verdicts = [verdict_of(change, 9 / 12 - 1) for change in changes.values()]
-        said = f"{_by_reading(results, 'spread', EQUAL)} → {_by_reading(results, 'spread', method)} °C ("
-        said += ", ".join(percent(change) for change in changes.values()) + ")"
-        return Judgement(_overall(verdicts), said, why)
+        shown = f"{_by_reading(results, 'spread', EQUAL)} → {_by_reading(results, 'spread', method)} °C ("
+        shown += ", ".join(percent(change) for change in changes.values()) + ")"
+        return Judgement(_overall(verdicts), shown, why)
 
     return judge
 
@@ -73,13 +73,13 @@ def _algorithm_is_best(results: Results) -> Judgement:
         best = min(results.estimate("split", setting, m, "completion").mean for m in (ALONE, ALL))
         excess.append(results.estimate("split", setting, ALGORITHM, "completion").mean / best - 1.0)
     worst = settings[int(np.argmax(excess))]
-    said = f"{100 * float(np.mean(excess)):+.1f} % vs the better of one and all units, at worst "
-    said += f"{100 * max(excess):+.0f} % (T_p = {worst})"
+    shown = f"{100 * float(np.mean(excess)):+.1f} % vs the better of one and all units, at worst "
+    shown += f"{100 * max(excess):+.0f} % (T_p = {worst})"
     why = (
         "Conditions (1) and (2) ask for efficiency as well as speed, and k comes from mean capabilities: near the "
         "threshold it takes fewer units than would be fastest, or weak ones that last longest."
     )
-    return Judgement(Verdict.REPRODUCED if max(excess) <= 0.1 else Verdict.PARTLY, said, why)
+    return Judgement(Verdict.REPRODUCED if max(excess) <= 0.1 else Verdict.PARTLY, shown, why)
 
 
 def _why_plain(results: Results, verdict: Verdict) -> str:

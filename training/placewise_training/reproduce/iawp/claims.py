@@ -142,8 +142,8 @@ def _judge_speedup(results: Results) -> Judgement:
         "Table 5 gives three of the five stages no GPU version, and in the ranges assumed they are nearly half the "
         "work on a core: a ratio of five needs a Random that leaves units idle, and here it takes any that is free."
     )
-    said = ", ".join(f"{s} MB {number(value, '×')}" for s, value in zip(sizes, found, strict=True))
-    return Judgement(verdict, said, "" if verdict is Verdict.REPRODUCED else why)
+    shown = ", ".join(f"{s} MB {number(value, '×')}" for s, value in zip(sizes, found, strict=True))
+    return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
 
 
 def _judge_growth(results: Results) -> Judgement:
@@ -219,9 +219,9 @@ def _judge_plain(results: Results) -> Judgement:
     verdict = Verdict.PARTLY if all(change.low > 0 for change in every.values()) else Verdict.NOT
     if all(change.low > 0 for changes in by_kind.values() for change in changes):
         verdict = Verdict.REPRODUCED
-    said = ", ".join(f"{percent(change)} vs {m}" for m, change in every.items())
+    shown = ", ".join(f"{percent(change)} vs {m}" for m, change in every.items())
     each = ", ".join(f"{kind} {percent(changes[0])}" for kind, changes in by_kind.items())
-    return Judgement(verdict, said, f"Against {PLAIN[0]}, which fills GPUs by the same metrics: {each}.")
+    return Judgement(verdict, shown, f"Against {PLAIN[0]}, which fills GPUs by the same metrics: {each}.")
 
 
 def _why_written(results: Results, verdict: Verdict) -> str:

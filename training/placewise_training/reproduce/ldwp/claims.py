@@ -132,13 +132,13 @@ def _utilisation(metric: str, level: float) -> _JudgeOf:
             verdict = Verdict.REPRODUCED if ours.mean >= level and change.low > 0 else Verdict.NOT
             if verdict is Verdict.NOT and change.low > 0:
                 verdict = Verdict.PARTLY
-            said = f"{_share(ours)}; {100 * change.mean:+.1f} points against {best}, the best baseline"
+            shown = f"{_share(ours)}; {100 * change.mean:+.1f} points against {best}, the best baseline"
             busy = ", ".join(f"{m} {_share(results.estimate('use', '11 nodes', m, metric))}" for m in BASELINES)
             why = (
                 f"Baselines: {busy}. Busy GPUs are no merit by themselves: the same work keeps them busy longer "
                 "one subtask at a time than shared."
             )
-            return Judgement(verdict, said, "" if verdict is Verdict.REPRODUCED else why)
+            return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
 
         return judge
 
@@ -180,8 +180,8 @@ def _speedup(method: str) -> Callable[[Results], Judgement]:
             "they are nearly half of its work on a core, so that no scheduler can make one piece more than about twice "
             "as fast as cores alone; any further gain comes from the places of the pieces."
         )
-        said = ", ".join(f"{s} MB {number(value, '×')}" for s, value in found.items())
-        return Judgement(verdict, said, "" if verdict is Verdict.REPRODUCED else why)
+        shown = ", ".join(f"{s} MB {number(value, '×')}" for s, value in found.items())
+        return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
 
     return judge
 
@@ -268,9 +268,9 @@ def _anywhere(results: Results, ours: str, theirs: Sequence[str]) -> Estimate:
 def _judge_plain(results: Results) -> Judgement:
     changes = {other: _anywhere(results, LDWP, (other,)) for other in PLAIN}
     verdict = judged_worst(list(changes.values()), 0.0, is_lower_better=False)
-    said = ", ".join(f"{percent(change)} vs {other}" for other, change in changes.items())
+    shown = ", ".join(f"{percent(change)} vs {other}" for other, change in changes.items())
     iawp = ", ".join(f"{percent(_anywhere(results, IAWP, (other,)))} vs {other}" for other in PLAIN)
-    return Judgement(verdict, said, f"Throughput. Without learning ({IAWP}): {iawp}.")
+    return Judgement(verdict, shown, f"Throughput. Without learning ({IAWP}): {iawp}.")
 
 
 def _judge_anywhere(results: Results) -> Judgement:
@@ -289,8 +289,8 @@ def _judge_bound(results: Results) -> Judgement:
         if any(c.mean >= -0.1 for c in changes.values())
         else Verdict.NOT
     )
-    said = ", ".join(f"{count} nodes {percent(change)}" for count, change in changes.items())
-    return Judgement(verdict, said, "More than what lies between is not to be had by any choice of nodes and units.")
+    shown = ", ".join(f"{count} nodes {percent(change)}" for count, change in changes.items())
+    return Judgement(verdict, shown, "More than what lies between is not to be had by any choice of nodes and units.")
 
 
 def _judge_learned(results: Results) -> Judgement:
@@ -308,12 +308,12 @@ def _judge_learned(results: Results) -> Judgement:
         if all(c.high > 0 for c in others)
         else Verdict.NOT
     )
-    said = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
+    shown = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
     why = (
         "Throughput at 50 tasks a minute on nine nodes. ECT and drain know true times and every queue; the net "
         "sees utilisations, reported waiting work, and the measured time of kinds on a core."
     )
-    return Judgement(verdict, said, why)
+    return Judgement(verdict, shown, why)
 
 
 def _judge_units(results: Results) -> Judgement:
@@ -341,8 +341,8 @@ def _judge_units(results: Results) -> Judgement:
         if any(g.low > 0 for g in gains)
         else Verdict.NOT
     )
-    said = "; ".join(
+    shown = "; ".join(
         f"nodes by {nodes}: " + ", ".join(f"{percent(c)} vs {units}" for units, c in row.items())
         for nodes, row in changes.items()
     )
-    return Judgement(verdict, said, "Throughput at 50 tasks a minute on nine nodes, nodes chosen by the same method.")
+    return Judgement(verdict, shown, "Throughput at 50 tasks a minute on nine nodes, nodes chosen by the same method.")

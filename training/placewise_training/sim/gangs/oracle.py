@@ -27,7 +27,7 @@ _Layout = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _Free:
     """Free resources: cores, memory and GPUs per node, as lists that a draw may use up."""
 
     cores: list[float]
@@ -56,7 +56,7 @@ class Oracle:
         return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        """The best candidate; None only where neither a heuristic nor any draw finds room. Raises RuntimeError before
+        """The best candidate; None only where neither a heuristic nor any draw fits. Raises RuntimeError before
         `attach`."""
         if self._simulation is None:
             raise RuntimeError("the oracle is not attached to a simulation")
@@ -94,7 +94,7 @@ class Oracle:
 
 def _drawn(job: Job, view: ClusterView, rng: np.random.Generator) -> _Layout | None:
     """A random feasible placement: each task on any node with room, with a bias to nodes already used."""
-    room = _Room(view.free[CPU].tolist(), view.free[MEMORY].tolist(), view.free_gpus().tolist())
+    left = _Free(view.free[CPU].tolist(), view.free[MEMORY].tolist(), view.free_gpus().tolist())
     stickiness = float(rng.random())
     counts: dict[int, list[int]] = {}
     for group, _ in task_names(job):
@@ -102,16 +102,16 @@ def _drawn(job: Job, view: ClusterView, rng: np.random.Generator) -> _Layout | N
         fits = [
             m
             for m in range(view.size)
-            if room.cores[m] >= d.cpu_cores and room.memory[m] >= d.memory_gib and room.gpus[m] >= d.gpus
+            if left.cores[m] >= d.cpu_cores and left.memory[m] >= d.memory_gib and left.gpus[m] >= d.gpus
         ]
         if not fits:
             return None
         used = [m for m in fits if m in counts]
         pool = used if used and rng.random() < stickiness else fits
         m = pool[int(rng.integers(len(pool)))]
-        room.cores[m] -= d.cpu_cores
-        room.memory[m] -= d.memory_gib
-        room.gpus[m] -= d.gpus
+        left.cores[m] -= d.cpu_cores
+        left.memory[m] -= d.memory_gib
+        left.gpus[m] -= d.gpus
         counts.setdefault(m, [0, 0])[group.role is not Role.WORKER] += 1
     return tuple(sorted((m, workers, servers) for m, (workers, servers) in counts.items()))
 
