@@ -18,7 +18,7 @@ BEFORE ?= 0ce0bd2
 .PHONY: e2e-slurm
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
-.PHONY: help install run test lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
+.PHONY: help install run test test-fast lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,9 @@ run: $(SERVING) ## Start the service on its embedded Redis, with a sample cluste
 
 test: install lint stubs-check ## Lint, types, import contracts, and every test but the heavy end-to-end ones
 	$(BIN)/pytest -m "not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist loadfile
+
+test-fast: install ## The unit and property tests that start no process, in a minute
+	$(BIN)/pytest -q -m "not process and not slow" --numprocesses 2 --dist worksteal tests/unit tests/property
 
 JWT_PLUGIN = /usr/lib/$(shell uname -m)-linux-gnu/slurm-wlm/auth_jwt.so
 SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-client slurmrestd lua-socket lua5.3

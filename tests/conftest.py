@@ -1,8 +1,38 @@
-"""Hypothesis, for all tests: no deadline for an example, as a machine that others use may stand still at any moment."""
+"""For all tests: Hypothesis sets no deadline for an example, as a machine that others use may stand still at times.
 
+A unit or property test that starts a process without the marker `process` fails: `make test-fast` leaves those out.
+"""
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 import placewise_service  # noqa: F401 - switches ONNX Runtime's telemetry off before any test imports it
 
 settings.register_profile("placewise", deadline=None)
 settings.load_profile("placewise")
+
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+_FAST_FOLDERS = ("tests/unit/", "tests/property/")
+_forbidding = False
+
+
+def _forbid_processes(event: str, _arguments: tuple[Any, ...]) -> None:
+    if _forbidding and event in _STARTS:
+        raise RuntimeError("this test starts a process: mark it with @pytest.mark.process")
+
+
+sys.addaudithook(_forbid_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    global _forbidding  # noqa: PLW0603 - an audit hook can be neither removed nor given an argument
+    _forbidding = item.nodeid.startswith(_FAST_FOLDERS) and item.get_closest_marker("process") is None
+    try:
+        return (yield)
+    finally:
+        _forbidding = False

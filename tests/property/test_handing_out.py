@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER
+from tests.fakes.engine import CLUSTER, ask_place
 
 from placewise_core.clock import ManualClock
 from placewise_core.cluster import RunningJob
@@ -138,7 +138,7 @@ class HandingOut(RuleBasedStateMachine):
 
     def told(self, replica: int, command: PlaceCommand) -> None:
         try:
-            decision = self.run(self.engines[replica].place(command))
+            decision = self.run(ask_place(self.engines[replica], command))
         except StaleSnapshotError:  # an honest refusal
             return
         placed = [answer for answer in decision.decisions if answer.outcome is Outcome.PLACED]

@@ -194,6 +194,7 @@ def read_all(reader: int, lines: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.process
 def test_several_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     children = []

@@ -196,6 +196,7 @@ def test_a_file_that_holds_another_kind_of_key_is_refused_by_name(tmp_path: Path
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_bundle_is_built_once_and_never_over_another(tmp_path: Path) -> None:
     sources = tmp_path / "sources"
     shutil.copytree(shipped_bundle(), sources)

@@ -213,6 +213,7 @@ async def test_replay_gives_up_on_a_policy_that_waits_for_ever(
     assert (run["jobs_started"], run["never_admitted"]) == (0, 1)
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "placewise_service.cli", "cluster", "apply", str(DEMO_INVENTORY), "--wait", "60"]
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -23,6 +23,8 @@ from placewise_service.main import Preparation
 from placewise_service.settings import Settings
 from placewise_service.state.embedded import EmbeddedRedis
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

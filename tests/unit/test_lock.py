@@ -112,6 +112,7 @@ def test_every_install_of_make_and_the_images_comes_from_the_lock(file: str) -> 
     assert [command for command in installs if not any(word in command for word in LOCKED)] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("index", "command"),
     [

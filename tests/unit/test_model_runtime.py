@@ -262,6 +262,7 @@ async def test_a_net_that_breaks_while_serving_leaves_the_heuristic(
     await engine.close()
 
 
+@pytest.mark.process
 def test_bundle_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = make_bundle(tmp_path / "source", "net")
     target = tmp_path / "built"
@@ -280,6 +281,7 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *told, *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_a_manifest_names_the_commit_it_was_built_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_bundle(tmp_path / "source", "net")

@@ -14,6 +14,8 @@ from placewise_service.state.keys import keys_of
 from placewise_service.state.redis_store import RedisStore
 from placewise_service.state.shared_tail import Entries, Follower, SharedTail
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:

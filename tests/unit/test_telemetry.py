@@ -72,6 +72,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.process
 def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path: Path) -> None:
     shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     gauges = {"placewise_view_lag_seconds", "placewise_queue_backlog_seconds", "placewise_conflicts_total"}
@@ -100,6 +101,7 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
         )  # a cluster of that name again, of which the second knows nothing
 
 
+@pytest.mark.process
 def test_workers_that_share_their_metrics_show_a_queue_once_as_the_one_that_is_asked_has_it(tmp_path: Path) -> None:
     shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     told = ["see here\n" * 2, "scrape\n"]  # the second knows of no queue

@@ -32,6 +32,7 @@ def test_only_packages_that_switch_it_off_import_the_runtime() -> None:
     assert [str(path) for path in users if not set(GUARDED) & set(path.parts)] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("package", GUARDED)
 @pytest.mark.parametrize("said", ["", "0"])
 def test_a_package_switches_it_off_before_its_first_module(package: str, said: str) -> None:

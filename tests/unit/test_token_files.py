@@ -304,5 +304,5 @@ def test_nothing_is_changed_that_cannot_be_recorded(
 ) -> None:
     monkeypatch.setenv("PLACEWISE_AUDIT__FILE", str(tmp_path / "no" / "audit"))
     assert invoke(["token", "create", "a", "--file", str(tmp_path / "t"), "--scope", "read"]) == 1
-    assert "nothing was done" in capsys.readouterr().err
+    assert "nothing was changed" in capsys.readouterr().err
     assert not (tmp_path / "t").exists()

@@ -41,6 +41,7 @@ TURNS = (
 WHOSE = ("placewise_client.adapter.process", "placewise_service.turns")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", WHOSE)
 @pytest.mark.skipif(not _has_turns(), reason="the kernel knows no turns of a thread's own, or does not show them")
 def test_turns_are_short_for_later_threads_too_and_nothing_else_changes(module: str) -> None:
@@ -49,12 +50,14 @@ def test_turns_are_short_for_later_threads_too_and_nothing_else_changes(module: 
     assert f"nice {min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)} policy 0" in told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", WHOSE)
 def test_another_policy_is_left_alone(module: str) -> None:
     batch = "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"
     assert "policy 3" in _told("import os", f"from {module} import take_short_turns", batch, *TURNS)
 
 
+@pytest.mark.process
 def test_what_is_loaded_is_walked_no_more() -> None:
     told = _told(
         "import gc",

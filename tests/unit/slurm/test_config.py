@@ -164,6 +164,7 @@ def test_a_name_that_would_be_program_text_is_refused(tmp_path: Path, name: str)
         write_hooks(parsed(partitions=[name], listen_port=1), tmp_path)
 
 
+@pytest.mark.process
 def test_task_prolog_prints_the_share_of_its_task(tmp_path: Path) -> None:
     write_hooks(parsed(shares_dir=str(tmp_path)), tmp_path)
     (tmp_path / "42").write_text("n1 gpu0 10 1.5\nn1 gpu1 20 3\nn2 gpu0 10 1.5\n")
@@ -185,6 +186,7 @@ def test_task_prolog_prints_the_share_of_its_task(tmp_path: Path) -> None:
     assert run("n3", 0) == run("n1", 2) == run("n1", 0, job=43) == ""
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_takes_every_line_of_the_unit(tmp_path: Path) -> None:
     text = (EXAMPLE.parent / "systemd" / "placewise-slurm.service").read_text()
@@ -198,6 +200,7 @@ def test_systemd_takes_every_line_of_the_unit(tmp_path: Path) -> None:
 LUA = shutil.which("lua5.3") or shutil.which("lua")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(LUA is None, reason="no Lua interpreter")
 @pytest.mark.parametrize(
     ("job", "priority"),
