@@ -25,6 +25,7 @@ from typing import NamedTuple
 # of exceptions would never have shrunk.
 CLEAN = (
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
     "clients",
