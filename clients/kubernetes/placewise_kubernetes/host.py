@@ -72,7 +72,6 @@ class KubernetesHost:
         self._clock = clock
         self._news = asyncio.Event()
         self._is_poke_due = False
-        self._settled: dict[str, asyncio.Event] = {}
         self._reflectors = (
             Reflector(client, NODES_PATH, self.nodes),
             Reflector(client, PODS_PATH, self.pods),
@@ -133,7 +132,7 @@ class KubernetesHost:
             gang.mark_applied(placement)
         if gang.is_own:
             return await self.binding.bind(gang)
-        self._settle(gang)
+        gang.answer_callers()
         self._wake(gang)
         return Applied.DONE
 
@@ -174,7 +173,7 @@ class KubernetesHost:
         if gang is None:
             return
         gang.text = text
-        self._settle(gang)
+        gang.answer_callers()
         if gang.is_own:
             self._serve_own(gang)
             return
@@ -203,10 +202,9 @@ class KubernetesHost:
         """Waits until the gang has a plan, has a reason to wait or is released. False if that takes too long."""
         if gang.stage is not Stage.WAITING or gang.text:
             return True
-        event = self._settled.setdefault(gang.key, asyncio.Event())
         try:
             async with asyncio.timeout(timeout_s):
-                await event.wait()
+                await gang.answered.wait()
         except TimeoutError:
             return False
         return True
@@ -215,7 +213,7 @@ class KubernetesHost:
         """Leaves a gang to the scheduler's own choice, and notes that on its pods for a later run of the adapter."""
         gang.mark_released()
         self.pods.book.touch(gang)
-        self._settle(gang)
+        gang.answer_callers()
         if gang.is_own:
             self.poke()
         else:
@@ -238,11 +236,6 @@ class KubernetesHost:
     def _undecide(self, gang: Gang) -> None:
         gang.mark_waiting()
         self.pods.book.touch(gang)
-
-    def _settle(self, gang: Gang) -> None:
-        event = self._settled.pop(gang.key, None)
-        if event is not None:
-            event.set()
 
     def _wake(self, gang: Gang) -> None:
         """Once per decision: a pod that its scheduler has put aside would be looked at again only after a minute."""

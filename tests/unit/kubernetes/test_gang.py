@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from placewise_core.validate import Limits, check_node
 from placewise_kubernetes.config import ConfigError, parse_config
 from placewise_kubernetes.gang.book import GangBook
 from placewise_kubernetes.gang.fit import first_fit
-from placewise_kubernetes.gang.gang import native_job
+from placewise_kubernetes.gang.gang import Gang, native_job
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.groups import facts_of
 from placewise_kubernetes.gang.mirror import NodeMirror
@@ -417,3 +418,41 @@ def test_the_default_frees_a_gang_at_once_when_there_is_no_decision() -> None:
     config = parse_config({"cluster": "c"})
     assert config.settings.release_after_s == 0
     assert config.settings.decide_budget_s < config.fail_open_s <= 0.1
+
+
+def one_gang(**pod: Any) -> Gang:
+    return GangBook(RULES).put(make_pod("p0", gang="1", **pod))
+
+
+def test_a_released_gang_keeps_no_decision_and_is_not_decided_again() -> None:
+    gang = one_gang()
+    gang.build(RULES)
+    gang.mark_applied(placement("n1"))
+    gang.mark_released()
+    assert (gang.stage, gang.plan, list(gang.planned())) == (Stage.RELEASED, None, [])
+    gang.mark_waiting()
+    assert gang.stage is Stage.RELEASED
+
+
+def test_a_gang_that_runs_is_neither_released_nor_decided_again() -> None:
+    gang = one_gang(node="n1")
+    assert gang.stage is Stage.RUNNING
+    gang.mark_released()
+    assert gang.stage is Stage.RUNNING
+
+
+def test_a_gang_that_ended_stays_so() -> None:
+    gang = one_gang(node="n1", phase="Succeeded")
+    gang.mark_bound()
+    gang.mark_released()
+    assert gang.stage is Stage.ENDED
+
+
+async def test_each_answer_wakes_only_the_calls_that_wait_for_it() -> None:
+    gang = one_gang()
+    gang.answer_callers()
+    waiting = asyncio.create_task(gang.answered.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    gang.answer_callers()
+    assert await waiting

@@ -5,6 +5,7 @@ A gang is decided once; each pod is handed one of its tasks, and the same one ag
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -69,6 +70,7 @@ class Gang:
     job: Job | None = None
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
 
     def live(self) -> list[Pod]:
         """Pods that have or need a node, in the order they were made."""
@@ -199,6 +201,11 @@ class Gang:
     def mark_ended(self) -> None:
         """Every pod is over."""
         self.stage = Stage.ENDED
+
+    def answer_callers(self) -> None:
+        """Wakes the calls of a scheduler that wait for `answered`; later ones wait for the next answer."""
+        self.answered.set()
+        self.answered.clear()
 
     def reported_stage(self) -> Stage | None:
         """The stage for the loop. A gang that cannot be decided (any more) is RELEASED, None if the loop knows none."""
