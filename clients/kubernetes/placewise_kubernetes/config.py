@@ -76,7 +76,7 @@ class KubernetesConfig:
     fail_open_s: float = 0.1
     """A filter call that has no decision after this long lets the gang go to the scheduler's own choice."""
     enqueue_budget_s: float = 0.03
-    """Longest that Volcano's jobEnqueueable waits for an answer before it says "not yet"; it asks again in a second."""
+    """Longest wait of Volcano's jobEnqueueable for an answer; then it gets "not yet" and asks again in a second."""
     tolerated_taints: tuple[str, ...] = ()
     """Taint keys that the cluster's jobs tolerate; a node with any other blocking taint takes no gang."""
     lease: str = ""

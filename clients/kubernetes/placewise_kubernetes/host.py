@@ -41,7 +41,7 @@ GROUP_RETRY_S = 1.0
 LINGER_S = 0.025
 # A PodGroup that was asked about, and neither asked about again nor given pods for this long, is taken for deleted.
 GROUP_FORGOTTEN_S = 300.0
-# A Job that waits for its turn and has made no pods for this long (a quota?) stands in nobody's way any more.
+# A waiting Job that has made no pods for this long (a quota?) leaves the queue.
 JOB_FORGOTTEN_S = 30.0
 RELEASED_NOTE = {names.RELEASED: "true"}
 

@@ -110,7 +110,7 @@ class ConnectTransport:
         """Asks the replica whose turn it is; if nothing could be sent, the next.
 
         A replica that is shutting down is left out for a moment. So is one that did not answer in time, each time for
-        longer: a machine that is off says nothing, and each try costs a call.
+        longer: a machine that is off never answers, and each try costs a call.
         """
         refusal: NotConnectedError | None = None
         for replica in self._in_turn():

@@ -31,7 +31,7 @@ class HttpAnswer:
 
 
 class _CleanConnector(aiohttp.BaseConnector):
-    """Drops a kept connection on which something was said while it was idle: that would pass for the next answer."""
+    """Drops a kept connection that received bytes while idle: they would pass for the next answer."""
 
     async def connect(self, *args: Any, **kwargs: Any) -> aiohttp.connector.Connection:
         while True:
@@ -54,7 +54,7 @@ class HttpPool:
     """Connections to one server. `address` is "unix:/path" or "host:port". Each concurrent request has its own.
 
     An idle connection is kept for `idle_s`, which should be less than the server keeps it. A connection that is not
-    made within `connect_s` counts as refused: a machine that is off says nothing.
+    made within `connect_s` counts as refused: a machine that is off never answers.
     """
 
     address: str

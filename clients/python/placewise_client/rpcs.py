@@ -59,7 +59,7 @@ def _never(request: Message) -> bool:
 class Rpc(Generic[Req, Res]):
     """One unary RPC: its path, request and response.
 
-    `is_repeatable` says of a request whether carrying it out twice does no harm.
+    `is_repeatable`: whether a request may be carried out twice without harm.
     """
 
     def __init__(

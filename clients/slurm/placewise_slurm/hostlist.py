@@ -12,7 +12,7 @@ _MOST = 65_536
 
 
 def expand(expression: str) -> list[str]:
-    """Names in order. Raises ValueError for brackets that do not match or a range that is none."""
+    """Names in order. Raises ValueError for brackets that do not match or an invalid range."""
     names: list[str] = []
     for host in _split(expression):
         names.extend(itertools.islice(_expand_one(host), _MOST + 1))

@@ -79,7 +79,7 @@ class FileLease(Lease):
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Whether this call has made `target`. NFS may lose the answer to a link it made: the count of links tells."""
+    """Whether this call has made `target`. NFS may lose the answer to a link that it made: then the link count is 2."""
     try:
         os.link(source, target)
     except FileExistsError:

@@ -63,7 +63,7 @@ async def run_bridge(config: BridgeConfig) -> None:
     if not config.lease.dir:
         await _bridge(config)
         return
-    # Without the lease nobody hears this host's submit hook: its jobs are left to Slurm, not held for nobody.
+    # Without the lease the bridge does not listen to this host's submit hook, which then leaves jobs to Slurm.
     identity = f"{socket.gethostname()}:{os.getpid()}"
     lease = FileLease(Path(config.lease.dir), f"{config.adapter.cluster}.lease", identity)
     await lease.acquire()

@@ -6,8 +6,8 @@ themselves send the time of each share; it is reported when the job has ended we
 
 Anybody can send such a datagram. A time counts only where Slurm's accounting shows its step on the share's node,
 running when the task began and not yet over when it ended, and if it lies within the job's own. A site without
-accounting may let the job vouch for its tasks: a time then counts if Slurm showed the job running on the node after the
-task began.
+accounting may trust the tasks of a running job: a time then counts if Slurm showed the job running on the node after
+the task began.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWN_STEPS = 4_294_967_000
 _NAMES = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}
 # Steps of one share that are listened to; a divisible job runs one, or a few.
 _MOST_STEPS = 16
-# One that Slurm has not borne out in this time makes room.
+# A task that Slurm has not confirmed in this time makes room.
 _UNSHOWN_S = 30.0
 # Slurm's times are whole seconds, and its clock may differ a little from this machine's.
 _CLOCKS_S = 1.0
@@ -52,9 +52,9 @@ class _Step:
     began_s: float
     took_s: float | None = None
     is_shown: bool = False
-    """Slurm has borne out that the task began. Only then is a later begin one too many."""
-    is_borne_out: bool = False
-    """As far as accounting was last asked, all that was heard is true."""
+    """Slurm has confirmed that the task began. Only then is a later begin ignored."""
+    is_confirmed: bool = False
+    """The last look-up in accounting confirmed all datagrams."""
 
 
 @dataclass(slots=True)
@@ -74,16 +74,16 @@ class _Shared:
             self.steps[share.node, ranks[share.node]] = {}
             ranks[share.node] += 1
 
-    def heard(self) -> Iterable[tuple[str, str, _Step]]:
-        """Node, name of the step, and each task that was heard of."""
+    def begun_steps(self) -> Iterable[tuple[str, str, _Step]]:
+        """Node, name of the step and task, for each task that sent a datagram."""
         return [(node, name, step) for (node, _), steps in self.steps.items() for name, step in steps.items()]
 
 
 @dataclass(slots=True)
 class JobShares:
-    """Writes `folder/<job id>`, one line "node unit scale predicted_seconds" per share; hears what became of them.
+    """Writes `folder/<job id>`, one line "node unit scale predicted_seconds" per share. Collects their times.
 
-    `lookups` asks Slurm's accounting; None lets the job vouch for its tasks. `wake` is called when `take` has news.
+    `lookups` asks Slurm's accounting; None trusts the tasks of a running job. `wake` is called when `take` has news.
     """
 
     client: AsyncClient
@@ -123,7 +123,7 @@ class JobShares:
     def hear(self, what: str, job_id: int, step: str, node: str, rank: int) -> bool:
         """A task begins or ends, now. True if the job should be looked at, to see whether it runs.
 
-        Each counts once. A begin that Slurm has not borne out yet gives way to a later one.
+        Each counts once. A later begin replaces one that Slurm has not confirmed.
         """
         shared = self._shared.get(job_id)
         steps = shared.steps.get((node, rank)) if shared is not None and shared.ended is None else None
@@ -159,9 +159,9 @@ class JobShares:
             return
         started_s = self.clock() - (self.wall_clock() - job.start_time_s)
         nodes = frozenset(hostlist.expand(job.nodes))
-        for node, _, step in shared.heard():
+        for node, _, step in shared.begun_steps():
             step.is_shown |= node in nodes and step.began_s >= started_s - _CLOCKS_S
-            step.is_borne_out = step.is_shown
+            step.is_confirmed = step.is_shown
 
     def done(self, job: SlurmJob) -> None:
         """The job has finished: `take` gives its times, at once or when accounting has answered."""
@@ -169,7 +169,7 @@ class JobShares:
         if shared is None or shared.ended is not None:
             return
         shared.ended = job
-        has_ended = any(step.took_s is not None for _, _, step in shared.heard())
+        has_ended = any(step.took_s is not None for _, _, step in shared.begun_steps())
         if self.lookups is None or not has_ended or not self.lookups.want(job.id):
             self._settle(shared, job)
 
@@ -181,12 +181,12 @@ class JobShares:
         ahead_s = self.wall_clock() - self.clock()
         known = {step.id: step for step in steps or () if not shared.cluster or step.cluster == shared.cluster}
         is_all_known = steps is not None
-        for node, name, step in shared.heard():
+        for node, name, step in shared.begun_steps():
             found = known.get(name)
-            step.is_borne_out = found is not None and _bears_out(found, node, step, ahead_s)
-            step.is_shown |= step.is_borne_out
+            step.is_confirmed = found is not None and _confirms(found, node, step, ahead_s)
+            step.is_shown |= step.is_confirmed
             is_over = found is not None and found.end_time_s > 0
-            is_all_known &= step.is_borne_out and (is_over or shared.ended is None)
+            is_all_known &= step.is_confirmed and (is_over or shared.ended is None)
         if shared.ended is not None and (is_all_known or is_last):
             self._settle(shared, shared.ended, was_asked=steps is not None)
             self.wake()
@@ -231,15 +231,15 @@ def _took_s(steps: Mapping[str, _Step], longest_s: float) -> float | None:
     ended = [
         (not _is_own_step(name), step.began_s + step.took_s, step.took_s)
         for name, step in steps.items()
-        if step.is_borne_out and step.took_s is not None and step.took_s <= longest_s
+        if step.is_confirmed and step.took_s is not None and step.took_s <= longest_s
     ]
     return max(ended)[2] if ended else None
 
 
-def _bears_out(shown: SlurmStep, node: str, heard: _Step, ahead_s: float) -> bool:
+def _confirms(shown: SlurmStep, node: str, sent: _Step, ahead_s: float) -> bool:
     """Whether the step was on this node from when the task began until it ended. `ahead_s` makes wall time of ours."""
-    began_s = heard.began_s + ahead_s
-    last_s = began_s + (heard.took_s or 0.0)
+    began_s = sent.began_s + ahead_s
+    last_s = began_s + (sent.took_s or 0.0)
     is_not_over = shown.is_running or (shown.end_time_s > 0 and last_s <= shown.end_time_s + _CLOCKS_S)
     return node in shown.nodes and 0 < shown.start_time_s <= began_s + _CLOCKS_S and is_not_over
 
@@ -250,14 +250,14 @@ def _is_own_step(step: str) -> bool:
 
 def divisible_task(job: SlurmJob) -> DivisibleTask | None:
     """The task a job's comment describes; None for every other job."""
-    said = comment_pairs(job.comment)
+    settings = comment_pairs(job.comment)
     try:
-        parallel, serial = float(said.get("divisible", 0)), float(said.get("serial", 0))
+        parallel, serial = float(settings.get("divisible", 0)), float(settings.get("serial", 0))
     except ValueError:
         return None
     if not 0 < parallel < float("inf") or not 0 <= serial < float("inf"):
         return None
-    return DivisibleTask(id=key(job), kind=said.get("kind", ""), parallel_scale=parallel, serial_scale=serial)
+    return DivisibleTask(id=key(job), kind=settings.get("kind", ""), parallel_scale=parallel, serial_scale=serial)
 
 
 def units(placement: Placement) -> list[str]:

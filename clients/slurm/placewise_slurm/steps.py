@@ -19,7 +19,7 @@ HELP = (
     'Run slurmdbd, and slurmrestd with its plugin for it (openapi/dbv… or slurmdbd), or set hooks.share_steps = "job".'
 )
 
-# slurmdbd hears of a step within a second.
+# slurmdbd knows a step within a second.
 _WAITS = Backoff(0.5, 8.0)
 _MOST_LOOKS = 5
 # Between two look-ups of any jobs: slurmdbd has other work.

@@ -55,7 +55,7 @@ def comment_pairs(comment: str) -> dict[str, str]:
 
 
 def stage(job: SlurmJob) -> Stage | None:
-    """None for a job that is none of our business: pending, and never marked by the submit hook."""
+    """None for a job that is not ours: pending, and never marked by the submit hook."""
     if job.state in _LIVE:
         return Stage.RUNNING
     if job.is_pending or job.state in _IN_BETWEEN:
@@ -123,19 +123,19 @@ def is_elastic(job: SlurmJob) -> bool:
 def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
     """The question about this job. What Slurm does not know (model, epochs) comes from the job's comment."""
     group = task_group(job, types)
-    said = comment_pairs(job.comment)
+    settings = comment_pairs(job.comment)
     result = Job(
         id=key(job),
-        model=said.get("model", ""),
+        model=settings.get("model", ""),
         architecture=Job.ALL_REDUCE if job.min_nodes > 1 or is_elastic(job) else Job.SINGLE,
         queue=job.partition,
         priority=_priority(job, names),
         submit_time=Timestamp(seconds=int(job.submit_time_s)),
-        total_epochs=_float(said, "epochs"),
-        batch_size=int(min(_float(said, "batch"), _MOST_BATCH)),
-        dataset_size=int(min(_float(said, "samples"), _MOST_SAMPLES)),
-        iterations=_float(said, "iterations"),
-        single_gpu_seconds=_float(said, "gpu_seconds"),
+        total_epochs=_float(settings, "epochs"),
+        batch_size=int(min(_float(settings, "batch"), _MOST_BATCH)),
+        dataset_size=int(min(_float(settings, "samples"), _MOST_SAMPLES)),
+        iterations=_float(settings, "iterations"),
+        single_gpu_seconds=_float(settings, "gpu_seconds"),
     )
     if is_elastic(job):
         per_node = int(group.demand.gpus)
@@ -150,9 +150,9 @@ def _priority(job: SlurmJob, names: SiteNames) -> Job.Priority:
     return _PRIORITIES[named]
 
 
-def _float(said: Mapping[str, str], name: str) -> float:
+def _float(settings: Mapping[str, str], name: str) -> float:
     try:
-        value = float(said.get(name, 0))
+        value = float(settings.get(name, 0))
     except ValueError:
         return 0.0
     return value if math.isfinite(value) and value >= 0 else 0.0

@@ -24,7 +24,7 @@ from placewise_kubernetes.kube.paths import is_label, is_name
 log = logging.getLogger(__name__)
 
 TOP_SCORE = 10
-# A reason is repeated for each node it holds for; beyond this many it tells the user nothing more.
+# A reason is repeated for each node it holds for; more repeats would not help the user.
 FAILED_NODES_LIMIT = 200
 DECIDING = "a decision is under way"
 UNKNOWN = "the API server has not shown this pod to the adapter yet"
@@ -65,7 +65,7 @@ class Extender:
         if gang is None:
             self.host.refused.labels("unknown_pod").inc()
             return _failed(offered, f"Placewise: {UNKNOWN}")
-        if gang.is_own:  # its scheduler is the adapter itself, which asks nobody: this call is no scheduler's
+        if gang.is_own:  # the adapter itself schedules it: this call comes from no scheduler
             return _failed(offered, "Placewise binds pods of this schedulerName itself")
         pod = gang.pods[uid]
         if gang.stage is Stage.RUNNING and gang.plan is None:

@@ -1,6 +1,6 @@
 """The HTTP(S) face of the adapter: extender and Volcano calls, health, metrics. Never decides anything itself.
 
-A call says in its head how long it is: one that is too long is refused before any of it is read.
+A call's head gives its length: one that is too long is refused before its body is read.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Face:
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    """As the server makes it by itself, without its limit: `_too_long` has seen to that."""
+    """As the server would make it, without its limit: `_too_long` checks the length."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=0)
 

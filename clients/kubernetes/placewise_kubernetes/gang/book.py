@@ -43,7 +43,7 @@ class GangBook:
         return self._by_pod.get(pod_uid)
 
     def find(self, reference: GangRef) -> Gang | None:
-        """The gang that goes by this name now."""
+        """The present gang of this name."""
         return self._current.get(reference)
 
     def put(self, pod: Pod) -> Gang:
@@ -107,7 +107,7 @@ class GangBook:
             del self._current[gang.ref]
 
     def end(self, gang: Gang) -> None:
-        """The object that stood for a gang without pods is gone: told as cancelled, so that nothing is held for it."""
+        """The object of a gang without pods is gone: the gang is reported as cancelled, which frees its resources."""
         for template in gang.templates.values():
             gang.pods[template.uid] = dataclasses.replace(template, is_gone=True)
         gang.templates.clear()

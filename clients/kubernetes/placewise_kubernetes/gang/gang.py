@@ -134,7 +134,7 @@ class Gang:
         self.reduced_to = count_roles(self.live())
 
     def has_room_for(self, pod: Pod) -> bool:
-        """Whether the pod is one of the gang's own, rather than one too many (which becomes a gang by itself)."""
+        """Whether the pod is one of the gang's own, rather than a surplus pod, which becomes a gang of its own."""
         if pod.uid in self.pods or self.facts is None:
             return True
         if self.plan is not None:
@@ -279,7 +279,7 @@ class Gang:
 
 
 def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
-    """The gang as the skeleton wants it."""
+    """The gang in the skeleton's terms."""
     pods = list(gang.pods.values())
     end, reason = _end_of(pods) if stage is Stage.ENDED else (None, "")
     starts = [pod.started_s for pod in pods if pod.started_s]

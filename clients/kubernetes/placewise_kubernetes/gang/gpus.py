@@ -1,7 +1,7 @@
 """GPU indices for pods that Placewise did not place.
 
-The API tells how many GPUs a pod holds and not which: the device plugin picks among equals. So that nothing is counted
-twice, the lowest ones that nobody is known to hold stand for them. Never asks anybody, and never changes a decision.
+The API shows a pod's number of GPUs and not their indices: the device plugin picks among equals. The lowest indices
+that are not known to be held stand for them, so that no GPU is counted twice. Never changes a decision.
 """
 
 from __future__ import annotations

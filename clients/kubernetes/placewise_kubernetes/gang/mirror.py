@@ -61,7 +61,7 @@ class NodeMirror:
         return [tellable(node) for node in self.nodes.values()]
 
     def _put(self, item: Mapping[str, Any]) -> bool:
-        """Whether the node says anything new (a heartbeat does not)."""
+        """Whether the node has changed (a heartbeat is no change)."""
         try:
             node = self._reader.read(item)
         except (ValueError, KeyError) as error:
@@ -239,7 +239,7 @@ class PodMirror:
         """Whether somebody waits for the loop: for the pod's own node, or for resources that a pod has freed.
 
         A pod that was bound or has started, one of a gang that is decided already, or one whose gang is still being
-        made: these are only told further, and together.
+        made: these are only reported, and together.
         """
         if pod is not None and gang is not None and pod.is_waiting:
             return gang.plan is None

@@ -183,8 +183,8 @@ def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -
     pods = list(pods)
     if reference.source is Source.SINGLE:
         return {role_of(pod): 1 for pod in pods}
-    said = (pod.setting(names.GANG) for pod in pods)
-    for text in itertools.chain(said, (facts.annotations.get(names.GANG, ""),)):
+    settings = (pod.setting(names.GANG) for pod in pods)
+    for text in itertools.chain(settings, (facts.annotations.get(names.GANG, ""),)):
         if text:
             try:
                 return parse_roles(text)
@@ -196,7 +196,7 @@ def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -
 
 
 def _spread(roles: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:
-    """A group that only says a total speaks of the one role its pods have."""
+    """A group with a total only means the one role of its pods."""
     seen = {role_of(pod) for pod in pods}
     if set(roles) == {DEFAULT_ROLE} and len(seen) == 1:
         return {seen.pop(): roles[DEFAULT_ROLE]}

@@ -1,4 +1,4 @@
-"""A small client of the Kubernetes API: get, list, watch, create, patch. Never caches and never retries by itself."""
+"""A small client of the Kubernetes API: get, list, watch, create, patch. Never caches, never retries."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class NodeReader:
         """A v1.Node as Node.
 
         Raises:
-            ValueError, KeyError: it is none.
+            ValueError, KeyError: the document is no node.
         """
         metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
         labels = metadata.get("labels") or {}

@@ -76,7 +76,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
     """A v1.Pod.
 
     Raises:
-        ValueError, KeyError: it is none.
+        ValueError, KeyError: the document is no pod.
     """
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     phase = status.get("phase") or "Pending"

@@ -1,4 +1,4 @@
-"""Paths of the API's objects. Names are checked and quoted: what somebody else wrote never becomes another path.
+"""Paths of the API's objects. Names are checked and quoted: foreign input never becomes another path.
 
 Quoting alone would not do: the apiserver splits a path only after it has decoded it.
 """

@@ -41,7 +41,7 @@ class PodWriter:
             self._start(self._patch(pod, body))
 
     def explain(self, pods: Iterable[Pod], text: str) -> None:
-        """An event that says why the pod waits."""
+        """An event with the reason why the pod waits."""
         for pod in pods:
             self._start(self._event(pod, "Warning", "FailedScheduling", f"Placewise: {text}"))
 

@@ -1,4 +1,4 @@
-"""Keeps a mirror of one resource: list, then watch, for ever. Never writes.
+"""Keeps a mirror of one resource: list, then watch. Never writes.
 
 After a break it resumes from the last version seen. If the apiserver has forgotten that version, it lists again, and
 the sink learns of all objects that went missing meanwhile.

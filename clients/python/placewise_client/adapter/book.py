@@ -79,7 +79,7 @@ class Record:
         self.job = dataclasses.replace(self.job, stage=Stage.APPLIED)
 
     def mark_taken_over(self) -> bool:
-        """The host shows that a placement was applied. True if nobody knew, because the host's answer was lost."""
+        """The host shows that a placement was applied. True if that is news, because the host's answer was lost."""
         found = self.verdict.placement if isinstance(self.verdict, Placed) else None
         self.close_question()
         if self.decided is not None or found is None:

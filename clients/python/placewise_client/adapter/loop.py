@@ -47,7 +47,7 @@ _RECOVER_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class AdapterLoop:
-    """Runs one native scheduler. Tests call `run_pass` with a clock of their own; `run` does so for ever."""
+    """Runs one native scheduler. Tests call `run_pass` with a clock of their own; `run` repeats passes."""
 
     native: NativeScheduler
     client: AsyncClient
@@ -275,7 +275,7 @@ class AdapterLoop:
             record.mark_applied(placement, self.clock())
             self._log_placed(record.job, placement)
             return
-        # GONE: the next look says what became of the job; its end frees the reservation, found by `decided`.
+        # GONE: the next look shows the job's stage; its end frees the reservation, found by `decided`.
         record.close_question()
         record.decided = placement
         if result is Applied.REFUSED:

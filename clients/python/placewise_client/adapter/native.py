@@ -138,7 +138,7 @@ class NativeScheduler(Protocol):
     """
 
     async def wait(self, timeout_s: float) -> bool:
-        """Returns True as soon as the host says that something changed, False when `timeout_s` have passed."""
+        """Returns True as soon as the host reports a change, False when `timeout_s` have passed."""
 
     async def observe(self, full: bool) -> HostState:
         """Looks at the host. `full=True` must answer `is_complete=True` with nodes; otherwise news are enough.

@@ -100,7 +100,7 @@ class OutcomeReporter:
             self.report_shares(job)
 
     def report_shares(self, job: NativeJob) -> None:
-        """After the end, which says when: each share's outcome joins the decision that cut it."""
+        """Reported after the end: each share's outcome joins the decision that cut it."""
         for share in job.shares.outcomes if job.shares else ():
             event = JobEvent(job_id=job.key, kind=JobEvent.SHARE_FINISHED, event_time=self._time(job.end_time_s))
             event.decision_id = job.shares.decision_id if job.shares else ""
@@ -176,7 +176,7 @@ class OutcomeReporter:
             if len(batch) > 1:  # one that cannot be read must not take the others with it
                 middle = len(batch) // 2
                 return await self._send(batch[:middle]) and await self._send(batch[middle:])
-            # It would be refused for ever and hold up everything behind it.
+            # It would always be refused and hold up all later events.
             log.warning("the service refused an event of job %s: %s", batch[0].job_id, error)
             self.metrics.events_dropped.inc()
         except PlacewiseError as error:
