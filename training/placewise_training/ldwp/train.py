@@ -268,7 +268,7 @@ def restored(args: Args) -> State:
     """From the checkpoint in `out`. Raises ValueError for one of other columns or width."""
     stored = _stored(args.out / CHECKPOINT)
     if stored["width"] != args.width:
-        raise ValueError(f"the checkpoint in {args.out} is {stored['width']} wide, not {args.width}")
+        raise ValueError(f"the checkpoint in {args.out} is {stored['width']} wide, not {args.width}; pass its --width")
     state = fresh(args)
     state.net.load_state_dict(stored["net"])
     state.target.load_state_dict(stored["target"])
@@ -291,7 +291,7 @@ def load_net(checkpoint: Path) -> NodeDqn:
 def _stored(checkpoint: Path) -> dict[str, Any]:
     stored: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
     if stored.get("schema") != SCHEMA or stored["columns"] != list(COLUMNS):
-        raise ValueError(f"{checkpoint} is no checkpoint of LDWP with this version's columns")
+        raise ValueError(f"{checkpoint} is no checkpoint of LDWP with this version's columns; train it again")
     return stored
 
 

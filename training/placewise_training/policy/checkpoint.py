@@ -31,7 +31,7 @@ def load_net(checkpoint: Path) -> PolicyNet:
     """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
     stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
     if stored["feature_schema"] != feature_schema("policy")["hash"]:
-        raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
+        raise ValueError(f"{checkpoint}: trained on other features than this version encodes; train it again")
     net = PolicyNet(**stored["shape"])
     net.load_state_dict(stored["best_state"])
     return net.eval()
@@ -63,7 +63,7 @@ def restore(out: Path, run: Run) -> None:
     path = out / CHECKPOINT
     stored = torch.load(path, map_location="cpu", weights_only=True)
     if stored["feature_schema"] != feature_schema("policy")["hash"] or stored["shape"] != run.net.shape:
-        raise ValueError(f"{path}: a checkpoint of another net or of other features")
+        raise ValueError(f"{path}: a checkpoint of another net or of other features; choose another --out")
     run.net.load_state_dict(stored["net"])
     run.optimiser.load_state_dict(stored["optimiser"])
     run.rounds, run.tasks, run.digest = int(stored["rounds"]), int(stored["tasks"]), str(stored["digest"])

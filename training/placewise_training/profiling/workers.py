@@ -112,5 +112,5 @@ class Workers:
 
 def _receive(pipe: Connection) -> object:
     if not pipe.poll(_ANSWER_WITHIN_S):
-        raise TimeoutError("a profiling worker does not answer")
+        raise TimeoutError(f"a profiling worker gave no answer in {_ANSWER_WITHIN_S:g} s; profile fewer loops")
     return pipe.recv()

@@ -76,7 +76,7 @@ def _known(made: Paper, out: Path, *, is_quick: bool) -> Results | None:
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             if (found["mode"] == "quick") is not is_quick:
-                raise UsageError(f"{path} was made in mode {found['mode']}")
+                raise UsageError(f"{path} was made in mode {found['mode']}; choose another --out")
             return report.from_json(made, found)
     return None
 

@@ -184,7 +184,7 @@ def load_net(checkpoint: Path) -> RewardNet:
     """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
     stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
     if stored["feature_schema"] != feature_schema("reward")["hash"]:
-        raise ValueError(f"{checkpoint}: trained on other features than this version encodes")
+        raise ValueError(f"{checkpoint}: trained on other features than this version encodes; train it again")
     shape = stored["shape"]
     net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"], shape["members"])
     net.load_state_dict(stored["best"])
@@ -198,7 +198,7 @@ def _begun(path: Path) -> RewardNet:
 def _same(begin: RewardNet, net: RewardNet) -> RewardNet:
     """The net to begin with. Raises ValueError where its shape is another."""
     if [p.shape for p in begin.parameters()] != [p.shape for p in net.parameters()]:
-        raise ValueError("the net to begin with has another shape than the one to train")
+        raise ValueError("--start is a net of another shape; pass its --width, --heads, --layers and --members")
     return begin
 
 
@@ -337,7 +337,7 @@ def _restore(
 ) -> tuple[int, float, dict[str, torch.Tensor]]:
     stored = torch.load(path, map_location="cpu", weights_only=True)  # it may have been written beside a GPU
     if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != _shape(args):
-        raise ValueError(f"{path}: a checkpoint of another net or of other features")
+        raise ValueError(f"{path}: a checkpoint of another net or of other features; choose another --out")
     net.load_state_dict(stored["net"])
     optimiser.load_state_dict(stored["optimiser"])
     schedule.load_state_dict(stored["schedule"])

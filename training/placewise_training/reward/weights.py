@@ -26,7 +26,7 @@ def net_of(path: Path) -> RewardNet:
     model = onnx.load(str(path))
     metadata = {prop.key: prop.value for prop in model.metadata_props}
     if metadata.get("feature_schema") != feature_schema("reward")["hash"]:
-        raise ValueError(f"{path}: made for other features than this version encodes")
+        raise ValueError(f"{path}: made for other features than this version encodes; start from a net of this version")
     arrays = [numpy_helper.to_array(each) for each in model.graph.initializer]
     weights = [array for array in arrays if array.dtype == np.float32 and array.size > 1]  # else: a bound, an axis
     heads = [array.shape[0] for array in weights if array.ndim == 2 and array.shape[1] == len(_RELATIONS)]

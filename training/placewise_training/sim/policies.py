@@ -32,7 +32,7 @@ def opened(directory: Path | None) -> Bundle:
     if directory is None:
         return shipped()
     if not directory.is_dir():
-        raise ValueError(f"{directory} is not a bundle: no such directory")
+        raise ValueError(f"{directory} is not a bundle: there is no such directory")
     return _opened(directory)
 
 
