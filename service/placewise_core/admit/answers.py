@@ -11,7 +11,7 @@ _KEPT_SLOTS = 8640
 
 
 def with_shapes(plan: AdmitPlan, jobs: Sequence[Job], slot: int) -> AdmitPlan:
-    """The plan with every shape it chose in `queue.admitted`; the same plan where all of them stand there already.
+    """The plan with every chosen shape in `queue.admitted`; the same plan if all of them are there already.
 
     Policies that keep a queue themselves (proteus) have written theirs; for the others this is the only state. A rigid
     job brings its shape along, so nothing is remembered (and nothing written) for it.

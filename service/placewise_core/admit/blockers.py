@@ -22,7 +22,7 @@ def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
 
 
 def does_not_fit(job: Job, pool: Pool, now_s: float) -> tuple[Blocker, ...]:
-    """What is missing now: first what is short in sum, else fragmentation; then the nodes that were left out."""
+    """The reasons against a start now: first resources short in sum, else fragmentation; then the nodes left out."""
     missing = _short(job, pool)
     if not missing:
         message = "enough is free in sum, but not on nodes that can each take their part"

@@ -35,7 +35,7 @@ class FactsCache:
         return self._facts
 
     def whole(self, view: ClusterView) -> Pool:
-        """Pool.whole of this view, which remembers the shapes it was asked for; anew when nodes report."""
+        """Pool.whole of this view, with the shapes computed so far; a new one when nodes report."""
         kept, stamps = self._whole, (view.lineage, view.layout_stamp, view.telemetry_stamp)
         if kept is None or kept[:3] != stamps:
             kept = self._whole = (*stamps, Pool.whole(view))

@@ -1,6 +1,6 @@
 """FIFO: jobs start in the order they came, with the GPUs their users asked for; the first that does not fit waits.
 
-An elastic job asks for the top of its range and takes what is there, down to the bottom of it ("as the user asked,
+An elastic job asks for the top of its range and takes the idle GPUs, down to the bottom of it ("as the user asked,
 together with what is idle").
 """
 

@@ -1,7 +1,7 @@
 """What QoS-aware admission and its baselines share: an order, a shape for each job, dispatch until resources end.
 
 These policies keep no queue: they answer from the view alone, so asking twice without a change gives the same answer,
-and the Lyapunov state goes back untouched. Jobs that already hold resources keep what they have.
+and the Lyapunov state goes back untouched. Jobs that already hold resources keep them.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ _Rates = Bounded[tuple[str, str, int, bytes], FloatArray]
 
 @dataclass(slots=True)
 class Waiting:
-    """One job that waits, with what the throughput model says of it. `position` is its place in the request."""
+    """One job that waits, with its figures from the throughput model. `position` is its place in the request."""
 
     job: Job
     position: int
@@ -149,7 +149,7 @@ class GreedyAdmission(ABC):
                 answers.append((waiting, self._wait(waiting, rank, state, why)))
                 waits += 1
                 continue
-            if rank < len(ordered):  # nobody looks at what the last one leaves
+            if rank < len(ordered):  # no job follows the last one
                 state.pool.take(waiting.job, options, chosen)
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
@@ -176,7 +176,7 @@ class GreedyAdmission(ABC):
 
 
 def _running(job: Job, view: ClusterView, context: AdmitContext) -> Admission:
-    """The answer for a job that holds resources already: what it holds."""
+    """The answer for a job that already holds resources: its present shape."""
     assignments = view.jobs[job.id].assignments
     per_node: dict[str, int] = {}
     for assignment in assignments:

@@ -1,11 +1,11 @@
 """The two queues of Proteus: how Q and Z move from slot to slot, and S(n). Formulas on plain numbers; decides nothing.
 
-Q holds Cost_i(1) of every waiting job, in seconds of one GPU; Z is the delay queue. What arrives in a slot counts from
-the next slot on, and so does what is served in it: a state is "as of" its slot, however often it is asked in it.
+Q holds Cost_i(1) of every waiting job, in seconds of one GPU; Z is the delay queue. Arrivals and service in a slot
+count from the next slot on: a state is "as of" its slot, however often it is asked for in it.
 
-The slot never goes back: while a clock that was set back runs up to where it was, the queue stands still (the same
-answers, Q and Z untouched). Slots in which nobody asked are made up for in closed form, but for no more than a day's
-growth of Z: a clock that leapt forward by a year must not leave a Z that takes a year of service to work off. Whoever
+The slot never goes back: while a clock that was set back catches up, the queue stands still (the same
+answers, Q and Z untouched). Slots without a request are made up for in closed form, but for no more than a day's
+growth of Z: a clock that leapt forward by a year must not leave a Z that takes a year of service to work off. Code that
 changes the slot length of a queue renumbers it (`renumbered`), as slot numbers of two lengths cannot be compared.
 """
 
@@ -23,7 +23,7 @@ _MOST_CREDITED_S = 86_400.0
 
 
 def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueState:
-    """The state at `slot`, by equations (7) and (8); `queue` itself where that is not after its own slot."""
+    """The state at `slot`, by equations (7) and (8); `queue` itself if that is not after its own slot."""
     if queue.slot < 0:
         return replace(queue, slot=slot)
     if slot <= queue.slot:
@@ -52,7 +52,7 @@ def joined(
     admitted: Mapping[str, tuple[int, int, int]],
     decided_slot: int,
 ) -> QueueState:
-    """The state with jobs that came in its slot and what it has decided. `arrived` maps them to Cost_i(1)."""
+    """The state with the arrivals and decisions of its slot. `arrived` maps jobs to Cost_i(1)."""
     waiting = {**queue.waiting, **arrived} if arrived else queue.waiting
     arrivals_s = queue.arrivals_s + sum(arrived.values()) if arrived else queue.arrivals_s
     return QueueState(
@@ -107,7 +107,7 @@ def _idle_slots(backlog_s: float, delay_s: float, slots: int, settings: QueueSet
 def renumbered(queue: QueueState, now_s: float, settings: QueueSettings) -> QueueState:
     """The same queue in the slot numbers of a new slot length: for when settings change, and at no other time.
 
-    It stands one slot back, so that whoever asks next moves it on.
+    It stands one slot back, so that the next request moves it on.
     """
     slot = math.floor(now_s / settings.slot_s) - 1
     admitted = {job: (nodes, per_node, slot - 1) for job, (nodes, per_node, _) in queue.admitted.items()}

@@ -1,4 +1,4 @@
-"""The Protocol of every admission policy, and what a policy is given. Never touches the state of a queue itself."""
+"""The Protocol of every admission policy, and its inputs. Never touches the state of a queue itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from placewise_core.view import ClusterView
 
 @dataclass(slots=True)
 class AdmitContext:
-    """What one admission may use besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
-    `slices` may be other than one only where the view is the question's own."""
+    """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
+    `slices` may be other than one only if the view is the request's own."""
 
     now_s: float
     slot: int
@@ -43,5 +43,5 @@ class AdmissionPolicy(Protocol):
     name: str
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
-        """One Admission per job, in the order of `jobs`; `plan.queue is queue` where nothing changed."""
+        """One Admission per job, in the order of `jobs`; `plan.queue is queue` if nothing changed."""
         ...

@@ -1,4 +1,4 @@
-"""What is free while the jobs of one request are decided one after the other, and the shapes that fit into it.
+"""Free resources while the jobs of one request are decided one after the other, and the shapes that fit into them.
 
 Works on copies of the view's arrays: the view itself is never touched. Symmetric shapes (nodes × GPUs per node) for
 jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto as few nodes as will take them.
@@ -31,7 +31,7 @@ class Take:
     gpus: int
 
 
-@dataclass(frozen=True)  # no slots: what is derived from it is kept with it
+@dataclass(frozen=True)  # no slots: derived values are cached on it
 class Options:
     """Shapes a job could start with now: (K,) nodes and GPUs per node, fewest GPUs first; `gpus` (K,) in all.
 
@@ -70,7 +70,7 @@ NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
 
 
 class Pool:
-    """Free resources per node. `Pool.free` is what a job can have now, `Pool.whole` what it could ever have."""
+    """Free resources per node. `Pool.free` is for a start now, `Pool.whole` for the empty cluster."""
 
     def __init__(self, view: ClusterView, usable: BoolArray, gpus: IntArray, free: FloatArray, is_whole: bool) -> None:
         self.view = view
@@ -91,7 +91,7 @@ class Pool:
 
     @classmethod
     def whole(cls, view: ClusterView) -> "Pool":
-        """Every node, empty and ready: what fits into nothing here fits never."""
+        """Every node, empty and ready: a job that does not fit here never fits."""
         everything = np.ones(view.size, dtype=np.bool_)
         return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
 
@@ -100,13 +100,13 @@ class Pool:
         return int(self.gpus.sum())
 
     def resources(self) -> FloatArray:
-        """(R, M) what is left of each resource; 0 on nodes that may not be used."""
+        """(R, M) free amounts of each resource; 0 on nodes that may not be used."""
         return np.where(self._usable, self._current(), 0.0)
 
     # -- shapes -------------------------------------------------------------------------------------------------
 
     def options(self, job: Job) -> Options:
-        """Every shape the job may take that fits now. Empty where none does."""
+        """Every shape that the job may take and that fits now; may be empty."""
         if job.is_rigid:
             return self._rigid_on_whole(job) if self._is_whole else self._rigid(job)
         if job.architecture is Architecture.PIPELINE and not job.groups and job.elastic is None and job.shape is None:
@@ -196,7 +196,7 @@ class Pool:
         return Take(order[: len(taken)], np.array(taken), demand, math.ceil(group.demand.gpus))
 
     def _task_counts(self, job: Job, group: TaskGroup) -> IntArray:
-        """(M,) how many tasks of the group fit each node, next to what was taken before."""
+        """(M,) number of tasks of the group that fit each node, beside those taken before."""
         demand = self.view.demand_vector(group.demand)
         if demand is None:
             return np.zeros(self.view.size, dtype=np.int64)
@@ -220,7 +220,7 @@ class Pool:
         return np.asarray(np.maximum(rooms, 0.0))
 
     def _wants_plain_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> bool:
-        """True for whole exclusive GPUs, whichever."""
+        """True for whole exclusive GPUs of any model."""
         return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, job.gpu_sharing)
 
     def _open_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> IntArray:
@@ -243,7 +243,7 @@ class Pool:
     # -- taking -------------------------------------------------------------------------------------------------
 
     def take(self, job: Job, options: Options, i: int) -> None:
-        """Takes option i for the job, so that the next job sees what is left."""
+        """Takes option i for the job, so that the next job sees the rest."""
         if options.takes:
             for take in options.takes:
                 self._apply(take)
@@ -251,7 +251,7 @@ class Pool:
             self.take_shape(job, options.shape(i))
 
     def take_shape(self, job: Job, shape: Shape) -> None:
-        """Takes a symmetric shape from the nodes where it leaves least behind; as much of it as there is."""
+        """Takes a symmetric shape from the nodes with the least left over; as much of it as there is."""
         slots, unit = self._slots(job)
         fitting = np.flatnonzero(slots >= shape.gpus_per_node)
         rows = fitting[np.argsort(slots[fitting], kind="stable")[: shape.nodes]]
@@ -324,7 +324,7 @@ def at_most(options: Options, gpus: int) -> int | None:
 
 
 def requested_gpus(job: Job, platform_gpus: int) -> int:
-    """What the user asked for, as policies without a model of their own need it: the top of an elastic job's range.
+    """The GPUs that the user asked for, for policies without a model of their own: the top of an elastic job's range.
 
     A job that names neither tasks nor a range asks for one GPU.
     """
@@ -341,7 +341,7 @@ def _at_least(slots: IntArray) -> IntArray:
 
 
 def promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape], slices: Slices = ONE_SLICE) -> None:
-    """Takes from the pool what was promised to jobs that have not started yet."""
+    """Takes the shapes promised to jobs that have not started yet from the pool."""
     for job in spaced(jobs, slices, 1):
         shape = shapes.get(job.id)
         if shape is None:

@@ -50,7 +50,7 @@ class _Scores:
 
 _KEPT_COSTS = 256  # kinds of heads whose costs are remembered
 _Costs = Bounded[tuple[object, ...], tuple[FloatArray, float]]
-_Decided = dict[JobId, tuple[_Scores, Pool]]  # the job looked at, with what was seen
+_Decided = dict[JobId, tuple[_Scores, Pool]]  # each job with its scores and pool
 
 
 class Proteus:
@@ -78,7 +78,7 @@ class Proteus:
             state = _decided(head, scores, arrived, state)
         elif arrived:
             state = joined(state, arrived, state.admitted, state.decided_slot)
-        if head is None:  # who came in this slot is told why it waits in the same words now and later in the slot
+        if head is None:  # so that the reasons for arrivals of this slot stay the same within the slot
             head = _first_waiting(jobs, started, state)
             scores = self._scores(head, pool, state, view, context) if head is not None else None
         decided: _Decided = {head.id: (scores, pool)} if head is not None and scores is not None else {}
@@ -219,7 +219,7 @@ def _taken_in_slot(jobs: Sequence[Job], started: set[JobId], state: QueueState) 
 
 
 def _open_pool(jobs: Sequence[Job], state: QueueState, view: ClusterView, context: AdmitContext) -> Pool:
-    """What is free, without what is promised to admitted ones among `jobs`."""
+    """The free resources, without those promised to admitted ones among `jobs`."""
     pool = Pool.free(view, context.now_s)
     if state.admitted:
         shapes = {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()}

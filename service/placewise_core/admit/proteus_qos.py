@@ -1,8 +1,8 @@
 """Proteus and the QoS-aware policy as one: the first says when a job starts, the second who is next and in which shape.
 
 Not in the papers. Proteus takes jobs as they are listed and a shape by drift plus penalty alone; the QoS-aware policy
-knows what each job may take, and starts whatever fits. Here jobs go to Proteus by rank; the one it admits starts in the
-shape the QoS-aware policy gives it now, or the cheapest per unit of work where that would have let it wait.
+knows the shapes that each job may take, and starts every job that fits. Here jobs go to Proteus by rank; the one it
+admits starts in the shape the QoS-aware policy gives it now, or the cheapest per unit of work where that would have let it wait.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class ProteusQos:
         queue: QueueState,
         context: AdmitContext,
     ) -> QueueState:
-        """The state with the wished shape promised, where that leaves what was promised before."""
+        """The state with the wished shape promised, if other promises leave room for it."""
         if wish.verdict is not Verdict.ADMIT:
             (wish,) = self._cheapest.admit([job], view, queue, context).admissions
         shape = Shape(wish.nodes, wish.gpus_per_node)
@@ -77,7 +77,7 @@ def _is_new(job: Job, state: QueueState, before: QueueState, view: ClusterView) 
 def _fits(
     job: Job, shape: Shape, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext
 ) -> bool:
-    """Whether the shape is one of those the job could take beside what other jobs that are to start were promised."""
+    """Whether the shape is one of those the job could take beside the promises to other jobs that are to start."""
     pool = Pool.free(view, context.now_s)
     shapes = {name: Shape(nodes, per_node) for name, (nodes, per_node, _) in queue.admitted.items()}
     promised(

@@ -1,8 +1,8 @@
 """QoS-aware admission: least slack first, the shape of highest CER that still meets the expected completion.
 
 Equations (9)–(11) and (16). Slack and the wish for a shape come from all shapes the platform has; what starts must fit
-now. Where a shape of the platform would meet the expectation and none that fits now does, the job waits for it, as the
-paper has it; where none meets it at all, waiting gains nothing and the best that fits now starts.
+now. If a shape of the platform would meet the expectation and none that fits now does, the job waits for it, as in the
+paper. If no shape meets it at all, waiting gains nothing and the best that fits now starts.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""QoS-aware admission with one change: what is late already no longer goes before what can still be in time.
+"""QoS-aware admission with one change: jobs that are late already no longer go before those that can still be in time.
 
 Least slack first sends late jobs to the head, where under overload they hold up the others until those are late as
 well. Not in the paper; `qos` is the paper's policy.

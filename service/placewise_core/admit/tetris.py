@@ -1,4 +1,4 @@
-"""Tetris with a throughput model: jobs by alignment with what is free, each in its fastest (or cheapest) shape.
+"""Tetris with a throughput model: jobs by alignment with free resources, each in its fastest (or cheapest) shape.
 
 Order, as Tetris defines it: alignment a = Σ over the nodes taken of (GPUs asked there / G)·(GPUs free there / G), plus
 (ā/p̄)·(−p) with p the work that remains, so that short jobs go first among equals. A job that does not fit is passed.
@@ -20,7 +20,7 @@ class _Tetris(GreedyAdmission, ABC):
 
     @abstractmethod
     def merit(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
-        """(K,) what the shape is chosen by."""
+        """(K,) the merit of each shape; the largest is chosen."""
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         return int(np.argmax(self.merit(waiting, options, state)))
@@ -56,7 +56,7 @@ class TetrisPerf(_Tetris):
 
 
 class TetrisCer(_Tetris):
-    """Tetris order; the shape of highest CER, whatever the expected completion."""
+    """Tetris order; the shape of highest CER, regardless of the expected completion."""
 
     name = "tetris-cer"
 

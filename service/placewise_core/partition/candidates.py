@@ -23,7 +23,7 @@ class Candidates:
     is_limited: bool
 
     def led_by(self, i: int) -> "Candidates":
-        """The same with unit i first, where the serial part is done."""
+        """The same with unit i first, which runs the serial part."""
         if i == 0:
             return self
         return self.take(np.concatenate([[i], np.delete(np.arange(len(self.rows)), i)]))
@@ -32,7 +32,7 @@ class Candidates:
         return Candidates(self.rows[chosen], self.capability[chosen], self.allowed_s[chosen], self.is_limited)
 
     def first(self, k: int) -> "Candidates":
-        """The k strongest; themselves where there are no more."""
+        """The k strongest; all if there are no more."""
         return self.take(slice(k)) if k < len(self.rows) else self
 
     def after(self, serial_scale: float) -> "Candidates":
@@ -58,7 +58,7 @@ class Offer:
 
 
 class StandingOffer:
-    """What the view last asked about offers to a task that asks for nothing in particular.
+    """The offer of the last view to a task without requirements of its own.
 
     It stands until a job comes or goes, a node reports, or a report grows stale.
     """
@@ -71,7 +71,7 @@ class StandingOffer:
         self._oldest_fresh_s = 0.0
 
     def of(self, view: ClusterView, now_s: float) -> Offer | None:
-        """None where it has to be made anew."""
+        """None if it has to be made again."""
         if self._view is None or self._view() is not view or self._stamps != _stamps(view):
             return None
         has_aged = now_s < self._made_s or now_s - self._oldest_fresh_s > view.stale_after_s

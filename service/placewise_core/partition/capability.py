@@ -3,7 +3,7 @@
 C_i = Σ k_j Q_j over CPU, memory, cache, GPU and GPU memory; Q_1 = f_i(1 − u_i)/Σ_j f_j(1 − u_j) and alike, so that the
 busier of two equal nodes is the weaker (the text of the paper says the opposite of its own formula; PAPERS.md, T [!]).
 ΣC = 1 over the nodes. Times need a rate: C is then multiplied by the number of nodes, so that a computing scale of 1 is
-what the average node's unit does in one second, in the cluster's present state.
+the work of the average node's unit in one second, in the cluster's present state.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _SUM_TOLERANCE = 1e-6
 
 @frozen
 class Weights:
-    """k₁…k₅ of equation (5); their sum is 1. Raises ValueError where it is not, or one is negative."""
+    """k₁…k₅ of equation (5); their sum is 1. Raises ValueError if it is not, or one is negative."""
 
     cpu: float
     memory: float
@@ -46,7 +46,7 @@ def node_capabilities(
 ) -> FloatArray:
     """(5, M) the parts k_j·Q_j of every node's capability, in the order of COMPONENTS; they sum to 1 over all.
 
-    `gpu_memory_gib` (M,) is the memory of a node's largest GPU. What a node does not report about its hardware is taken
+    `gpu_memory_gib` (M,) is the memory of a node's largest GPU. Hardware that a node does not report is taken
     to be the mean of those that do; an unreported utilisation is 0.
     """
     cpu_ghz, cache_mib, gpu_ghz = view.hardware
@@ -69,7 +69,7 @@ def node_capabilities(
             current = current / current.max()
             total = current.sum()
         parts[j] = current * (k / total) if total > 0 else 0.0
-    return np.asarray(parts / max(float(parts.sum()), 1e-12))  # weight of what no node has goes to the rest
+    return np.asarray(parts / max(float(parts.sum()), 1e-12))  # the rest takes the weight of missing resources
 
 
 def _known(values: FloatArray, owners: BoolArray) -> FloatArray:
@@ -82,7 +82,7 @@ def _known(values: FloatArray, owners: BoolArray) -> FloatArray:
 
 
 def _mean(values: FloatArray) -> float:
-    """Also where the sum is beyond all numbers."""
+    """The mean, also if the sum overflows."""
     with np.errstate(over="ignore"):
         mean = float(values.mean())
     if np.isinf(mean):

@@ -12,7 +12,7 @@ from placewise_core.partition.units import NO_GPU, Units
 from placewise_core.slices import ONE_SLICE, Slices, spaced
 from placewise_core.view import CPU, MEMORY, BoolArray, ClusterView, FloatArray, IntArray
 
-# In the order they are told: what an operator can do something about comes first.
+# In the order of the answer: first those that an operator can solve.
 REASONS = (
     Reason.NODE_DOWN,
     Reason.NODE_DRAINING,
@@ -40,8 +40,8 @@ MESSAGES = {
     Reason.UNIT_BUSY: "it serves a job",
     Reason.SHARE_BELOW_THRESHOLD: "its share would be too small to be worth the overhead",
 }
-NOTHING = Resources()  # what a share asks for that says nothing of it
-_KEPT = 4096  # what is told again as it stands; answers of usual size are well below
+NOTHING = Resources()  # demand of a share that names none
+_KEPT = 4096  # longest answer kept for repeats; usual ones are well below
 _NAMED = 256  # a task split over part of 10 000 nodes has tens of thousands left: named one by one only when explained
 
 
@@ -49,7 +49,7 @@ _NAMED = 256  # a task split over part of 10 000 nodes has tens of thousands lef
 class Exclusion:
     """(U,) reason code of every unit considered: 0 = may be used, −1 = not asked for, else CODES.
 
-    What it tells is kept: the same exclusion answers question after question while nothing happens in the cluster.
+    Its answers are kept: the same exclusion serves request after request while nothing happens in the cluster.
     """
 
     codes: NDArray[np.int8]
@@ -57,7 +57,7 @@ class Exclusion:
     _blockers: tuple[Blocker, ...] | None = None
 
     def add(self, mask: BoolArray, reason: Reason) -> None:
-        """Excludes units that were usable so far; the first reason found stays. Not after it was told."""
+        """Excludes units that were usable so far; the first reason found stays. Only before the first answer."""
         self.codes[mask & (self.codes == 0)] = CODES[reason]
 
     def leaving(self, rows: IntArray, reason: Reason) -> "Exclusion":

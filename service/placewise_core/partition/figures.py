@@ -1,4 +1,4 @@
-"""What one telemetry report leaves to be worked out once for all units. Looks at no job and at no task."""
+"""Figures computed once per telemetry report for all units. Independent of jobs and tasks."""
 
 from collections.abc import Callable
 

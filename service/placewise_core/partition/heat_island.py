@@ -1,8 +1,8 @@
 """The heat-island policy: how many units, which, and how much each, so that all finish together and none gets too hot.
 
 Heat-island paper (1)–(6) and Algorithm 3, plus the prediction its authors name as the next step. The strongest idle
-units are used; k comes from the threshold alone. Where heat caps what k units may take, further idle units join, and
-where all of them cannot take it the task waits.
+units are used; k comes from the threshold alone. If heat caps the shares of k units, further idle units join, and
+if all of them cannot take the task, it waits.
 """
 
 import math
@@ -27,7 +27,7 @@ from placewise_core.partition.units import Units, UnitsCache, selected
 from placewise_core.slices import Slices, spaced
 from placewise_core.view import ClusterView, FloatArray
 
-_COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, where the question is "could it ever?"
+_COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, to decide whether a task could ever fit
 
 
 class HeatIsland:
@@ -105,7 +105,7 @@ class HeatIsland:
         )
 
     def _thermal(self, view: ClusterView, units: Units) -> ThermalState:
-        """(M,) thermal state of a unit of each node, from what the node reports."""
+        """(M,) thermal state of a unit of each node, from the node's report."""
         cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[7:12]
         watts = power / np.maximum(units.per_node, 1)
         gpu = thermal_state(self._gpu_thermal, np.fmax(gpu_celsius, cpu_celsius), limit, ambient, watts)
@@ -122,7 +122,7 @@ class HeatIsland:
     # -- who may take a share -----------------------------------------------------------------------------------
 
     def _looked_up(self, view: ClusterView, slices: Slices) -> Figures:
-        """The figures of this view; where they have to be made, the units first."""
+        """The figures of this view; computed if needed, after the units."""
         slices.pause()
         self._units.of(view)
         slices.pause()
@@ -152,7 +152,7 @@ class HeatIsland:
 
 
 def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
-    """What is left of all units, the strongest first."""
+    """The usable units, the strongest first."""
     node = figures.units.node
     if not figures.capability.all():
         exclusion.add((figures.capability <= 0)[node], Reason.UTILISATION_LIMIT)
@@ -245,7 +245,7 @@ def _without_idle(chosen: Candidates, serial_scale: float) -> Candidates:
 
 
 def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
-    """(K,) what each of them takes of the parallel part."""
+    """(K,) each unit's part of the parallel scale."""
     if len(chosen.rows) == 1:
         return np.array([task.parallel_scale])
     if not chosen.is_limited:
@@ -272,7 +272,7 @@ def _shares(
 
 
 def _peaks(task: DivisibleTask, chosen: Candidates, seconds: FloatArray, figures: Figures) -> list[float]:
-    """°C each of them reaches; 0 where nobody knows."""
+    """°C that each of them reaches; 0 if unknown."""
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
     peaks = peak_celsius(figures.thermal.rows(figures.units.node[chosen.rows]), working)

@@ -7,7 +7,7 @@ from placewise_core.partition.policy import DivisibleTask
 
 
 def overhead_s(task: DivisibleTask, learned: Mapping[str, OverheadLearned], default_s: float) -> float:
-    """Seconds. What the request says counts first; a kind nobody has reported yet gets the default."""
+    """Seconds: the request's own value, else the learned one of its kind, else the default."""
     if task.overhead_s > 0:
         return task.overhead_s
     history = learned.get(task.kind)

@@ -1,4 +1,4 @@
-"""What a partition is asked and given. Never reserves a unit: a share is advice until the host starts it."""
+"""Inputs and outputs of a partition policy. Never reserves a unit: a share is advice until the host starts it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class DivisibleTask:
 @dataclass(slots=True)
 class PartitionContext:
     """`units` names nodes or "node/gpu0" units to consider; empty means all idle ones. `slices` may be other than
-    one only where the view is the question's own."""
+    one only if the view is the request's own."""
 
     now_s: float
     units: tuple[str, ...] = ()
@@ -65,6 +65,6 @@ class PartitionPolicy(Protocol):
     ) -> PartitionPlan:
         """What every unit has left to do, once the shares that timed out or asked to move are spread over the rest.
 
-        Scales sum to what was left of all shares. WAIT where no unit may take it.
+        Scales sum to the rest of all shares. WAIT if no unit may take it.
         """
         ...

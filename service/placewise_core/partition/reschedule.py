@@ -1,7 +1,7 @@
 """What becomes of a share that timed out, or whose unit asked to be relieved: Scheduler step 7 of the paper.
 
-The rest of that share goes to the units that are still at work, so that all of them finish together; what a unit has
-left to do counts first, and none is given more than its temperature allows. Units that are new are a matter of asking
+The rest of that share goes to the units that are still at work, so that all of them finish together; a unit's own
+remaining work counts first, and none is given more than its temperature allows. To use new units, ask
 Partition again with the rest as the task.
 """
 
@@ -51,9 +51,9 @@ def rescheduled(
     progress: Mapping[UnitName, Progress],
     slices: Slices = ONE_SLICE,
 ) -> PartitionPlan:
-    """The plan without the leaving units: what they had left is spread over those that stay.
+    """The plan without the leaving units: the rest of their shares is spread over the others.
 
-    Shares of the answer are what is left to do from now on. WAIT, with the scale that found no unit, where nobody
+    Shares of the answer are the work left from now on. WAIT, with the scale that found no unit, if nobody
     stays or heat leaves too little room.
     """
     staying, left, moved = [], {}, 0.0

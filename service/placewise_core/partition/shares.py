@@ -17,7 +17,7 @@ def proportional(scale: float, capability: FloatArray) -> FloatArray:
 def levelled(scale: float, capability: FloatArray, start_s: FloatArray, cap_s: FloatArray) -> FloatArray:
     """(K,) shares that sum to `scale` with the least max(start + T_i/C_i), each at most cap_s·C_i.
 
-    All arguments (K,); `cap_s` may be infinite. Raises ValueError where the caps leave room for less than `scale`.
+    All arguments (K,); `cap_s` may be infinite. Raises ValueError if the caps leave room for less than `scale`.
     """
     room = float((capability * cap_s).sum())
     if scale > room:
@@ -26,7 +26,7 @@ def levelled(scale: float, capability: FloatArray, start_s: FloatArray, cap_s: F
         return proportional(scale, capability)
     level = _water_level(scale, capability, start_s, cap_s)
     shares = capability * np.clip(level - start_s, 0.0, cap_s)
-    # The level is exact up to rounding; what rounding left is put where there is room, so that the sum is exact.
+    # The level is exact up to rounding; the remainder is put on units with room, so that the sum is exact.
     room_left = np.where(np.isfinite(cap_s), capability * cap_s - shares, np.inf)
     last = int(np.argmax(np.where(shares > 0, room_left, -1.0)))
     shares[last] = max(shares[last] + scale - float(shares.sum()), 0.0)

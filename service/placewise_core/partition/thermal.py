@@ -2,7 +2,7 @@
 
 dT/dt = (P·R − (T − T_amb))/(R·C): under constant power the temperature moves towards T_amb + P·R with time constant
 R·C. R, R·C and P come from capability.json (fitted or stated there), ambient, temperature, limit and power from the
-node where it reports them.
+node if it reports them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from placewise_core.view import FloatArray, IntArray
 
 @frozen
 class ThermalModel:
-    """R in K/W, R·C in seconds, P in watts under load, and the ambient °C where a node reports none."""
+    """R in K/W, R·C in seconds, P in watts under load, and the ambient °C of nodes that report none."""
 
     resistance_k_per_w: float
     time_constant_s: float
@@ -31,7 +31,7 @@ class ThermalModel:
 
 @frozen
 class ThermalState:
-    """(K,) arrays: °C now, where the load would end (T_amb + P·R), and the limit, NaN where unknown; R·C in seconds."""
+    """(K,) arrays: °C now, °C at the end of the load (T_amb + P·R), and the limit, NaN if unknown; R·C in seconds."""
 
     now: FloatArray
     steady: FloatArray
@@ -58,7 +58,7 @@ def thermal_state(
 
 
 def allowed_s(state: ThermalState) -> FloatArray:
-    """(K,) seconds of work until the limit is reached: 0 at or over it, infinite where it never is or nobody knows."""
+    """(K,) seconds of work until the limit is reached: 0 at or over it, infinite if it never is or is unknown."""
     with np.errstate(divide="ignore", invalid="ignore"):
         until = state.time_constant_s * np.log((state.steady - state.now) / (state.steady - state.limit))
     never = np.isnan(state.now) | np.isnan(state.limit) | (state.steady <= state.limit)
@@ -66,7 +66,7 @@ def allowed_s(state: ThermalState) -> FloatArray:
 
 
 def peak_celsius(state: ThermalState, seconds: FloatArray) -> FloatArray:
-    """(K,) highest temperature over a share of that length; NaN where the temperature now is unknown.
+    """(K,) highest temperature over a share of that length; NaN if the temperature now is unknown.
 
     The prediction is monotone, so the peak is at the start or at the end.
     """

@@ -21,7 +21,7 @@ NO_GPU = -1
 class Units:
     """All units in node order: (U,) node index and GPU index (NO_GPU for a CPU), and names; (M,) facts of their nodes.
 
-    `told` keeps what was said of excluded units, by unit and reason code: the busy ones are the same in most answers.
+    `told` caches the entries of excluded units, by unit and reason code: the busy ones are the same in most answers.
     """
 
     node: IntArray

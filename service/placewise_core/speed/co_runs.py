@@ -1,7 +1,7 @@
-"""Co-runs that a site measured: what is known of one cluster, by model, and how the store keeps it. Predicts nothing.
+"""Co-runs measured by a site: the known ones of one cluster, by model, and their rows in the store. Predicts nothing.
 
-They come from two places: jobs that run bring theirs, and the store keeps, as it keeps subtask profiles, those of jobs
-that an event described. Both speak of models, not of jobs: what was measured of one job goes for the next of its model.
+They come from two sources: running jobs bring theirs, and the store keeps, as it keeps subtask profiles, those of jobs
+that an event described. Both are about models, not jobs: a measurement of one job applies to the next of its model.
 """
 
 import copy
@@ -24,7 +24,7 @@ _OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
 _KEPT = 64
 
 Rows = Mapping[str, Mapping[str, float]]
-Told = tuple[str, tuple[CoRun, ...]]  # what a job brings: its model, and that model's co-runs
+Told = tuple[str, tuple[CoRun, ...]]  # a job's model, and that model's co-runs
 
 
 @frozen
@@ -51,7 +51,7 @@ def row_kind(model: str) -> str:
 
 
 def rows_of(told: Iterable[Told]) -> dict[str, dict[str, float]]:
-    """Co-runs as rows of the store: by model, values by neighbour, GPU model and what was measured."""
+    """Co-runs as rows of the store: by model, values by neighbour, GPU model and kind of measurement."""
     rows: dict[str, dict[str, float]] = {}
     for model, co_runs in told:
         for co_run in co_runs:
@@ -71,12 +71,12 @@ def _cells(co_run: CoRun) -> Iterator[tuple[str, float]]:
 class KnownCoRuns:
     """Measured pairs by canonical model name, each seen from both sides. Nobody changes it.
 
-    `rows` stand, value by value, before what is known `beneath`; what they do not speak of is shared with it.
+    `rows` override the co-runs `beneath`, value by value; the others are shared with it.
     """
 
     def __init__(self, rows: Rows, beneath: "KnownCoRuns | None" = None) -> None:
         self._rows: dict[str, Mapping[str, float]] = {} if beneath is None else dict(beneath._rows)
-        # (Model → other and GPU model → speeds) as told by the model, and the same speeds by the other one.
+        # (Model → other and GPU model → speeds) as reported for the model, and the same speeds by the other one.
         self._told: dict[str, Pairs] = {} if beneath is None else dict(beneath._told)
         self._told_by: dict[str, Pairs] = {} if beneath is None else dict(beneath._told_by)
         copied: set[str] = set()
@@ -100,19 +100,19 @@ class KnownCoRuns:
         return self._rows.keys()
 
     def row(self, kind: str) -> Mapping[str, float]:
-        """What is known of a model, as the store keeps it."""
+        """The co-runs of a model, as the store keeps them."""
         return self._rows.get(kind, {})
 
     def of(self, model: str, gpu: str) -> dict[str, PairSpeeds]:
-        """Pairs of a model by the other one, all names canonical, on a GPU model: what was measured on it stands before
-        what goes for any, the same name before one of more or fewer words."""
+        """Pairs of a model by the other one, all names canonical, on a GPU model. A measurement on that GPU model comes
+        before one for any; the same name before one of more or fewer words."""
         pairs = self._seen_from(model)
-        # The later stand: what goes for any first, the same name last, and in between one order on every replica.
+        # Later ones override: first those for any GPU model, last those of the same name; one order on every replica.
         names = sorted({on for _, on in pairs if _may_be(on, gpu)}, key=lambda on: (on == gpu, on))
         return {other: speeds for name in names for (other, on), speeds in pairs.items() if on == name}
 
     def _seen_from(self, model: str) -> Pairs:
-        """What the model told, and where it told nothing, what others told of it."""
+        """The model's own co-runs, and for other pairs the co-runs that others report of it."""
         pairs = dict(self._told.get(model, {}))
         for at, speeds in self._told_by.get(model, {}).items():
             own = pairs.get(at)
@@ -135,17 +135,17 @@ def _pairs(row: Mapping[str, float]) -> Pairs:
 
 
 class CoRunBook:
-    """What is known of one cluster now: rows of the store, and co-runs that its jobs bring."""
+    """The co-runs of one cluster now: rows of the store, and co-runs of its jobs."""
 
     def __init__(self, rows: Rows, jobs: Iterable[Job]) -> None:
         self._stored = KnownCoRuns({kind: row for kind, row in rows.items() if is_row(kind)})
-        # Jobs of one series bring the same: what is known changes with the first and with the last of them.
+        # Jobs of one series bring the same co-runs: only the first and the last of them change the known ones.
         self._brought: Counter[Told] = Counter(_told(job) for job in jobs if job.gpu_sharing.co_runs)
-        # Of everything brought, whatever the order: a job that comes and goes again, as in a dry run, changes nothing.
+        # A sum over all brought co-runs: a job that comes and goes again, as in a dry run, changes nothing.
         self._state = 0
         for told in self._brought:
             self._state ^= hash(told)
-        # By state and by what a request brings that is not known yet: a job is often asked about again while it waits.
+        # By state and by the request's unknown co-runs: a job is often asked about again while it waits.
         self._known: Bounded[tuple[int, tuple[Told, ...]], KnownCoRuns] = Bounded(_KEPT)
         self.is_empty = self._stored.is_empty and not self._brought
 
@@ -156,7 +156,7 @@ class CoRunBook:
         return other
 
     def row(self, kind: str) -> Mapping[str, float]:
-        """What the store knows of a model."""
+        """The store's row of a model."""
         return self._stored.row(kind)
 
     @property
@@ -165,7 +165,7 @@ class CoRunBook:
         return self._stored.kinds
 
     def learn(self, kind: str, row: Mapping[str, float]) -> None:
-        """Takes over what the store has learned."""
+        """Takes over a row from the store."""
         self._stored = KnownCoRuns({kind: row}, self._stored)
         self._known.clear()
         self.is_empty = False
@@ -208,7 +208,7 @@ class CoRunBook:
 
 
 def _may_be(measured_on: str, gpu: str) -> bool:
-    """Whether what was measured on the one goes for the other, which may be named in more words, or in fewer."""
+    """Whether a measurement on the one applies to the other, which may be named in more words, or in fewer."""
     return not measured_on or _holds(gpu, measured_on) or _holds(measured_on, gpu)
 
 

@@ -1,6 +1,6 @@
-"""Slowdowns where a site has measured some pairs: those as they are, the rest of a model's row completed by a net.
+"""Slowdowns with some pairs measured by a site: those as measured, the rest of a model's row completed by a net.
 
-Knows no net: a completion is handed in. Where there is none, or nothing to complete from, the packaged table answers.
+Knows no net: a completion is handed in. Without one, or without measurements, the packaged table answers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,8 +26,8 @@ class RowCompleter(Protocol):
     """A learned completion of a model's row (sharing_row.columns_of). Must not raise."""
 
     def complete(self, prior: FloatArray, known: FloatArray) -> FloatArray | None:
-        """(C,) relative speeds from what would be assumed, (C,), and what was measured, (C,) with NaN for holes; None
-        where it cannot say."""
+        """(C,) relative speeds from the assumed ones, (C,), and the measured ones, (C,) with NaN for holes; None
+        if it cannot complete them."""
         ...
 
 
@@ -63,8 +63,8 @@ class CompletedInterference:
         return self._table.pair(model, other, gpu_model) if completed is None else completed
 
     def _completed(self, a: str, b: str, gpu: str) -> float | None:
-        """Speed of `a` beside `b` from the rows of either: where the other is a reference model, else where it is like
-        one; the mean where both rows say so."""
+        """Speed of `a` beside `b` from the rows of either: if the other is a reference model, else if it is like
+        one; the mean if both rows have it."""
         found: dict[bool, list[float]] = {True: [], False: []}
         count = len(self._table.references)
         for model, other, first in ((a, b, 0), (b, a, count)):
@@ -80,7 +80,7 @@ class CompletedInterference:
         return sum(speeds) / len(speeds) if speeds else None
 
     def _row(self, model: str, gpu: str) -> FloatArray | None:
-        """The model's completed row on a GPU model; None where nothing measured bears on it."""
+        """The model's completed row on a GPU model; None without a measurement to complete it from."""
         key = (model, gpu)
         if key not in self._rows:
             self._rows[key] = self._complete(model, gpu)
@@ -101,8 +101,8 @@ class CompletedInterference:
 
 
 class InterferenceSource:
-    """What predicts slowdowns for one request: the table, and what is measured and completed beyond it. `completer` is
-    that of the bundle in force."""
+    """Predicts slowdowns for one request: from the table, and from measurements and completions beyond it. `completer`
+    is that of the bundle in force."""
 
     def __init__(self, table: MeasuredInterference, completer: RowCompleter | None = None) -> None:
         self.table = table

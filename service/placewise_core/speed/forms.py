@@ -29,7 +29,7 @@ class ThroughputForm(Protocol):
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """The coefficients as plain data: what the class's `from_dict` takes."""
+        """The coefficients as plain data, as the class's `from_dict` reads them."""
         ...
 
 
@@ -202,7 +202,7 @@ class KnotForm:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "KnotForm":
-        """Raises ValueError where a list of knots and its values differ in length, or batches are missing."""
+        """Raises ValueError if a list of knots and its values differ in length, or batches are missing."""
         values: dict[str, Any] = {
             name: tuple(float(v) for v in data[name]) if isinstance(data[name], list) else float(data[name])
             for name in [field.name for field in fields(cls)]

@@ -18,14 +18,14 @@ class GpuInterference(Protocol):
     """Predicts the relative speed of a job on a GPU it shares."""
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
-        """Speed beside `others` (names of the models that share the GPU) over speed alone, in (0, 1]; 0 where they
+        """Speed beside `others` (names of the models that share the GPU) over speed alone, in (0, 1]; 0 if they
         do not fit into its memory together."""
         ...
 
 
 def composed(speeds: Iterable[float]) -> float:
     """Relative speed beside several, from those beside each of them: extra time adds up, 1/speed = 1 + Σ_j (1/speed
-    beside j − 1); 0 where one of them is 0.
+    beside j − 1); 0 if one of them is 0.
 
     Equal time slices are the fixed point of this rule (pairs at ½ give 1/n for n jobs); what three jobs really do to
     each other has not been published.
@@ -49,10 +49,10 @@ class NoInterference:
 class MeasuredInterference:
     """Measured pairs on one GPU (Gavel, MIT licence), composed for three and more.
 
-    `pairs[gpu][a][b]` is the relative speed of model `a` beside `b`, canonical names; 0 where every measured
-    combination ran out of memory. `default[gpu]` stands for a pair that is not known: the lower quartile of what was
-    measured on that GPU, at most ½, so that an unknown neighbour is rather refused than trusted. `step_s[gpu][a]`:
-    seconds per step of the model alone, the geometric mean over what was measured; may be missing.
+    `pairs[gpu][a][b]` is the relative speed of model `a` beside `b`, canonical names; 0 if every measured
+    combination ran out of memory. `default[gpu]` stands for an unknown pair: the lower quartile of the measurements on
+    that GPU, at most ½, so that an unknown neighbour is rather refused than trusted. `step_s[gpu][a]`:
+    seconds per step of the model alone, the geometric mean of its measurements; may be missing.
 
     Unknown models: the nearest known one by name; unknown GPU models: `fallback_gpu`.
     """

@@ -47,5 +47,5 @@ def normalised(model: str) -> str:
 
 
 def params_millions(model: str, given: float = 0.0) -> float:
-    """What the job says, else the table; 0 if neither knows."""
+    """The job's own number, else the table's; 0 if unknown."""
     return given if given > 0 else PARAMS_MILLIONS.get(normalised(model), 0.0)

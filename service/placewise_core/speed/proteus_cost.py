@@ -22,7 +22,7 @@ class Bandwidth:
     """Gbit/s between GPUs of one node, and between nodes (BW of equation (5), which has only one)."""
 
     node_gbps: float = 96.0  # PCIe 3.0 ×16 as measured, 12 GB/s
-    network_gbps: float = 10.0  # where no node reports its network
+    network_gbps: float = 10.0  # if no node reports its network
 
 
 class ProteusCost:
@@ -34,7 +34,7 @@ class ProteusCost:
         self.single_s = model.single_gpu_s(job, match, default_s)
         self._step_s = model.step_s(match, self._batch)
         self._unit_step_s = model.step_s(match, 1.0)
-        # em/b at n = 1; where the job gives its time on one GPU, that is the number of steps that take it.
+        # em/b at n = 1; if the job gives its time on one GPU, the number of steps in that time.
         self._steps = self.single_s / self._step_s
         size = params_millions(job.model, job.params_millions) or match.profile.params_millions
         self._gradient_bytes = size * 1e6 * _BYTES_PER_PARAMETER

@@ -1,4 +1,4 @@
-"""The row of a model among those measured: what a learned completion of GPU sharing reads and fills. Knows no net.
+"""The row of a model among the measured ones: input and output of a learned completion of GPU sharing. Knows no net.
 
 Columns, for reference models p in the order of their names: `own:p`, speed of the model beside p over its speed alone;
 `other:p`, that of p beside the model; `itself`, speed beside another job of the same model, all in (0, 1]; and
@@ -24,8 +24,8 @@ def columns_of(references: Sequence[str]) -> tuple[str, ...]:
 
 @frozen
 class Square:
-    """What the table has of one GPU model: `speeds` (P, P) of each reference model beside each, `step_s` (P,) of each
-    alone, NaN where the table has none."""
+    """The table's values for one GPU model: `speeds` (P, P) of each reference model beside each, `step_s` (P,) of each
+    alone, NaN for missing ones."""
 
     speeds: FloatArray
     step_s: FloatArray
@@ -39,8 +39,8 @@ class Square:
         )
 
     def row(self, like: int | None, without: int | None = None) -> FloatArray:
-        """(C,) what is assumed of a model of which nothing is measured: all that is known of the reference model it is
-        like, by number; or the mean over all of them, or all but one."""
+        """(C,) assumption for a model without measurements: the row of the reference model it is like, by number; or
+        the mean over all of them, or all but one."""
         if like is not None:
             itself = self.speeds[like, like]
             return np.array([*self.speeds[like], *self.speeds[:, like], itself, self.step_s[like]])
@@ -51,7 +51,7 @@ class Square:
 
 
 def known_row(references: Sequence[str], model: str, co_runs: Mapping[str, PairSpeeds]) -> FloatArray:
-    """(C,) NaN where the model's co-runs say nothing."""
+    """(C,) the model's co-runs; NaN for missing ones."""
     count = len(references)
     row = np.full(2 * count + 2, np.nan)
     for i, name in enumerate(references):

@@ -12,7 +12,7 @@ _REMEMBERED = 4096
 
 
 class ThroughputSpeed:
-    """Epochs per second where the job says how many epochs or samples it has; else samples per second; 0 without GPUs.
+    """Epochs per second if the job gives its epochs or samples; else samples per second; 0 without GPUs.
 
     A job that declares its single-GPU time is scaled from that by the model's speedup; any other one runs at the
     model's throughput (5). The shape is taken as symmetric: GPUs over nodes, rounded up.

@@ -43,7 +43,7 @@ class Profile:
 
 @frozen
 class Match:
-    """The profile a job is predicted with. `label` is empty where it is the job's own network on its own GPU model."""
+    """The profile behind a job's prediction. `label` is empty if it is the job's own network on its own GPU model."""
 
     profile: Profile
     label: str = ""
@@ -132,7 +132,7 @@ class ThroughputModel:
 
 
 def _kept(known: _Kept, match: Match, batch: float, of: Callable[[ThroughputForm], Array]) -> float:
-    """What is known of that profile and batch, worked out when it is first asked for."""
+    """The cached value for that profile and batch, computed on first use."""
     key = (match.profile.model, match.profile.gpu_model, batch)
     found = known.get(key)
     if found is None:
@@ -141,7 +141,7 @@ def _kept(known: _Kept, match: Match, batch: float, of: Callable[[ThroughputForm
 
 
 def global_batch(job: Job, match: Match) -> float:
-    """The job's batch, or where it gives none the largest one measured on one GPU."""
+    """The job's batch, or if it gives none, the largest one measured on one GPU."""
     return float(job.batch_size) if job.batch_size > 0 else match.profile.batch_max
 
 
