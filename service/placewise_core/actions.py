@@ -1,4 +1,4 @@
-"""Action ids of Harmony's policy net and what they mean: 2M actions, a worker or a parameter server on node m.
+"""Action ids of Harmony's policy net: 2M actions, a worker or a parameter server on node m.
 
 Action m places one worker on node m, action M + m one parameter server (Harmony, action space). Never decides.
 """
@@ -32,8 +32,8 @@ def actions_of(assignments: Sequence[Assignment], view: ClusterView) -> IntArray
 
 
 def action_mask(job: Job, view: ClusterView, usable: BoolArray, left: Mapping[Role, int]) -> BoolArray:
-    """(2M,) True where a task of the role fits the node now. `left` counts tasks still to place per role: of a role
-    with none left nothing is open, so that an all-reduce job never has a parameter server action."""
+    """(2M,) True if a task of the role fits the node now. `left` counts the remaining tasks per role: a role with none
+    left has no open action, so that an all-reduce job never has a parameter server action."""
     mask = np.zeros(2 * view.size, dtype=np.bool_)
     for group in job.groups:
         demand = view.demand_vector(group.demand)

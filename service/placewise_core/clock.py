@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what is recorded, monotonic time for what is measured."""
+    """Wall time for records, monotonic time for durations."""
 
     def now_s(self) -> float:
         """Seconds since the Unix epoch; may jump."""

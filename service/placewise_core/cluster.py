@@ -64,7 +64,7 @@ class Telemetry:
 
 @frozen
 class Node:
-    """Inventory and telemetry of one node. `gpus` lists each GPU (filled in by the edge where the host only counts)."""
+    """Inventory and telemetry of one node. `gpus` lists each GPU (filled in at the edge if the host only counts)."""
 
     id: NodeId
     capacity: Resources
@@ -79,7 +79,7 @@ class Node:
 
 @frozen
 class Assignment:
-    """One task on one node, with what it holds there."""
+    """One task on one node, with its resources there."""
 
     task: str
     role: Role
@@ -144,7 +144,7 @@ class QueueState:
 
 @frozen
 class ClusterSettings:
-    """What an operator sets per cluster; empty policy names mean the service's defaults."""
+    """An operator's settings of one cluster; empty policy names mean the service's defaults."""
 
     place_policy: str = ""
     admit_policy: str = ""

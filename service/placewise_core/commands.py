@@ -1,4 +1,4 @@
-"""What a caller may ask, in domain terms: the transport-free form of every request. validate.py checks them."""
+"""The requests in domain terms, free of any transport. validate.py checks them."""
 
 import enum
 
@@ -92,7 +92,7 @@ class ShareOutcome:
 
 @frozen
 class JobEvent:
-    """What the host says happened. `placement` empty means as reserved; `event_time_s` = 0 means now."""
+    """A host's report of one event. `placement` empty means as reserved; `event_time_s` = 0 means now."""
 
     job_id: JobId
     kind: JobEventKind

@@ -1,4 +1,4 @@
-"""What a decision says: outcomes, reasons and the three answers. Plain data; nothing here decides."""
+"""Outcomes, reasons and the three answers. Plain data; nothing here decides."""
 
 import enum
 from dataclasses import dataclass
@@ -159,7 +159,7 @@ class Excluded:
 
 @frozen
 class PartitionPlan:
-    """What a partition policy answers: k = len(shares); `threshold_scale` is T_n of equation (3)."""
+    """The answer of a partition policy: k = len(shares); `threshold_scale` is T_n of equation (3)."""
 
     outcome: Outcome
     shares: tuple[Share, ...] = ()
@@ -210,7 +210,7 @@ class Admission:
 
 @frozen
 class AdmitPlan:
-    """What an admission policy answers: one Admission per job, in the order of the request, and the queue after."""
+    """The answer of an admission policy: one Admission per job, in the order of the request, and the queue after."""
 
     admissions: tuple[Admission, ...]
     queue: QueueState

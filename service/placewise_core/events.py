@@ -1,4 +1,4 @@
-"""What can happen to a cluster: the events of its stream, and the records a view is first built from.
+"""The events of a cluster's stream, and the records that a view is first built from.
 
 The store appends exactly one event per mutation, with the next version; views apply them in order (view.py).
 """
@@ -36,7 +36,7 @@ class JobsEnded:
 
 @frozen
 class QueueAdvanced:
-    """A queue's new state; of number 0 where the queue was forgotten."""
+    """A queue's new state; number 0 if the queue was forgotten."""
 
     queue: QueueState
 

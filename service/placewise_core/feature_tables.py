@@ -102,7 +102,7 @@ JOB_COLUMNS = (
     Column("nodes_used", "nodes", 0.25),
     Column("epochs_left_share", "1"),
 )
-# What a job declares of its length and what its host reports of its speed (pace.py), after the columns above.
+# A job's declared length and its host's reported speed (pace.py), after the columns above.
 PACE_COLUMNS = (
     Column("has_length", "flag"),
     Column("linear_minutes_left", "minutes", 0.2, is_log=True),
@@ -188,9 +188,9 @@ STEP_FEATURES = len(STEP_COLUMNS)
 
 
 def feature_schema(model: str, *others: str) -> dict[str, object]:
-    """The tables that these models read as plain data, with their hash: what a net was trained on must be what the
-    service encodes. Several models together are what a bundle with several nets rests on. Raises KeyError for a model
-    that MODEL_TABLES does not name."""
+    """The tables that these models read as plain data, with their hash: a net may only serve with the tables of its
+    training. Name several models for a bundle with several nets. Raises KeyError for a model that MODEL_TABLES does
+    not name."""
     names = sorted({table for name in (model, *others) for table in MODEL_TABLES[name]})
     tables = {
         name: [[column.name, column.unit, column.scale, column.is_log] for column in COLUMNS[name]] for name in names

@@ -1,4 +1,4 @@
-"""Jobs and what they ask for: frozen domain types. Knows nothing of clusters."""
+"""Jobs and their demands: frozen domain types. Knows nothing of clusters."""
 
 import enum
 import math
@@ -13,7 +13,7 @@ JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
 
 # Amounts are rounded down to multiples of 2⁻²⁰, so that sums and differences of them are exact in binary
-# floating point: what is taken and given back leaves no residue, here and in the state store alike, and n shares of
+# floating point: taking and giving back leaves no residue, here and in the state store alike, and n shares of
 # 1/n always fit into one.
 _QUANTUM = 2.0**20
 
@@ -25,7 +25,7 @@ def quantise(amount: float) -> float:
 
 
 class Role(enum.StrEnum):
-    """What a task of a gang does."""
+    """The role of a task in its gang."""
 
     WORKER = "WORKER"
     PARAMETER_SERVER = "PARAMETER_SERVER"
@@ -56,7 +56,7 @@ class SubtaskState(enum.StrEnum):
 
 @frozen
 class Resources:
-    """An amount of each resource kind: what a node has, or what one task asks for."""
+    """An amount of each resource: the capacity of a node or the demand of one task."""
 
     cpu_cores: float = 0.0
     gpus: float = 0.0
@@ -73,8 +73,8 @@ class Resources:
 
 @frozen
 class CoRun:
-    """A model measured beside another on one GPU: speeds over those alone, and seconds per step alone. What is 0 was
-    not measured; an empty `gpu_model` stands for any."""
+    """A model measured beside another on one GPU: speeds over those alone, and seconds per step alone. 0 means not
+    measured; an empty `gpu_model` stands for any."""
 
     model: str
     relative_speed: float
@@ -172,7 +172,7 @@ class Job:
 
     @property
     def is_rigid(self) -> bool:
-        """True where the submitter fixed the shape: admission decides when, not how many."""
+        """True if the submitter fixed the shape: admission decides when, not how many."""
         return bool(self.groups) and self.elastic is None
 
     @property

@@ -1,6 +1,6 @@
 """One job as a token (feature_tables.JOB_COLUMNS and PACE_COLUMNS), and where its tasks are. Knows no nodes.
 
-What a job declares never changes, and what is known of a running one changes only with its reports: both are encoded
+A job's declaration never changes, and the facts about a running one change only with its reports: both are encoded
 once and remembered.
 """
 
@@ -36,7 +36,7 @@ _FEW_SCALE, _NODES_SCALE = _SCALE["placed_workers"], _SCALE["nodes_used"]
 
 
 def encode_job(job: Job) -> Float32:
-    """(STATIC_JOB_FEATURES,) what is known of a job before it is placed."""
+    """(STATIC_JOB_FEATURES,) features of a job before it is placed."""
     workers = [g for g in job.groups if g.role is Role.WORKER]
     servers = [g for g in job.groups if g.role is Role.PARAMETER_SERVER]
     worker, server = (groups[0].demand if groups else None for groups in (workers, servers))
@@ -74,7 +74,7 @@ _PRIORITIES = {priority: tuple(float(priority is other) for other in Priority) f
 
 @frozen
 class Held:
-    """Where a job's tasks are. cells (3, n) int64: node, role (0 worker, 1 parameter server) and count of each pair;
+    """The nodes of a job's tasks. cells (3, n) int64: node, role (0 worker, 1 parameter server) and count of each pair;
     `summary`: the encoded workers, servers and nodes."""
 
     assignments: Sequence[Assignment]
@@ -103,7 +103,7 @@ NOWHERE = Held((), {}, np.zeros((3, 0), dtype=np.int64), (0.0, 0.0, 0.0))
 
 @frozen
 class _Pace:
-    """What a job declares of its length: minutes at its linear speed, and the step as it is encoded. 0: nothing."""
+    """A job's declared length: minutes at its linear speed, and its encoded step. 0: unknown."""
 
     minutes: float
     step: float

@@ -1,4 +1,4 @@
-"""How fast a job would be if its workers never waited, from what it declares. Zero where it does not say.
+"""The speed of a job whose workers never wait, from its declaration. Zero if the job declares too little.
 
 The unit of speeds that nets read and predict: 1 is the job's linear speed, every worker as fast as it is alone.
 """
@@ -12,7 +12,7 @@ from placewise_core.cluster import RunningJob
 from placewise_core.job import Job, Role
 
 MOST_LOG_MINUTES = 12.0  # four months
-_MOST_SPEED = 4.0  # of the linear speed: beyond it what was declared cannot be right
+_MOST_SPEED = 4.0  # of the linear speed: beyond it the declaration cannot be right
 
 
 def workers_of(job: Job) -> int:
@@ -21,14 +21,14 @@ def workers_of(job: Job) -> int:
 
 
 def linear_speed(job: Job, workers: float) -> float:
-    """Epochs per second if every worker were as fast as the job alone on one GPU; 0 where the job does not say."""
+    """Epochs per second if every worker were as fast as the job alone on one GPU; 0 if unknown."""
     if job.single_gpu_s <= 0 or job.total_epochs <= 0:
         return 0.0
     return job.total_epochs / job.single_gpu_s * max(1.0, workers)
 
 
 def linear_minutes(job: Job) -> float:
-    """Minutes the whole job takes at its linear speed; 0 where the job does not say."""
+    """Minutes the whole job takes at its linear speed; 0 if unknown."""
     return max(0.0, job.single_gpu_s) / 60.0 / workers_of(job)
 
 
@@ -48,7 +48,7 @@ def shortest_first(jobs: Sequence[Job], minutes: Sequence[float]) -> list[Job]:
 
 
 def worker_step_ms(job: Job, workers: float) -> float:
-    """Milliseconds one GPU needs for one worker's share of a batch, as declared; 0 where the job does not say."""
+    """Milliseconds one GPU needs for one worker's share of a batch, as declared; 0 if unknown."""
     iterations = job.total_iterations
     if job.single_gpu_s <= 0 or iterations <= 0:
         return 0.0

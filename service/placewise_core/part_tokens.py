@@ -1,8 +1,8 @@
 """Tokens for the reward model: every job's tasks on every node they use, under each of K candidate placements.
 
-One token per (job, node) that holds tasks of the job: what is known of the job, what of it is here, and what the node
-carries in all (features.PART_COLUMNS). The jobs are the new one, all that share a node with any candidate, and a few
-witnesses elsewhere whose reported speeds tell what the cluster is like: the same under each candidate, so that sums
+One token per (job, node) that holds tasks of the job: features of the job, of its tasks here, and of the node's whole
+load (features.PART_COLUMNS). The jobs are the new one, all that share a node with any candidate, and a few
+witnesses elsewhere, whose reported speeds show the speed of the cluster: the same under each candidate, so that sums
 over them compare. Changes nothing and decides nothing.
 """
 
@@ -32,9 +32,9 @@ _AT = {column.name: _STATIC + i for i, column in enumerate(PART_COLUMNS)}
 _SCALES = np.asarray([column.scale for column in PART_COLUMNS], dtype=np.float32)
 _IS_LOG = np.asarray([column.is_log for column in PART_COLUMNS])
 _HAS_SPEED, _SPEED = _AT["has_speed"], _AT["speed"]
-REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # the features that say what hosts reported: zero where they report nothing
+REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # features of hosts' reports: zero without a report
 _SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
-_OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # what a job is on a node, but for what it is like itself
+_OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # features of a job on a node, without its own
 _OF_NODE = slice(_AT["cpu_capacity"], _SUMS.start)
 _SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
 _GIGABIT_PER_MS = 1.25e5  # bytes
@@ -48,7 +48,7 @@ _LATEST = 64  # running jobs that are looked through for witnesses, however many
 class PartTokens:
     """K candidates, P tokens each.
 
-    parts (K, P, PART_FEATURES) float32 · job, node (K, P) int64: which job and node a token is of, PADDING where there
+    parts (K, P, PART_FEATURES) float32 · job, node (K, P) int64: job and node of each token, PADDING if there
     is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`; jobs beyond those are witnesses.
     """
 
@@ -65,8 +65,8 @@ _Sums = tuple[float, float, float, float, float]
 class _Cells:
     """One job under K placements, a row for each of the N (placement, node) pairs that hold tasks of it.
 
-    placement (N,) · nodes: N of them · rows (N, PART_FEATURES) whose node sums are still empty · adds (N, 5): what the
-    job adds to its node's sums: jobs, tasks, cores, GPUs, traffic share.
+    placement (N,) · nodes: N of them · rows (N, PART_FEATURES) whose node sums are still empty · adds (N, 5): the
+    job's part of its node's sums: jobs, tasks, cores, GPUs, traffic share.
     """
 
     placement: Int64
@@ -77,7 +77,7 @@ class _Cells:
 
 @frozen
 class _Spread:
-    """Where a running job's tasks are: `cells` of its one placement; `on` has what it adds, by node; `linear` is its
+    """The nodes of a running job's tasks: `cells` of its one placement; `on` has its load, by node; `linear` is its
     linear speed there."""
 
     assignments: Sequence[Assignment]
@@ -88,8 +88,8 @@ class _Spread:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is remembered of one view, until its nodes change, by node: `hardware` (M, 4), encoded; what its line takes
-    in a millisecond, infinite where that is unknown; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the jobs on
+    """Features of one view, until its nodes change, by node: `hardware` (M, 4), encoded; the data its line carries
+    in a millisecond, infinite if unknown; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the jobs on
     it, as of `stamps`."""
 
     layout_stamp: int
@@ -102,14 +102,14 @@ class _Kept:
 
 
 class PartEncoder:
-    """Remembers what does not change about the jobs it saw. For one thread."""
+    """Encodes parts of jobs; remembers the unchanging features of jobs. For one thread."""
 
     def __init__(self, most_parts: int = 96, most_witnesses: int = 0) -> None:
         """`most_parts` bounds the tokens of running jobs; those beyond it are left out under every candidate alike.
 
-        `most_witnesses` bounds the tokens of further jobs, which share no node with any candidate: what their hosts
-        reported says how fast this cluster's network and this job's model really are. WITNESSES is what the reward
-        model is trained with.
+        `most_witnesses` bounds the tokens of further jobs, which share no node with any candidate: their hosts'
+        reports show the true speed of this cluster's network and of this job's model. The reward
+        model is trained with WITNESSES.
         """
         self._most_parts = most_parts
         self._most_witnesses = most_witnesses
@@ -185,7 +185,7 @@ class PartEncoder:
             spreads.append(spread)
 
     def _sums(self, m: int, view: ClusterView, kept: _Kept) -> _Sums:
-        """What the jobs on node m add up to."""
+        """The sums over the jobs on node m."""
         jobs = tasks = cores = gpus = share = 0.0
         for job_id in view.jobs_on(m):
             held = view.jobs.get(job_id)
@@ -272,7 +272,7 @@ def _begun(view: ClusterView) -> _Kept:
 
 
 def _gpu_speeds(view: ClusterView) -> FloatArray:
-    """(M,) speed of each node's first GPU, over the mean of the cluster's GPUs; 1 where it has none."""
+    """(M,) speed of each node's first GPU, over the mean of the cluster's GPUs; 1 if it has none."""
     raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes])
     count = np.array([len(n.gpus) for n in view.nodes])
     mean = float((raw * count).sum() / max(1, count.sum())) or 1.0
@@ -280,7 +280,7 @@ def _gpu_speeds(view: ClusterView) -> FloatArray:
 
 
 def _encoded(values: Float32, columns: slice) -> Float32:
-    """(N, columns) as features: logarithms where the columns are such, and scaled. Writes over `values`."""
+    """(N, columns) as features: scaled, and logarithms for some columns. Writes over `values`."""
     of = slice(columns.start - _STATIC, columns.stop - _STATIC)
     logs = _IS_LOG[of]
     values[:, logs] = np.log1p(values[:, logs])
@@ -291,7 +291,7 @@ def _encoded(values: Float32, columns: slice) -> Float32:
 def traffic_bytes(gradients: float, workers: float, servers: float, here: float, serving: float) -> float:
     """Bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the busier
     direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n workers; to
-    and from parameter servers what is not on one node (each of P holds 1/P of the parameters)."""
+    and from parameter servers the part that is not on one node (each of P holds 1/P of the parameters)."""
     if servers == 0:
         return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
     return gradients * (here * (servers - serving) + (workers - here) * serving) / servers

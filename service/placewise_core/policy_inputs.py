@@ -1,7 +1,7 @@
-"""What the graphs of the exported policy net take and give. Knows no runtime and decides nothing.
+"""Inputs and outputs of the graphs of the exported policy net. Knows no runtime and decides nothing.
 
-Three graphs: the encoder reads the cluster, without the jobs to place; the second reads new jobs beside what the first
-gave, so that a cluster need not be read again for each of them; the decoder scores nodes for one task.
+Three graphs: the encoder reads the cluster, without the jobs to place; the second reads new jobs beside the encoder's
+output, so that a cluster need not be read again for each of them; the decoder scores nodes for one task.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ IS_NEW = [column.name for column in JOB_COLUMNS].index("is_new")
 
 
 def memory_names(layers: int) -> tuple[str, ...]:
-    """What the encoder gives besides the states of nodes, and new jobs attend to: keys and values of each layer."""
+    """Outputs of the encoder besides the states of nodes, for new jobs to attend to: keys and values of each layer."""
     return tuple(f"{what}_{layer}" for layer in range(layers) for what in ("key", "value"))
 
 

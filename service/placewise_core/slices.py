@@ -1,7 +1,7 @@
-"""Long work in slices: what a decision calls between two steps, so that its host may turn to others. Decides nothing.
+"""Long work in slices: a decision calls this between two steps, so that its host may turn to others. Decides nothing.
 
 Core is synchronous and stays so: `pause` and `aside` return when the decision is to go on. A host that has nobody else
-to turn to, as the simulator, takes `ONE_SLICE`. Whatever a decision reads must be its own: see ClusterView.fork.
+to turn to, as the simulator, takes `ONE_SLICE`. The decision's inputs must be its own: see ClusterView.fork.
 """
 
 from collections.abc import Callable, Iterable, Iterator

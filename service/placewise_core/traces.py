@@ -16,7 +16,7 @@ REQUIRED_COLUMNS = ("job_id", "submit_time_s", "duration_s", "num_gpus")
 
 
 class TraceError(ValueError):
-    """A malformed trace. `line` and `position` (the character where the field begins, exact unless a field before it is
+    """A malformed trace. `line` and `position` (the field's first character, exact unless a field before it is
     quoted) count from 1; `column` is empty if the error is about the file or a whole row."""
 
     def __init__(self, file: str, line: int, position: int, column: str, problem: str) -> None:

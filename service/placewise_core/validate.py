@@ -1,4 +1,4 @@
-"""The rules a request must keep before anything is decided. Says what is wrong and where; never repairs.
+"""The rules that a request must keep before anything is decided. Names the error and its field; never repairs.
 
 Field paths are those of the contract (`jobs[0].groups[1].demand.cpu_cores`), since the caller reads them. Whether a
 policy, a node or a cluster exists is for the engine to say: this module looks at nothing but the request.
@@ -73,7 +73,7 @@ class Limits:
 
 
 def check_place(command: PlaceCommand, limits: Limits) -> None:
-    """Raises InvalidRequestError where a Place command breaks a rule."""
+    """Raises InvalidRequestError if a Place command breaks a rule."""
     check_cluster(command.cluster)
     check_placing(command, limits)
     _check_jobs(command.jobs, limits)
@@ -95,7 +95,7 @@ def check_placing(command: PlaceCommand, limits: Limits) -> None:
 
 
 def check_partition(command: PartitionCommand, limits: Limits) -> None:
-    """Raises InvalidRequestError where a Partition command breaks a rule."""
+    """Raises InvalidRequestError if a Partition command breaks a rule."""
     check_cluster(command.cluster)
     if command.request_id:
         _check_text(command.request_id, "request_id", MAX_ID)
@@ -134,7 +134,7 @@ def _check_progress(share: ShareProgress, field: str) -> None:
 
 
 def check_admit(command: AdmitCommand, limits: Limits) -> None:
-    """Raises InvalidRequestError where an AdmitOrWait command breaks a rule."""
+    """Raises InvalidRequestError if an AdmitOrWait command breaks a rule."""
     check_cluster(command.cluster)
     if command.queue:
         _check_text(command.queue, "queue", MAX_ID)
@@ -154,12 +154,12 @@ def check_cluster(name: str) -> None:
 
 
 def check_decision_id(decision_id: str) -> None:
-    """Raises InvalidRequestError for what can be no id."""
+    """Raises InvalidRequestError for a malformed id."""
     _check_id(decision_id, "decision_id")
 
 
 def check_bundle_name(name: str, may_be_empty: bool = False) -> None:
-    """Raises InvalidRequestError for what can be no bundle's name; no path can."""
+    """Raises InvalidRequestError for a malformed name of a bundle, such as a path."""
     if (not name and not may_be_empty) or (name and not _CLUSTER_NAME.fullmatch(name)):
         raise InvalidRequestError("must be letters, digits, '.', '_' or '-'", "name")
 
@@ -171,7 +171,7 @@ def check_policy(name: str, known: Collection[str], field: str = "policy") -> No
 
 
 def check_settings(settings: ClusterSettings) -> None:
-    """Raises InvalidRequestError where a cluster's settings make no sense."""
+    """Raises InvalidRequestError if a cluster's settings make no sense."""
     _check_text(settings.place_policy, "settings.place_policy", MAX_ID)
     _check_text(settings.admit_policy, "settings.admit_policy", MAX_ID)
     if not 0.0 <= settings.exploration_rate <= 1.0:
@@ -189,7 +189,7 @@ def check_nodes_request(cluster: str, count: int, limits: Limits) -> None:
 
 
 def check_node(node: Node, field: str, limits: Limits) -> None:
-    """Raises InvalidRequestError where one node breaks a rule."""
+    """Raises InvalidRequestError if a node breaks a rule."""
     _check_id(node.id, f"{field}.id")
     if "/" in node.id:
         raise InvalidRequestError("must not contain '/', which separates a node from its units", f"{field}.id")
@@ -221,7 +221,7 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
 
 
 def check_job(job: Job, field: str, limits: Limits) -> None:
-    """Raises InvalidRequestError where one job breaks a rule."""
+    """Raises InvalidRequestError if a job breaks a rule."""
     _check_id(job.id, f"{field}.id")
     if job.model:
         _check_text(job.model, f"{field}.model", MAX_ID)
@@ -345,7 +345,7 @@ def _check_telemetry(telemetry: Telemetry, field: str) -> None:
 
 
 def check_event(event: JobEvent, field: str, limits: Limits) -> None:
-    """Raises InvalidRequestError where one job event breaks a rule."""
+    """Raises InvalidRequestError if a job event breaks a rule."""
     _check_id(event.job_id, f"{field}.job_id")
     _check_time(event.event_time_s, f"{field}.event_time")
     _check_number(event.speed, f"{field}.speed")
@@ -462,7 +462,7 @@ def _check_count(count: int, most: int, field: str) -> None:
 
 
 def check_unique(values: Iterable[object], field: str) -> None:
-    """Raises InvalidRequestError where one value stands twice."""
+    """Raises InvalidRequestError if a value stands twice."""
     seen: set[object] = set()
     for value in values:
         if value in seen:

@@ -2,7 +2,8 @@
 
 Not in the papers. Proteus takes jobs as they are listed and a shape by drift plus penalty alone; the QoS-aware policy
 knows the shapes that each job may take, and starts every job that fits. Here jobs go to Proteus by rank; the one it
-admits starts in the shape the QoS-aware policy gives it now, or the cheapest per unit of work where that would have let it wait.
+admits starts in the shape the QoS-aware policy gives it now, or the cheapest per unit of work if that policy would let
+it wait.
 """
 
 from collections.abc import Sequence

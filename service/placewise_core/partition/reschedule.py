@@ -1,4 +1,4 @@
-"""What becomes of a share that timed out, or whose unit asked to be relieved: Scheduler step 7 of the paper.
+"""Moves a share that timed out, or whose unit asked to hand it over: Scheduler step 7 of the paper.
 
 The rest of that share goes to the units that are still at work, so that all of them finish together; a unit's own
 remaining work counts first, and none is given more than its temperature allows. To use new units, ask
