@@ -49,6 +49,9 @@ CLEAN = (
     "docs/truths.md",
     "docs/yarn.md",
     "proto",
+    "service/placewise_core/admit",
+    "service/placewise_core/partition",
+    "service/placewise_core/speed",
     "service/placewise_models",
     "service/placewise_service/afterwards.py",
     "service/placewise_service/api",
@@ -58,7 +61,7 @@ CLEAN = (
     "service/placewise_service/declog",
     "service/placewise_service/replay",
     "service/placewise_service/settings.py",
-    "service/placewise_service/state/lua",
+    "service/placewise_service/state",
     "service/placewise_service/telemetry.py",
     "tools",
 )

@@ -1,6 +1,6 @@
-"""Finds where an append-only file of Redis stops making sense. Reads files and changes none.
+"""Finds the damage in an append-only file of Redis. Reads files and changes none.
 
-A file is commands in Redis' protocol, after a snapshot where it was written anew ("preamble"). Scripts stand in it as
+A file holds commands in Redis' protocol, after a snapshot if it was rewritten ("preamble"). Scripts stand in it as
 transactions: a file ends well only behind a whole one.
 """
 
@@ -18,7 +18,7 @@ _END_MARK, _END_BYTES = 0xFF, 9
 
 @frozen
 class Soundness:
-    """`size` of a file in bytes, and up to where it is `sound`: -1 where that cannot be said."""
+    """`size` of a file in bytes, and the position up to which it is `sound`: -1 if unknown."""
 
     size: int
     sound: int
@@ -39,7 +39,7 @@ def soundness(path: Path) -> Soundness:
 
 
 def _behind_snapshot(data: mmap.mmap) -> int:
-    """Where the commands begin; -1 where nothing but the snapshot is recognised."""
+    """The beginning of the commands; -1 if nothing but the snapshot is recognised."""
     at = data.find(_AFTER_SNAPSHOT)
     while at >= 0:
         if at >= _END_BYTES and data[at - _END_BYTES] == _END_MARK:
@@ -60,7 +60,7 @@ def _last_whole(data: mmap.mmap, start: int) -> int:
 
 
 def _command(data: mmap.mmap, at: int) -> tuple[bytes, int] | None:
-    """The name of the command at this place and where it ends; None where there is no whole one."""
+    """The name of the command at this place and its end; None if it is incomplete."""
     header = _HEADER.match(data, at)
     if header is None or header[1] != b"*" or int(header[2]) == 0:
         return None

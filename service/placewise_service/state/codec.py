@@ -1,4 +1,4 @@
-"""Bytes of what is stored: msgpack of the domain types, by field name. Never does I/O.
+"""Bytes of the stored records: msgpack of the domain types, by field name. Never does I/O.
 
 Types are written as maps of field names, so that replicas of neighbouring versions read each other: a field that is
 missing gets its default, one that is unknown is passed over. What Lua adds up (Hold, Capacity) is written as arrays.
@@ -31,7 +31,7 @@ from placewise_core.job import JobId, NodeId
 from placewise_service.state.holdings import Capacity, Hold
 from placewise_service.state.sums import DamagedError, check_event, check_record, summed
 
-# Nodes per chunk of a report's body: what is packed, and decoded, in one go of a millisecond or so.
+# Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
 NODES_PER_CHUNK = 200
 _COMPRESS_FROM_BYTES = 4096
 _COMPRESSED: Final = b"z"
@@ -64,7 +64,7 @@ decode_metrics = _metrics.decode
 
 
 def encode_record(record: Recorded) -> bytes:
-    """What is kept under a name of its own: with a sum."""
+    """A record under a name of its own: with a sum."""
     return summed(_encoder.encode(record))
 
 
@@ -151,7 +151,8 @@ def _decode_ended(body: bytes, is_expiry: bool) -> Change:
 
 
 def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
-    """What an event other than a report of nodes says. Raises msgspec.DecodeError for bytes that no script wrote."""
+    """The change of an event other than a report of nodes. Raises msgspec.DecodeError for bytes that no script
+    wrote."""
     match kind:
         case b"jobs":
             return _decode_jobs(body, args)

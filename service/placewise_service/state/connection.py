@@ -28,7 +28,7 @@ from placewise_core.frozen import frozen
 
 Client = Redis | RedisCluster
 
-# What a command may take in all, in time limits of one step: connecting and answering may each take one.
+# Longest time of a whole command, in time limits of one step: connecting and answering may each take one.
 WHOLE = 1.25
 _REDIS_PORT = 6379
 _SENTINEL_PORT = 26379
@@ -51,8 +51,8 @@ class RedisOptions:
 
 class Gate:
     """A client that lets at most so many commands run at once: the others wait their turn. `unbounded` waits for
-    nobody: a tail keeps a connection for as long as it lives. No command takes longer than WHOLE time limits, whatever
-    it waits for: its turn, addresses, Sentinels, the nodes of a cluster."""
+    nobody: a tail keeps a connection for as long as it lives. No command takes longer than WHOLE time limits, with all
+    its waits: for its turn, addresses, Sentinels, the nodes of a cluster."""
 
     def __init__(self, client: Client, width: int, timeout_s: float, sentinels: Sequence[Redis] = ()) -> None:
         if isinstance(client, Redis):
@@ -163,7 +163,7 @@ def _sentinel_gate(hosts: list[tuple[str, int]], service: str, kwargs: dict[str,
 
 def _cluster_client(hosts: list[tuple[str, int]], kwargs: dict[str, Any]) -> RedisCluster:
     kwargs.pop("db", None)
-    # One repeat, after the client has learnt anew which node has the slot.
+    # One repeat, after the client has asked again which node has the slot.
     kwargs["retry"] = Retry(NoBackoff(), 1)
     nodes = [ClusterNode(name, port, **_node_kwargs(kwargs)) for name, port in hosts]
     return RedisCluster(startup_nodes=nodes, **kwargs)

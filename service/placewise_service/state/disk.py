@@ -1,7 +1,7 @@
 """Notices that the state store cannot write to its disk, and that it can again. Costs callers nothing.
 
-A store in that state refuses every change and answers what only reads. A look per second finds out in each process,
-also where nobody asks for a change: a replica that is not ready gets no calls that could show the end of it.
+A store in that state refuses every change and answers calls that only read. A look per second finds out in each
+process, even if nobody asks for a change: a replica that is not ready gets no calls that could show the end of it.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ class Writable(Protocol):
     """The part of the state store that says whether it takes changes."""
 
     async def check_writable(self) -> None:
-        """Raises UnwritableStateError where the disk does not let it, StateUnavailableError where nobody knows."""
+        """Raises UnwritableStateError if the disk refuses, StateUnavailableError if the store does not answer."""
         ...
 
 
 class DiskWatch:
-    """Looks at `store` once a second; `show` is told at the beginning and at each change whether it is unwritable."""
+    """Looks at `store` once a second; calls `show` at the beginning and at each change of whether it is unwritable."""
 
     def __init__(self, store: Writable, show: Callable[[bool], None]) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class DiskWatch:
         self._following = None
 
     async def look(self) -> None:
-        """Asks once. A store that does not answer is taken for what it was."""
+        """Asks once. A store that does not answer keeps its last state."""
         try:
             await self._store.check_writable()
         except UnwritableStateError as error:

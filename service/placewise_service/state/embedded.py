@@ -1,12 +1,12 @@
 """The private Redis of a service that was given none: a real redis-server on a unix socket in the state directory.
 
-    STATE_DIR/redis/  appendonly.aof  everything that was acknowledged
-                      redis.sock      where the service and its workers connect (elsewhere if the path is too long)
+    STATE_DIR/redis/  appendonly.aof  every acknowledged write
+                      redis.sock      socket for the service and its workers (elsewhere if the path is too long)
                       redis.log       what redis-server says
                       lock            held by the service that owns the server
 
-One owner per directory starts it, starts it again when it dies, and stops it at the end. What the server acknowledged
-has been written to the file: killing the service, the server or both loses nothing. The file is flushed to the disk
+One owner per directory starts it, starts it again when it dies, and stops it at the end. Every write that the server
+acknowledged is in the file: killing the service, the server or both loses nothing. The file is flushed to the disk
 every second: a power failure may lose the last one (flushing at every change costs a disk's latency per decision).
 
 The owner flushes, not the server (appendfsync no). With appendfsync everysec the server acknowledges writes without
@@ -14,7 +14,7 @@ having written them while its own flush is under way, and forgets them if it is 
 GPUs handed out twice that way.
 
 Reading the file back takes time by its length, and it grows with every write while the state hardly does. So it is
-written anew, as the state it amounts to, whenever it has grown by half, and after a start that had much to read.
+rewritten, as the present state alone, whenever it has grown by half, and after a start that had much to read.
 Never touches a server that it cannot tell to be its own.
 """
 
@@ -81,7 +81,7 @@ def server_binary(command: str = "") -> Path:
 
 
 def socket_path(state_dir: Path) -> Path:
-    """Where the embedded Redis of a state directory listens."""
+    """The socket of the embedded Redis of a state directory."""
     path = (state_dir / "redis" / "redis.sock").absolute()
     if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
         return path
@@ -173,11 +173,11 @@ class EmbeddedRedis:
             self._lock = None
 
     def _clear_away(self) -> None:
-        """Ends what a killed owner or a killed server left behind: two servers must never write one file."""
+        """Ends the processes of a killed owner or a killed server: two servers must never write one file."""
         for pid in self._own_servers():
-            log.info("ending what is left of an embedded redis that was killed", pid=pid)
+            log.info("ending processes of an embedded redis that was killed", pid=pid)
             with contextlib.suppress(ProcessLookupError):
-                # A server leads its process group. A child of one was writing the file anew, and heeds no SIGTERM.
+                # A server leads its process group. A child may still rewrite the file, and ignores SIGTERM.
                 is_server = os.getpgid(pid) == pid
                 _end(pid, (signal.SIGTERM, signal.SIGKILL) if is_server else (signal.SIGKILL,))
         for unfinished in self._directory.glob("temp-*.aof"):
@@ -195,7 +195,7 @@ class EmbeddedRedis:
         return found or self._answering_server()
 
     def _answering_server(self) -> list[int]:
-        """As _own_servers where there is no /proc: whoever answers on our socket."""
+        """As _own_servers without /proc: the process that answers on our socket."""
         pid = self._info("server", "process_id")
         return [pid] if pid else []
 
@@ -244,7 +244,7 @@ class EmbeddedRedis:
             time.sleep(_POLL_S)
 
     def _shorten(self) -> None:
-        """Has a long file written anew, in the background. Redis counts growth from the length at its own start: one
+        """Has a long file rewritten, in the background. Redis counts growth from the length at its own start: one
         that is killed again and again would never come to do it."""
         if self._info("persistence", "aof_current_size") > _REWRITE_BYTES:
             self._ask(b"BGREWRITEAOF\r\n")
@@ -253,12 +253,12 @@ class EmbeddedRedis:
         return self._ask(b"PING\r\n").startswith(b"+PONG")
 
     def _info(self, section: str, field: str) -> int:
-        """A number the server tells of itself; 0 where nobody answers."""
+        """A number from the server's INFO; 0 if nobody answers."""
         _, _, rest = self._ask(f"INFO {section}\r\n".encode()).partition(f"{field}:".encode())
         return int(rest.split(b"\r\n")[0]) if rest else 0
 
     def _ask(self, command: bytes) -> bytes:
-        """The (first part of the) answer to an inline command; nothing where nobody answers."""
+        """The (first part of the) answer to an inline command; empty if nobody answers."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_TIMEOUT_S)
             connection.connect(str(self._socket))
@@ -291,12 +291,12 @@ class EmbeddedRedis:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _flush(self) -> None:
-        """Brings what the server has written to the disk, every second and once more at the end."""
+        """Flushes the server's writes to the disk, every second and once more at the end."""
         is_stopping = False
         while not is_stopping:
             is_stopping = self._stopping.wait(_FLUSH_PERIOD_S)
             # appendonly.aof, and since Redis 7 the files of appendonlydir/, which it replaces as they grow; and the
-            # directory, or a power failure would bring back the file that was written anew in the meantime.
+            # directory, or a power failure would bring back the file from before a rewrite.
             for path in (*self._directory.glob("*.aof"), *self._directory.glob("appendonlydir/*"), self._directory):
                 with contextlib.suppress(FileNotFoundError):
                     _sync(path)

@@ -16,7 +16,7 @@ from placewise_service.state.sums import DamagedError
 
 
 class CorruptStateError(StateUnavailableError):
-    """What is stored was not written by this store, by another version of it, or only in part.
+    """A stored record was not written by this store, by another version of it, or only in part.
 
     A kind of unavailability, so that replicas keep answering from their last view while an operator looks.
     """

@@ -1,4 +1,4 @@
-"""What a job holds on nodes, in the amounts that the store adds up. Pure; view.py claims the same amounts."""
+"""A job's resources on nodes, in the amounts that the store adds up. Pure; view.py claims the same amounts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from placewise_core.job import Job, NodeId, quantise
 
 
 class Hold(NamedTuple):
-    """What one task, or several alike, take of a node, in the order that shared/holdings.lua reads. Amounts are
+    """Resources of one task, or of several alike, on a node, in the order that shared/holdings.lua reads. Amounts are
     quantised."""
 
     node: NodeId
@@ -25,7 +25,7 @@ class Hold(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What a node offers, in the order that reserve.lua reads."""
+    """The capacity of a node, in the order that reserve.lua reads."""
 
     is_ready: int
     max_jobs_per_gpu: int
@@ -48,7 +48,7 @@ class Tenant:
 
 
 def hold_of(job: Job, tasks: Sequence[Assignment]) -> Hold:
-    """What one task takes, or several that are alike: sums are exact, as amounts are multiples of 2⁻²⁰."""
+    """The hold of one task, or of several alike: sums are exact, as amounts are multiples of 2⁻²⁰."""
     first, count = tasks[0], len(tasks)
     demand, gpus = first.demand, first.gpu_indices
     is_fraction = demand.is_gpu_fraction
@@ -67,7 +67,7 @@ def hold_of(job: Job, tasks: Sequence[Assignment]) -> Hold:
 
 
 def holds_of(running: RunningJob) -> tuple[Hold, ...]:
-    """What a job takes. Equal tasks on one node are one hold: the scripts' work grows with the holds.
+    """The holds of a job. Equal tasks on one node are one hold: the scripts' work grows with the holds.
 
     Only tasks that share no GPU are put together, so that a GPU named by two of them still conflicts.
     """
@@ -113,8 +113,8 @@ def _alike(assignment: Assignment) -> object:
 
 
 def check_reservable(jobs: Sequence[RunningJob]) -> None:
-    """Raises ValueError for what no decision may ask: a job twice, a GPU twice in one task, or GPUs without saying
-    which, as nothing would keep those from being given twice. (A host that reports so is believed.)"""
+    """Raises ValueError for a request that no decision may make: a job twice, a GPU twice in one task, or GPUs without
+    indices, which could be given twice. (A host's report may do so.)"""
     if len(jobs) > 1 and len({job.id for job in jobs}) < len(jobs):
         raise ValueError("a job comes twice in one reservation")
     for running in jobs:
@@ -127,7 +127,7 @@ def check_reservable(jobs: Sequence[RunningJob]) -> None:
 
 
 def capacity_of(node: Node) -> Capacity:
-    """What a node offers."""
+    """The capacity record of a node."""
     capacity = node.capacity
     return Capacity(
         is_ready=int(node.state is NodeState.READY),

@@ -1,6 +1,6 @@
 """The key schema, in one place. docs/state.md explains each key.
 
-Every key of a cluster carries its name in braces: Redis Cluster hashes only what is inside them, so that all keys of
+Every key of a cluster carries its name in braces: Redis Cluster hashes only the part inside them, so that all keys of
 one cluster live in one slot and a script may change several of them at once. Only the registry and the
 choice of bundles stand outside.
 """
@@ -26,14 +26,14 @@ class ClusterKeys:
     capacities: str  # hash: node id → what reserve.lua checks against
     used: str  # hash: node id → what jobs hold there
     jobs: str  # hash: job id → job and assignments as reserved or started
-    holds: str  # hash: job id → reservation id and what the job holds where
+    holds: str  # hash: job id → reservation id and the job's holds
     expiring: str  # sorted set: reserved job ids by expiry
     reservations: str  # hash: reservation id → job ids
     progress: str  # hash: job id → start time, speed, epochs done
     ended: str  # sorted set: ids of ended jobs by the time they are forgotten
-    lapsed: str  # hash: job id → what it had reserved until that expired; "" → bytes of all
+    lapsed: str  # hash: job id → its expired reservation; "" → bytes of all
     lapsed_times: str  # sorted set: lapsed job ids by the time they are forgotten
-    answers: str  # hash: request id → answer, expiry of what it reserved, fingerprint of the question
+    answers: str  # hash: request id → answer, expiry of its reservations, fingerprint
     answer_times: str  # sorted set: request ids by the time they are forgotten
     queues: str  # hash: queue → state
     queue_seqs: str  # hash: queue → seq

@@ -18,7 +18,7 @@ _POOLED = (
 
 @dataclass(slots=True)
 class Used:
-    """What is taken on one node: pooled amounts by name, extended amounts by name, tenants by GPU index."""
+    """Amounts in use on one node: pooled ones by name, extended ones by name, tenants by GPU index."""
 
     pooled: dict[str, float] = field(default_factory=lambda: {name: 0.0 for name, _ in _POOLED})
     extended: dict[str, float] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Used:
 
 
 class Ledger:
-    """Nodes' capacities and what is taken of them. Nodes may leave and return: what is taken there stays taken."""
+    """Nodes' capacities and amounts in use. Nodes may leave and return: the amounts there stay in use."""
 
     def __init__(self) -> None:
         self.capacities: dict[str, Capacity] = {}

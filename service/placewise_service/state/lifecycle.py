@@ -17,7 +17,7 @@ def reserved(job: RunningJob, expire_s: float) -> RunningJob:
 
 
 def started(held: RunningJob | None, report: JobReport) -> RunningJob | None:
-    """The job as the host started it; None for a repeat, or where nobody knows what it holds."""
+    """The job as the host started it; None for a repeat, or if its resources are unknown."""
     told = report.running
     if held is None and told is None:
         return None
@@ -37,7 +37,7 @@ def started(held: RunningJob | None, report: JobReport) -> RunningJob | None:
 
 
 def progressed(held: RunningJob | None, report: JobReport) -> RunningJob | None:
-    """The job with its progress; progress of a reserved job confirms it. None where nothing is new."""
+    """The job with its progress; progress of a reserved job confirms it. None without a change."""
     if held is None or report.kind != "PROGRESS":
         return None
     is_confirming = held.state is RunState.RESERVED

@@ -2,11 +2,11 @@
 
 Every decision runs a script. For each command redis-py's client takes a connection out of its pool, wraps it in timers
 and a retry, and reads through a stream: a tenth of the time a decision takes. Here the commands of all callers share
-one connection (Redis works on one at a time anyway), and what is not needed for that is left out.
+one connection (Redis works on one at a time anyway), and everything else is left out.
 
 redis-py still makes the connection (addresses, TLS, credentials, the master that the Sentinels name); the link then
-takes over its transport. It connects at the first command and anew after a loss, and never repeats a command by itself.
-Redis Cluster, where a command may have to go elsewhere, stays with redis-py.
+takes over its transport. It connects at the first command and again after a loss, and never repeats a command by
+itself. Redis Cluster, whose commands may have to go to another node, stays with redis-py.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from placewise_service.background import ended
 from placewise_service.state.connection import WHOLE
 from placewise_service.state.scripts import Argument
 
-# What the first word of an error reply means; the text itself is for errors.py.
+# Errors by the first word of a reply; the text itself is for errors.py.
 _ERRORS: dict[str, type[redis_errors.RedisError]] = {
     "LOADING": redis_errors.BusyLoadingError,
     "NOAUTH": redis_errors.AuthenticationError,
@@ -41,7 +41,7 @@ _pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: i
 
 class Link:
     """Commands to the server of a pool. At most `width` are under way: the others wait their turn. No command takes
-    longer than WHOLE time limits, whatever it waits for."""
+    longer than WHOLE time limits, with all its waits."""
 
     def __init__(self, pool: ConnectionPool, timeout_s: float, width: int) -> None:
         self._pool = pool
@@ -104,7 +104,7 @@ class Link:
         self._free += 1
 
     async def close(self) -> None:
-        """Ends the connection. Idempotent; a later command connects anew."""
+        """Ends the connection. Idempotent; a later command connects again."""
         await ended((self._attempt,))
         await self._close_wire()
 
@@ -114,7 +114,7 @@ class Link:
             await wire.close()
 
     async def _connected(self) -> "_Wire":
-        """The connection. Whoever needs one while an attempt is under way shares it, and its failure."""
+        """The connection. Callers that need one while an attempt is under way share it, and its failure."""
         if self._wire is not None and not self._wire.is_lost:
             return self._wire
         if self._attempt is None:
@@ -204,7 +204,7 @@ class _Wire(asyncio.Protocol):
         self._lose(redis_errors.ConnectionError("lost"))
 
     def _check_time(self) -> None:
-        """One timer for all: it looks at whoever has waited longest, and again when that one's time is up."""
+        """One timer for all: it looks at the longest wait, and again when that one's time is up."""
         self._watch = None
         if not self._waiting:
             return
@@ -215,7 +215,7 @@ class _Wire(asyncio.Protocol):
             self._lose(redis_errors.TimeoutError("no answer"))
 
     def _lose(self, reason: Exception) -> None:
-        """Ends the connection; whoever waits for an answer gets the reason."""
+        """Ends the connection; every caller that waits for an answer gets the reason."""
         self.is_lost = True
         self._transport.abort()
         if self._watch is not None:

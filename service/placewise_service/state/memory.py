@@ -64,7 +64,7 @@ class _Cluster:
     jobs: dict[JobId, RunningJob] = field(default_factory=dict)
     holds: dict[JobId, tuple[Hold, ...]] = field(default_factory=dict)
     ended: dict[JobId, float] = field(default_factory=dict)
-    lapsed: dict[JobId, tuple[float, RunningJob]] = field(default_factory=dict)  # until when, and what it held
+    lapsed: dict[JobId, tuple[float, RunningJob]] = field(default_factory=dict)  # expiry and the job
     queues: dict[str, QueueState] = field(default_factory=dict)
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     overheads: dict[str, OverheadLearned] = field(default_factory=dict)
@@ -87,18 +87,18 @@ class _Cluster:
         return event
 
     def trim(self, kept: int) -> None:
-        """Forgets all but the last events; a tail that is further behind is told so."""
+        """Forgets all but the last events; a tail that is further behind gets an error."""
         del self.events[:-kept]
         self.trimmed = self.version - kept
 
     def drop_job(self, job_id: JobId) -> None:
-        """Forgets a job and gives back what it held."""
+        """Forgets a job and frees its resources."""
         if job_id in self.jobs:
             self.ledger.give_back(job_id, self.holds.pop(job_id))
             del self.jobs[job_id]
 
     def hold(self, job: RunningJob) -> list[Overcommit]:
-        """Lets a job hold what its assignments say, instead of what it held; tells what that overcommits."""
+        """Replaces a job's holds by those of its assignments; returns the overcommits of the new ones."""
         holds = holds_of(job)
         is_new = holds != self.holds.get(job.id)
         self.drop_job(job.id)
@@ -111,14 +111,14 @@ class _Cluster:
         return overcommits
 
     def keep_lapsed(self, job: RunningJob, until_s: float, most_bytes: int) -> None:
-        """Keeps what an expired reservation held; the oldest ones are forgotten first."""
+        """Keeps the job of an expired reservation; the oldest ones are forgotten first."""
         self.lapsed.pop(job.id, None)
         self.lapsed[job.id] = (until_s, job)
         while sum(len(encode(kept)) for _, kept in self.lapsed.values()) > most_bytes:
             del self.lapsed[next(iter(self.lapsed))]
 
     def take_lapsed(self, job_id: JobId, now_s: float) -> RunningJob | None:
-        """What the job held until its reservation expired; it is then forgotten."""
+        """Removes and returns the job of an expired reservation."""
         until_s, job = self.lapsed.pop(job_id, (0.0, None))
         return job if until_s > now_s else None
 
@@ -208,7 +208,7 @@ class MemoryStore:
                 await _wait(state.appended)
 
     def trim(self, cluster: str) -> None:
-        """Forgets every event but the last, as a server does with what is older than it keeps."""
+        """Forgets every event but the last, as a server does with old ones."""
         self._of(cluster).trim(1)
 
     def _of(self, cluster: str) -> _Cluster:
@@ -319,7 +319,7 @@ class MemoryStore:
     def _change(
         self, state: _Cluster, report: JobReport, now_s: float, overcommits: list[Overcommit]
     ) -> JobsChanged | JobsEnded | None:
-        """Does what one report says; None where it says nothing new."""
+        """Applies one report; None if it changes nothing."""
         if report.job_id in state.ended:
             return None
         held = state.jobs.get(report.job_id)
@@ -368,7 +368,7 @@ class MemoryStore:
             del known[oldest]
         known[request_id] = (now_s + self._options.answer_ttl_s, answer, fingerprint)
 
-    # -- queues, settings, what is learned ----------------------------------------------------------------------
+    # -- queues, settings, learned values -----------------------------------------------------------------------
 
     async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
         state = self._of(cluster)
@@ -478,7 +478,7 @@ def _number(position: str) -> int:
 
 
 def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
-    """Tries the whole request on a copy. A job that is only reserved may be decided anew; a running one may not."""
+    """Tries the whole request on a copy. A job that is only reserved may be decided again; a running one may not."""
     wanted = {job.id: holds_of(job) for job in request.jobs}
     own = wanted.keys()
     touched = [*wanted.values(), *(state.holds[job_id] for job_id in own & state.jobs.keys())]

@@ -1,14 +1,14 @@
-"""What both stores can be told: how long things are remembered."""
+"""Options of both stores: how long records are kept."""
 
 from placewise_core.frozen import frozen
 
 
 @frozen
 class StoreOptions:
-    """`retain_events_s`: a replica that falls further behind loads the cluster anew. `ended_ttl_s`: how late an event
+    """`retain_events_s`: a replica that falls further behind reloads the cluster. `ended_ttl_s`: how late an event
     of an ended job may arrive and still be known as late. `lapsed_ttl_s`, `lapsed_bytes`: how long the placements of
     expired reservations are kept for hosts that start late, and how many bytes of them per cluster. `ring_records`,
-    `ring_bytes`: bounds of the decision log per cluster, whichever is reached first."""
+    `ring_bytes`: bounds of the decision log per cluster; the first to be reached holds."""
 
     answer_ttl_s: float = 600.0
     ended_ttl_s: float = 3600.0

@@ -1,6 +1,6 @@
 """The state store on Redis: every mutation is one script, one round trip. Holds no state of a cluster itself.
 
-The scripts (lua/*.lua) decide; this module packs what they need and unpacks what they say. Every exception below it
+The scripts (lua/*.lua) decide; this module packs their arguments and unpacks their replies. Every exception below it
 leaves as StateUnavailableError with words of our own (errors.py).
 """
 
@@ -78,7 +78,7 @@ class RedisStore:
         return float(seconds) + float(microseconds) / 1e6
 
     async def check_writable(self) -> None:
-        with redis_meant():  # a command that may write is refused by what it is: there is no cluster without a name
+        with redis_meant():  # a command that may write is refused even if it would change nothing
             await self._client.execute_command("SREM", REGISTRY, "")
 
     async def clusters(self) -> Sequence[str]:
@@ -212,7 +212,7 @@ class RedisStore:
         with redis_meant(cluster):
             return _standing(await script("remember").run(self._scripts, (k.answers, k.answer_times), args))
 
-    # -- queues, settings, what is learned ----------------------------------------------------------------------
+    # -- queues, settings, learned values -----------------------------------------------------------------------
 
     def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Awaitable[Event | None]:
         k = keys_of(cluster)

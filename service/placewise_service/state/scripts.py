@@ -1,4 +1,4 @@
-"""Loads the Lua scripts and runs them by digest. Knows nothing of what they mean."""
+"""Loads the Lua scripts and runs them by digest. Knows nothing of their purpose."""
 
 import asyncio
 import hashlib
@@ -12,7 +12,7 @@ from placewise_core.frozen import frozen
 
 Argument = str | bytes | int | float
 
-# What each script is put together from, in order; its own file comes last.
+# The parts of each script, in order; its own file comes last.
 _INCLUDES = {
     "append_decisions": (),
     "choose_bundles": (),
@@ -39,7 +39,7 @@ NAMES = tuple(_INCLUDES)
 
 
 class Executor(Protocol):
-    """What a script needs of a client: a Link, a Gate."""
+    """The client's side of a script: a Link or a Gate."""
 
     async def execute_command(self, *args: Any) -> Any: ...
 
@@ -53,7 +53,7 @@ class Script:
     sha: str
 
     def call(self, keys: tuple[str, ...], args: list[Argument]) -> tuple[Argument, ...]:
-        """The command that runs it where the server knows it."""
+        """The command that runs it if the server knows it."""
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
     async def run(
@@ -64,7 +64,7 @@ class Script:
         sent: asyncio.Future[Any] | None = None,
     ) -> Any:
         """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text.
-        `sent` is the reply to `call`, where that is on its way already."""
+        `sent` is the reply to `call`, if that is on its way already."""
         try:
             return await (sent or client.execute_command(*self.call(keys, args)))
         except NoScriptError:

@@ -1,8 +1,8 @@
 """Follows the event streams of every cluster of a process over one connection. Reads and hands out; decodes nothing.
 
-One XREAD waits for all streams at once. A stream that is followed from now on interrupts it; what has been read before
-is read again then, as places move on only with what was handed out. Of streams in which nothing happened for a while
-the clusters' own words are asked for, in one command for many.
+One XREAD waits for all streams at once. A stream that is followed from now on interrupts it; its entries are then read
+again, as positions move on only with delivered entries. For streams in which nothing happened for a while, one command
+asks for the last events of many clusters.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _LONE_REST_S = 0.025
 
 
 class Follower:
-    """One stream: where it is read from, and what its reader has yet to take."""
+    """One stream: its position, and the entries that its reader has yet to take."""
 
     def __init__(self, keys: ClusterKeys, last: bytes, heard_s: float, is_taken: asyncio.Event) -> None:
         """`is_taken` is set whenever the reader asks for more than there is."""
@@ -42,19 +42,19 @@ class Follower:
         self._has_news = asyncio.Event()
 
     def tell(self, news: Entries | Quiet | BaseException, now_s: float) -> None:
-        """Hands out what was read."""
+        """Delivers entries."""
         self.heard_s = now_s
         self._news.append(news)
         self._has_news.set()
 
     @property
     def is_behind(self) -> bool:
-        """True where the reader has not taken what it was handed: no more is read for it."""
+        """True if the reader has not taken its entries: no more is read for it."""
         return len(self._news) >= _MOST_AHEAD
 
     async def next(self) -> Entries | Quiet:
-        """What comes next: all entries that are there, as who is behind has to catch up at once. Raises what reading
-        raised."""
+        """The next entries: all that are there, because a reader that is behind has to catch up at once. Raises the
+        error of a failed read."""
         while not self._news:
             self._is_taken.set()
             self._has_news.clear()
@@ -127,7 +127,7 @@ class SharedTail:
                 await self._is_taken.wait()
 
     async def _interruptible(self, followers: list[Follower]) -> Any:
-        """What the streams have, waited for; None where nothing came, or somebody is to be read for as well."""
+        """Waits for the streams' entries; None if nothing came, or the set of followers changed."""
         changed = asyncio.ensure_future(self._is_changed.wait())
         reading = asyncio.create_task(self._xread(followers))
         try:

@@ -19,12 +19,12 @@ MOST_FORGOTTEN = 100  # rows of profiles that one call removes
 
 @frozen
 class ReserveRequest:
-    """What one decision wants to hold: all of it or nothing.
+    """The resources that one decision wants to hold: all of them or nothing.
 
     `jobs` carry state RESERVED, their reservation_id and assignments; `ttl_s` sets their expiry. `answers` are bytes
     to remember under `request_id` in the same step. `expected_tenants` maps "node/gpu" of every *shared* GPU to the
     ids the decision saw there: another set means the slowdown prediction is void, hence a conflict. The request's own
-    jobs count neither as seen nor as there. A job that is only reserved may be reserved anew: the new reservation
+    jobs count neither as seen nor as there. A job that is only reserved may be reserved again: the new reservation
     replaces the old one, or the old one stands. A running one conflicts. `fingerprint` and `over` are as in `remember`.
     """
 
@@ -48,7 +48,7 @@ class Reserved:
 @frozen
 class Conflict:
     """Something the decision counted on is taken, gone or not ready; nothing was held. `running` are the jobs of the
-    request that run already, where that is the reason (JOB_RUNNING)."""
+    request that run already, if that is the reason (JOB_RUNNING)."""
 
     node: str
     reason: str
@@ -57,8 +57,8 @@ class Conflict:
 
 @frozen
 class Repeated:
-    """This request_id was answered with this. `expire_time_s`: when what the answer reserved is given back unless it
-    was confirmed; 0 where it reserved nothing."""
+    """The answer that this request_id already has. `expire_time_s`: expiry of its unconfirmed reservations; 0 without
+    any."""
 
     answer: bytes
     expire_time_s: float = 0.0
@@ -90,8 +90,8 @@ class JobReport:
 
 @frozen
 class Overcommit:
-    """A job that a host started on a node where it does not fit. `reason` is one of reserve.lua's; `others` hold the
-    `gpus` as well. Both are empty where CPU, memory or the like is short."""
+    """A job that a host started on a node that had too little left. `reason` is one of reserve.lua's; `others` hold the
+    `gpus` as well. Both are empty if CPU, memory or another pooled resource is short."""
 
     job_id: JobId
     node: NodeId
@@ -102,8 +102,8 @@ class Overcommit:
 
 @frozen
 class ReportResult:
-    """`events` in order, one per mutation (none for repeats). `overcommits`: jobs that hosts started where they do not
-    fit."""
+    """`events` in order, one per mutation (none for repeats). `overcommits`: jobs that hosts started on nodes with too
+    little left."""
 
     events: tuple[Event, ...]
     version: int
@@ -193,14 +193,14 @@ class StateStore(Protocol):
         ...
 
     async def expire(self, cluster: str) -> ReportResult:
-        """Releases reservations past their time. Any replica may call it, any number at once. What they held is kept
+        """Releases expired reservations. Any replica may call it, any number at once. Their records are kept
         for a while, for `report_jobs`."""
         ...
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
-        """STARTED confirms a reservation or overrides it with what really happened (even when it overcommits: the
-        host is right, and the result says so); an end frees. STARTED as reserved, or PROGRESS, of a job whose
-        reservation expired restores what it held. Repeats, and anything after the end, are ignored and counted."""
+        """STARTED confirms a reservation or overrides it with the actual placement (even if that overcommits: the
+        host is right, and the result reports it); an end frees. STARTED as reserved, or PROGRESS, of a job whose
+        reservation expired restores it. Repeats, and anything after the end, are ignored and counted."""
         ...
 
     async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
@@ -210,8 +210,8 @@ class StateStore(Protocol):
     async def remember(
         self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
     ) -> Repeated | Reused:
-        """Stores the answer unless there is one; gives back the one that stands. `fingerprint` tells questions and
-        callers apart: Reused where the stored one is another (b"": not known, equal to any). An answer equal to `over`
+        """Stores the answer unless there is one; returns the stored one. `fingerprint` tells questions and
+        callers apart: Reused if the stored one differs (b"": unknown, equal to any). An answer equal to `over`
         is replaced: it holds no more."""
         ...
 

@@ -1,8 +1,8 @@
-"""Sums over what is stored, so that no view is built from a damaged byte. Never does I/O.
+"""Sums over stored records, so that no view is built from a damaged byte. Never does I/O.
 
 Python sums the records that it writes (nodes, jobs, queues, settings): a CRC-32 in their last field. Lua sums events
-(shared/event.lua): half a SHA-1, the only digest that scripts have. What has no sum was written by a replica of 0.1.0,
-and is accepted.
+(shared/event.lua): half a SHA-1, the only digest that scripts have. A record without a sum was written by a replica of
+0.1.0, and is accepted.
 """
 
 import hashlib

@@ -22,7 +22,7 @@ _BEHIND_ROUNDS = 3
 
 
 class Reader(Protocol):
-    """Brings what is in one stream: entries, or, in a quiet moment, what the cluster says of itself."""
+    """Reads one stream: its entries, or, in a quiet moment, the cluster's last event."""
 
     async def next(self) -> Entries | Quiet:
         """Waits no longer than a second. Raises what Redis raises."""
@@ -32,8 +32,8 @@ class Reader(Protocol):
 class OwnReader:
     """Reads one stream over a connection of its own, as on Redis Cluster, where no command may name several slots.
 
-    The connection goes to the server that has the slot now; where the slot moves, reading fails. It is none of the
-    client's pool: that closes none, and whichever is free longest is used next.
+    The connection goes to the server that has the slot now; if the slot moves, reading fails. It is none of the
+    client's pool: that closes none, and hands out the one that has been free longest.
     """
 
     def __init__(self, client: RedisCluster, keys: ClusterKeys, last: bytes, block_ms: int) -> None:
@@ -105,7 +105,7 @@ class _Batch:
 
 
 async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
-    """Yields an empty batch where nothing happened for a while."""
+    """Yields an empty batch if nothing happened for a while."""
     life, _, entry = position.partition(":")
     last = entry.encode()
     behind = 0
@@ -125,7 +125,7 @@ async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterato
 
 
 async def _check_place(client: Client | Gate, keys: ClusterKeys, position: str) -> None:
-    """The entry last read must still be there, of the same life: else what follows may not follow from it."""
+    """The last entry read must still be there, of the same life: otherwise later ones may not follow it."""
     life, _, entry = position.partition(":")
     found = await client.execute_command("XRANGE", keys.events, entry, entry)
     if not found or found[0][1].get(b"life") != life.encode():
@@ -148,6 +148,6 @@ def _end_of(entries: Entries, life: str, last: bytes) -> bytes:
     """The id of the last entry. Raises StaleSnapshotError if one does not follow."""
     for entry_id, fields in entries:
         if fields.get(b"life") != life.encode() or _version(entry_id) != _version(last) + 1:
-            raise StaleSnapshotError("the event stream has a gap or began anew; load the cluster again")
+            raise StaleSnapshotError("the event stream has a gap or started again; load the cluster again")
         last = entry_id
     return last
