@@ -27,6 +27,7 @@ ACKNOWLEDGED_S: Final = 2.0  # how long gRPC waits for its settings to be acknow
 LENIENCE_S: Final = 1.0  # how much longer than we gRPC waits for a handshake
 _FILES = "/proc/self/fd"
 _PERIOD_S = 0.02
+_UNSEEN_S = 0.5  # how long a connection may go unseen that has the descriptor of one that left at the same time
 _MOST_OF_THE_LOOP = 0.02  # that looking may take
 _LATENESS_S = 0.5
 _FAREWELL_S = 0.02  # for the answer to be sent
@@ -70,6 +71,9 @@ class GrpcConnections:
         self._open: dict[int, _Connection] = {}  # by inode, which no socket has again soon
         self._others: set[int] = set()  # inodes of other sockets
         self._called_s: dict[str, float] = {}  # peer -> when it last began an authorised call
+        self._descriptors: list[str] = []  # at the last look
+        self._looked_s = 0.0
+        self._has_strangers = False
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, port: int) -> None:
@@ -115,6 +119,13 @@ class GrpcConnections:
 
     def _sweep(self) -> None:
         began_s = self._loop.time()
+        if self._has_strangers or began_s > self._looked_s + _UNSEEN_S or os.listdir(_FILES) != self._descriptors:
+            self._check_strangers()
+        now_s = self._loop.time()
+        pause_s = max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
+        self._timer = self._loop.call_later(pause_s, self._sweep)
+
+    def _check_strangers(self) -> None:
         strangers = {
             inode: fd
             for inode, fd in self._look().items()
@@ -122,13 +133,13 @@ class GrpcConnections:
         }
         for inode, fd in strangers.items():
             self._check(inode, fd)
-        now_s = self._loop.time()
-        pause_s = max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
-        self._timer = self._loop.call_later(pause_s, self._sweep)
+        self._has_strangers = bool(strangers)
 
     def _look(self) -> dict[int, int]:
         """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
-        now_s, sockets = self._loop.time(), _sockets()
+        self._looked_s = now_s = self._loop.time()
+        self._descriptors = os.listdir(_FILES)
+        sockets = _sockets(self._descriptors)
         for inode, fd in sockets.items():
             if inode not in self._open and inode not in self._others:
                 self._meet(inode, fd, now_s)
@@ -206,10 +217,10 @@ def _is_at(age_s: float, limit_s: float) -> bool:
     return -2.0 * _PERIOD_S <= age_s - limit_s <= _LATENESS_S
 
 
-def _sockets() -> dict[int, int]:
-    """The descriptors of this process's sockets, by inode."""
+def _sockets(descriptors: list[str]) -> dict[int, int]:
+    """Those of this process's descriptors that are sockets, by inode."""
     found = {}
-    for name in os.listdir(_FILES):
+    for name in descriptors:
         with contextlib.suppress(OSError):  # closed meanwhile
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):
