@@ -1,4 +1,4 @@
-"""When: view → policy → commit of the queue → log. Q and Z move once per slot, whoever asks and however often."""
+"""When: view → policy → commit of the queue → log. Q and Z move once per slot, however many callers ask."""
 
 import asyncio
 import math
@@ -42,7 +42,7 @@ class AdmitDraft:
 
     @property
     def is_settled(self) -> bool:
-        """True where the queue is as it was: there is nothing to commit."""
+        """True if the queue did not change: there is nothing to commit."""
         return self.decision.plan.queue is self.before
 
 
@@ -54,7 +54,7 @@ class _Turns(asyncio.Lock):
 
 @frozen
 class _Asked:
-    """One call: what is asked, of which view and policy, since when and until when."""
+    """One call: its command, view and policy, its start and its deadline."""
 
     command: AdmitCommand
     live: LiveView
@@ -98,7 +98,7 @@ class Admitting:
         return own or self.common.options.queue
 
     async def renumber(self, cluster: str, name: str) -> None:
-        """Slot numbers of two lengths cannot be compared: a queue whose slots changed counts anew from now."""
+        """Restarts the slots of a queue whose slot length changed: slot numbers of two lengths cannot be compared."""
         live = await self.common.views.get(cluster)
         for _ in range(_ATTEMPTS):
             queue = live.view.queues.get(name)

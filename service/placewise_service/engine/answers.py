@@ -45,7 +45,7 @@ async def decode_answer(answer: bytes, kind: type[Decision], expire_time_s: floa
 
 @frozen
 class Standing:
-    """What a repeat of a question gets: `decision`, or, where None, a new one in place of the first `answer` in which
+    """The answer to a repeat: `decision`, or, if None, a new one in place of the first `answer` in which
     the jobs of `settled` keep theirs."""
 
     answer: bytes
@@ -56,12 +56,13 @@ class Standing:
 def standing_of(
     answer: bytes, first: PlaceDecision, now: Mapping[JobId, RunningJob | None], asked: Collection[JobId]
 ) -> Standing:
-    """Compares the first answer with what its placed jobs hold now (StateStore.look_up), and with the jobs `asked` for.
+    """Compares the first answer with its placed jobs' present holdings (StateStore.look_up), and with the jobs `asked`
+    for.
 
-    A job that holds something gets that: it may have been moved by its host, or decided anew. One that has ended keeps
-    the first answer, as a record. Where one holds nothing and has not ended, its reservation was given back before it
-    started: the question is decided again, for it and for those that were not placed. So it is where there are more
-    jobs than before: AdmitOrWait asks for those that are admitted by now.
+    A job that holds resources gets its present placement: its host may have moved it, or it was decided again. A job
+    that has ended keeps the first answer, as a record. If a job holds nothing and has not ended, its reservation ended
+    before it started: the request is decided again, for it and for the jobs that were not placed. The same goes if
+    there are more jobs than before: AdmitOrWait asks for those that are admitted by now.
     """
     settled: dict[JobId, JobDecision] = {}
     for decision in first.decisions:

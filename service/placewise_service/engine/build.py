@@ -80,7 +80,7 @@ def build_engine(
 
 
 def _check_policies(options: EngineOptions, heuristics: Collection[str], admission: Collection[str]) -> None:
-    """Raises InvalidRequestError for a name in the settings that no policy has, whatever the bundle."""
+    """Raises InvalidRequestError for a policy name in the settings that is unknown with any bundle."""
     place = {*heuristics, *LEARNED_POLICIES}
     for setting, name, names in (
         ("place.policy", options.place_policy, place),

@@ -2,7 +2,8 @@
 
 A choice is a name with the digest of its contents; an alias has none, and stands for the bundle that each process finds
 under it. A process that cannot use the chosen bundle (not there, torn, other contents, made for another version) keeps
-its last good one, says so, is not ready, and tries again now and then. Verifying and loading is the registry's affair.
+its last good one, reports that, is not ready, and tries again now and then. Verifying and loading is the registry's
+task.
 """
 
 import asyncio
@@ -40,11 +41,11 @@ class SharedBundles:
         self._configured_digest = self._pinned(registry.configured, registry.bundle)
         self._seen = BundleChoice()
         self._is_behind = False  # something of the choice in force is refused here
-        self.problem = ""  # why what answers here is not what was chosen
+        self.problem = ""  # why the serving bundle is not the chosen one
         self._lock = asyncio.Lock()
 
     async def list(self) -> Sequence[BundleStatus]:
-        """Every bundle this process finds, verified anew, with its state here."""
+        """Every bundle that this process finds, verified again, with its state here."""
         return await asyncio.to_thread(self._registry.list)
 
     async def activate(self, name: str) -> BundleStatus:
@@ -74,7 +75,7 @@ class SharedBundles:
             return status
 
     async def refresh(self, is_retrying: bool = False) -> None:
-        """Takes up what was chosen elsewhere. Raises StateUnavailableError."""
+        """Takes up a choice made elsewhere. Raises StateUnavailableError."""
         async with self._lock:
             choice = await self._store.bundles()
             if choice.seq != self._seen.seq or (is_retrying and self._is_behind):
@@ -121,7 +122,7 @@ class SharedBundles:
         return replace(choice, active=name, active_digest=digest, previous=previous[0], previous_digest=previous[1])
 
     async def _publish(self, change: Callable[[BundleChoice], BundleChoice]) -> None:
-        """Stores what is in force here; what cannot be stored is taken back. Raises PlacewiseError."""
+        """Stores the choice in force here; a choice that cannot be stored is undone. Raises PlacewiseError."""
         try:
             for _ in range(_ATTEMPTS):
                 choice = change(await self._store.bundles())
@@ -137,7 +138,7 @@ class SharedBundles:
     async def _adopt(self, choice: BundleChoice) -> None:
         self._seen = choice
         name, digest = (choice.active, choice.active_digest) if choice.active else (self._configured, "")
-        # What serves already is not read again: whatever happened to its files, it is what was chosen.
+        # The serving bundle is not read again: even if its files changed since, it is the chosen one.
         is_served = self._registry.serves(name, digest)
         self.problem = "" if is_served else await self._refusal(self._registry.activate, name, digest)
         refusal = ""

@@ -1,4 +1,4 @@
-"""What the three questions share: the view to decide on, the record of what was decided, answers given again."""
+"""Common parts of the three calls: the view to decide on, the record of a decision, repeated answers."""
 
 import difflib
 import math
@@ -24,13 +24,13 @@ from placewise_service.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 3  # the first decision and two more
-_CATCH_UP_S = 0.05  # events reach a view within milliseconds; this bounds the wait where they do not
+_CATCH_UP_S = 0.05  # events reach a view within milliseconds; this bounds the wait if they do not
 _SWEEP_ROUNDS = 20
 
 
 @frozen
 class EngineOptions:
-    """What the operator chose for this service; a cluster's own settings come first."""
+    """The operator's options for this service; a cluster's own settings come first."""
 
     place_policy: str = "consolidate"
     admit_policy: str = "proteus"
@@ -82,7 +82,7 @@ class Common:
         fallback_reason: str = "",
         caller: str = "",
     ) -> DecisionMeta:
-        """What is said about a decision on the view at `version`."""
+        """The metadata of a decision on the view at `version`."""
         bundle = self.registry.bundle
         return DecisionMeta(
             decision_id=decision_id or uuid7(),
@@ -147,9 +147,9 @@ class Common:
         return await repeated(first, type(decision), request_id)
 
     async def swept(self, live: LiveView) -> None:
-        """Has the store release what is past its time, and waits until the view has heard of all that happened before.
+        """Has the store release expired reservations, and waits until the view has applied all earlier events.
 
-        Raises StaleSnapshotError where the view does not get there.
+        Raises StaleSnapshotError if the view does not get there.
         """
         result = await self.store.expire(live.cluster)
         self.apply(live, result.events)

@@ -32,10 +32,10 @@ class Departed:
             self._remember(before[job_id], has_expired=False)
 
     def decision_of(self, job_id: JobId, *, is_end: bool) -> str:
-        """The decision id, "" where none is known.
+        """The decision id, "" if unknown.
 
-        A job that ended may start again under the same id without having asked: only another word of its end is
-        about the old decision. One whose reservation expired may still start, late, on what was decided.
+        A job that ended may start again under the same id without a new request: only another report of its end is
+        about the old decision. A job whose reservation expired may still start, late, by that decision.
         """
         decision_id, has_expired = self._decisions.get(job_id, ("", False))
         return decision_id if is_end or has_expired else ""

@@ -139,11 +139,11 @@ class Engine:
         return self._sweep is not None
 
     def problem(self) -> str:
-        """What an operator has to mend before this replica decides as the others do; "" for nothing."""
+        """A problem that an operator has to solve before this replica decides as the others do; "" for none."""
         return self.bundles.problem
 
     async def drain(self, timeout_s: float) -> None:
-        """Writes out what the decision log still holds."""
+        """Writes out the queue of the decision log."""
         self._common.telemetry.afterwards.run()
         await self._common.sink.close(timeout_s)
 
@@ -163,7 +163,7 @@ class Engine:
         return await self._placing.place(command, deadline_s)
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
-        """How is this divisible task split over the units that are idle, or spread anew over those at work?"""
+        """Splits a divisible task over the idle units, or moves late shares to those at work."""
         common, policy = self._common, self._partition[PARTITION_POLICY]
         started_s = common.begin(deadline_s)
         live = await common.views.get(command.cluster)
@@ -206,7 +206,7 @@ class Engine:
         """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
         known(name, self._placing.placer.policies, field)
 
-    # -- what schedulers report, and what they look up ----------------------------------------------------------
+    # -- reports of schedulers, and lookups ---------------------------------------------------------------------
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportOutcome:
         """Inserts or updates nodes. Creates the cluster."""
@@ -216,7 +216,7 @@ class Engine:
         return outcome
 
     async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome:
-        """Takes what the host says happened. Raises NotFoundError for an unknown cluster."""
+        """Applies the host's events. Raises NotFoundError for an unknown cluster."""
         live = await self._common.views.get(cluster)
         told = ReportOutcome(0, 0, 0)
         for portion in portions(events):
@@ -265,7 +265,7 @@ class Engine:
         return decode(found)
 
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
-        """The caller's next decision on this replica sees what it reported."""
+        """Shows the caller's report to its next decision on this replica."""
         live = await self._common.views.get(cluster)
         self._common.apply(live, events)
         await live.shown()

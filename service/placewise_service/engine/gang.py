@@ -1,4 +1,4 @@
-"""What a job asks for, settled before placement: its shape as task groups, or the placement it already holds."""
+"""Settles a job's demand before placement: its shape as task groups, or the placement it already holds."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ from placewise_service.engine.views import LiveView
 
 @frozen
 class Growth:
-    """The bounds in force. Replicas check by what they have seen: a few more may get in where several ask at once."""
+    """The bounds in force. Replicas check by their own view: a few more may get in if several ask at once."""
 
     common: Common
 
@@ -67,7 +67,7 @@ def kinds_of(job: Job) -> Iterator[str]:
 
 
 def used_until_s(state: QueueState, settings: QueueSettings) -> float | None:
-    """The end of the last slot in which somebody asked; None where no slot was counted."""
+    """The end of the last slot with a request; None if no slot was counted."""
     slot = max([state.slot, *[slot for _, _, slot in state.admitted.values()]])
     return (slot + 1) * settings.slot_s if slot >= 0 else None
 

@@ -4,7 +4,7 @@ import os
 import random
 import time
 
-# Seeded by the system, in every process anew. Asking the system each time costs a decision several microseconds.
+# Seeded by the system, in every process. Asking the system each time costs a decision several microseconds.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 random_bits = _random.getrandbits

@@ -1,7 +1,7 @@
-"""Completes the placement a host reports: hosts often name nodes and counts, where the state wants demands and GPUs.
+"""Completes the placement a host reports: hosts often name nodes and counts, but the state needs demands and GPUs.
 
-What the job had reserved is taken first, then the demand of its task group, then GPUs that are free on the node. Never
-moves a task to another node: what the host says it did, it did.
+The job's reservation comes first, then the demand of its task group, then free GPUs of the node. Never
+moves a task to another node: the host's report is right.
 """
 
 import math
@@ -18,7 +18,7 @@ from placewise_core.view import ClusterView
 def completed(
     placement: Sequence[Assignment], job: Job, known: RunningJob | None, view: ClusterView
 ) -> tuple[Assignment, ...]:
-    """The placement with a demand and GPU indices for every task; fewer indices where the node has no more free."""
+    """The placement with a demand and GPU indices for every task; fewer indices if the node has no more free."""
     reserved = {(a.task, a.node): a for a in known.assignments} if known is not None else {}
     taken = {(a.node, g) for a in placement for g in a.gpu_indices}
     return tuple([_whole(a, job, reserved.get((a.task, a.node)), taken, view) for a in placement])

@@ -1,9 +1,9 @@
-"""What the log keeps of a choice that will be learned from: the observation, the mask of each step, the actions taken.
+"""Training data in the log: the observation of a choice, the mask of each step, the actions taken.
 
-Every choice of a cluster that explores, and a small share of the others, drawn without looking at them. There every
-propensity is 1, so that nothing is to be weighed, but a policy or a model of speeds may still be learned from what was
-seen. An observation costs as much as the decision. The view moves on with the next event, so this is copied before the
-answer; packing and writing it comes after, with the rest of the record.
+Every choice of a cluster that explores, and a small share of the others, drawn at random. On the others every
+propensity is 1: their records cannot be weighed, but a policy or a model of speeds may still learn from their
+observations. An observation costs as much as the decision. The view moves on with the next event, so this is copied
+before the answer; packing and writing it comes after, with the rest of the record.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ def _rows(chosen: IntArray, view: ClusterView, now_s: float) -> IntArray:
 
 
 def _masks(job: Job, assignments: Sequence[Assignment], view: ClusterView, now_s: float, rows: IntArray) -> BoolArray:
-    """(steps, 2·C) what was open before each task, the earlier ones being placed. Leaves the view as it was."""
+    """(steps, 2·C) open actions before each task, with the earlier ones placed. Leaves the view as it was."""
     usable = view.usable(now_s)
     left = Counter({group.role: group.count for group in job.groups})
     columns = np.concatenate([rows, view.size + rows])

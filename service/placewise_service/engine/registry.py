@@ -38,7 +38,7 @@ class BundleRegistry:
     """Bundles are the subdirectories of `root`; aliases lead to them. `list` and `verified` read files and block;
     `activate` and `set_shadow` only swap, and belong on the event loop, so that no request sees half of a bundle.
 
-    Where there are `keys`, one of them must have signed a bundle. `on_activate` builds what serves from a bundle; if it
+    With `keys`, one of them must have signed a bundle. `on_activate` builds what serves from a bundle; if it
     raises BundleError the old bundle keeps serving. Raises BundleError where `configured`, a name or an alias, cannot
     serve at first.
     """
@@ -74,7 +74,7 @@ class BundleRegistry:
         return self._shadow
 
     def list(self) -> tuple[BundleStatus, ...]:
-        """Every bundle under the root, by name, verified anew."""
+        """Every bundle under the root, by name, verified again."""
         found = (path for path in self._root.iterdir() if not path.is_symlink() and (path / MANIFEST).is_file())
         return tuple(self._listed(path) for path in sorted(found))
 

@@ -23,7 +23,7 @@ from placewise_service.state.store import JobReport, Overcommit, StateStore
 log = structlog.get_logger(__name__)
 
 _MANY = 200  # nodes from which a report is worked on beside the loop
-_PORTION = 128  # events and what they hold: tasks, groups, subtasks
+_PORTION = 128  # events and their parts: tasks, groups, subtasks
 _ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
 _HOLDING = frozenset({JobEventKind.STARTED, JobEventKind.PROGRESS})
 _LOGGED_ONLY = frozenset({JobEventKind.SUBMITTED, JobEventKind.SHARE_MOVE_REQUESTED})
@@ -79,7 +79,7 @@ class Reporter:
         self._sink = sink
 
     async def nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> tuple[ReportOutcome, Sequence[Event]]:
-        """Upserts nodes, with GPUs listed where the host only counted them and telemetry dated where it was not."""
+        """Upserts nodes, with GPUs listed if the host only counted them, and telemetry dated if it was not."""
         now_s = self._clock.now_s()
         completed = await aside(_all_completed, nodes, now_s) if len(nodes) > _MANY else _all_completed(nodes, now_s)
         result = await self._store.report_nodes(cluster, completed, full)
@@ -90,7 +90,7 @@ class Reporter:
     ) -> tuple[ReportOutcome, Sequence[Event]]:
         """Applies job events in order. Every event is logged; those the store does not need change nothing there."""
         now_s = self._clock.now_s()
-        # Before the store is told: while it answers, the tail may already take a job that ended off the view.
+        # Before the call to the store: while it answers, the tail may already remove an ended job from the view.
         named = {event.job_id: event.decision_id for event in events if event.decision_id}
         outcomes = [
             OutcomeRecord(cluster, now_s, event, _decision_id(event, live) or named.get(event.job_id, ""))
@@ -109,7 +109,7 @@ class Reporter:
         applied = result.applied + len(learned) + logged_only
         for overcommit in result.overcommits:
             log.warning(
-                "a host started a job where it does not fit",
+                "a host started a job on a node that has too little left",
                 cluster=cluster,
                 job=overcommit.job_id,
                 node=overcommit.node,
@@ -172,7 +172,7 @@ def _dated(node: Node, now_s: float) -> Telemetry:
 
 
 def _decision_id(event: JobEvent, live: LiveView) -> str:
-    """The decision that led to what is reported: the one the host names, else the job's; "" where nobody knows."""
+    """The decision behind a report: the one the host names, else the job's; "" if unknown."""
     if event.decision_id:
         return event.decision_id
     running = live.view.jobs.get(event.job_id)
@@ -182,7 +182,7 @@ def _decision_id(event: JobEvent, live: LiveView) -> str:
 
 
 def _job_report(event: JobEvent, live: LiveView, now_s: float) -> JobReport | None:
-    """The mutation an event asks for; None where it asks for none."""
+    """The mutation of an event; None if it changes nothing."""
     if event.kind not in _ENDS | _HOLDING:
         return None
     time_s = event.event_time_s or now_s

@@ -21,7 +21,7 @@ SLICE_S = 0.005  # a round of the loop is noticed by nobody at this length; a sw
 
 
 class _Late(BaseException):
-    """Ends work whose deadline has passed. No Exception: for what a policy raises, another one would answer."""
+    """Ends work whose deadline has passed. No Exception: another policy would answer for a policy's exception."""
 
 
 class Slicing:
@@ -35,7 +35,7 @@ class Slicing:
     async def run(self, work: Callable[[Slices], T], deadline_s: float = math.inf) -> T:
         """The result of `work`, which calls `pause` between its steps.
 
-        A cancellation ends the work at its next pause, with its `finally` clauses. Raises what it raises, and
+        A cancellation ends the work at its next pause, with its `finally` clauses. Raises the work's errors, and
         DeadlineExceededError.
         """
         slices = _Running(self._monotonic_s, self._slice_s)
