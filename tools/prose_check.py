@@ -53,16 +53,7 @@ CLEAN = (
     "service/placewise_core/partition",
     "service/placewise_core/speed",
     "service/placewise_models",
-    "service/placewise_service/afterwards.py",
-    "service/placewise_service/api",
-    "service/placewise_service/audit.py",
-    "service/placewise_service/bench",
-    "service/placewise_service/commands",
-    "service/placewise_service/declog",
-    "service/placewise_service/replay",
-    "service/placewise_service/settings.py",
-    "service/placewise_service/state",
-    "service/placewise_service/telemetry.py",
+    "service/placewise_service",
     "tools",
 )
 LIMIT = 0.5

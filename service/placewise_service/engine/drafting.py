@@ -1,7 +1,7 @@
 """Decides one Place command on a view: gang by gang, each against the view with the earlier ones on it.
 
-Synchronous: on a live view nothing else runs between the first look at it and the assumption of the result. What would
-take too long for that is decided in slices (sliced_drafting.py).
+Synchronous: on a live view nothing else runs between the first look at it and the assumption of the result. Requests
+that would take too long for that are decided in slices (sliced_drafting.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Draft:
-    """A decision before the store has agreed: the answers, and what they want to hold.
+    """A decision before the store has agreed: the answers, and the jobs to reserve.
 
     `unpredicted` is the job decided last, if it was placed: what its placement means for speeds is worked out on the
     view as that job left it, and not before somebody wants the answer (Placer.answers).
@@ -60,7 +60,7 @@ class Draft:
     held_before: int = 0  # gangs that an earlier part of the draft holds
 
     def take_over(self, part: "Draft") -> None:
-        """Adds what was decided apart."""
+        """Adds decisions that were made apart."""
         self.answers.update(part.answers)
         self.holds += part.holds
         self.expected_tenants.update(part.expected_tenants)
@@ -72,8 +72,8 @@ class Draft:
 
 @frozen
 class Placer:
-    """The policies in force and what they are given. `observe_share` of the decisions of a cluster that does not
-    explore are logged with what was seen; of one that explores, all."""
+    """The policies in force and their inputs. `observe_share` of the decisions of a cluster that does not
+    explore are logged with their observation; of one that explores, all."""
 
     policies: Mapping[str, PlacementPolicy]
     fallback: PlacementPolicy
@@ -94,8 +94,8 @@ class Placer:
     ) -> Draft:
         """Decides every job of the command but those that the store knows better than the view: these are `settled`.
 
-        What the draft wants to hold stays on the view, assumed, until the caller settles it; a dry run leaves nothing.
-        Raises DeadlineExceededError, with nothing left on the view, where the time is up before the last job's turn.
+        The draft's gangs stay on the view, assumed, until the caller settles it; a dry run leaves nothing.
+        Raises DeadlineExceededError, with nothing left on the view, if the time is up before the last job's turn.
         """
         draft = Draft(decision_id, view.version, interference=context.interference)
         # A dry run asks "where would it go": as though it held nothing yet.
@@ -148,7 +148,7 @@ class Placer:
             raise DeadlineExceededError(f"the deadline passed after {decided}")
 
     def answers(self, draft: Draft, command: PlaceCommand, view: ClusterView) -> tuple[JobDecision, ...]:
-        """What was decided, in the order of the request. `view` is as the draft left it."""
+        """The decisions in the order of the request. `view` is as the draft left it."""
         self.predict(draft, view)
         return tuple([draft.answers[job.id] for job in command.jobs])
 
@@ -161,7 +161,7 @@ class Placer:
         rate: float,
         draft: Draft,
     ) -> None:
-        """Decides one job; a gang that found its place is then on the view, and among what the draft holds."""
+        """Decides one job; a gang that found its place is then on the view, and in the draft's holds."""
         job = with_groups(job, view)
         proposal, is_explored = self._propose(job, view, policy, context, rate, draft)
         context.slices.pause()
@@ -192,7 +192,7 @@ class Placer:
         draft.unpredicted = (running, proposal)
 
     def predict(self, draft: Draft, view: ClusterView, slices: Slices = ONE_SLICE) -> None:
-        """Answers for the job decided last, where that is not done. `view` is as that job left it."""
+        """Completes the answer for the job decided last. `view` is as that job left it."""
         if draft.unpredicted is None:
             return
         (running, proposal), draft.unpredicted = draft.unpredicted, None
@@ -226,7 +226,7 @@ class Placer:
         rate: float,
         draft: Draft,
     ) -> tuple[Proposal | None, bool]:
-        """A policy that breaks never fails the call: the heuristic answers, and says so."""
+        """Never fails the call for a policy's error: the heuristic answers, flagged."""
         try:
             claim: Propose | None = getattr(policy, "claim", None)
             if claim is not None and rate <= 0 and not draft.is_observed:  # it is seen unclaimed
@@ -242,7 +242,7 @@ class Placer:
 
 
 def answered(job: Job, view: ClusterView, settled: Mapping[JobId, JobDecision]) -> JobDecision | None:
-    """What the job has already: the store's word for it, or what it holds on the view."""
+    """The job's present answer: the store's record, or its placement on the view."""
     if (answer := settled.get(job.id)) is not None:
         return answer
     known = view.jobs.get(job.id)
@@ -250,7 +250,7 @@ def answered(job: Job, view: ClusterView, settled: Mapping[JobId, JobDecision]) 
 
 
 def _shared_tenants(running: RunningJob, view: ClusterView) -> dict[str, tuple[JobId, ...]]:
-    """Who else is on each GPU the job shares: what the slowdown prediction rests on."""
+    """The tenants of each GPU that the job shares: the slowdown prediction depends on them."""
     shared: dict[str, tuple[JobId, ...]] = {}
     for assignment in running.assignments:
         m = view.index[assignment.node]

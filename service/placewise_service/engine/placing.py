@@ -27,7 +27,7 @@ from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveR
 
 @frozen
 class _Asked:
-    """One call: what is asked, of which view and policy, since when and until when."""
+    """One call: its command, view and policy, its start and its deadline."""
 
     command: PlaceCommand
     live: LiveView
@@ -118,7 +118,7 @@ class Placing:
                 standing = await self._standing(asked, result)
                 if standing.decision is not None:
                     return standing.decision
-                attempts += not over  # what is decided again has as many attempts as what is decided first
+                attempts += not over  # a repeated decision has as many attempts as a first one
                 over, settled = standing.answer, standing.settled
                 await self.common.swept(live)
             elif isinstance(result, Conflict):
@@ -136,7 +136,7 @@ class Placing:
             attempt = await self._attempt(asked, settled, over)
 
     async def _confirmed(self, live: LiveView, known: Sequence[JobId]) -> Mapping[JobId, JobDecision]:
-        """What these jobs hold by the store's word: another replica may have given away what they hold on the view."""
+        """The store's record of these jobs: another replica may have given away their resources on the view."""
         now = await self.common.store.look_up(live.cluster, known)
         holding = {job_id: held(job) for job_id, job in now.items() if job is not None}
         if len(holding) < len(known):
@@ -160,7 +160,7 @@ class Placing:
         return result
 
     async def _standing(self, asked: _Asked, first: Repeated | Reused) -> Standing:
-        """What of the first answer stands. Raises AlreadyExistsError."""
+        """The parts of the first answer that still hold. Raises AlreadyExistsError."""
         decision = await repeated(first, PlaceDecision, asked.command.request_id)
         assert isinstance(first, Repeated)
         placed = [d.job_id for d in decision.decisions if d.outcome is Outcome.PLACED]

@@ -1,7 +1,7 @@
 """Decides Place commands that are too large for one go: in slices, between which everybody else has a turn.
 
-Between two jobs the live view is left as anybody may find it: what was decided is assumed on it, and the next job sees
-what others took meanwhile. A large gang is decided on a fork of the view and then put onto the view whole, if every
+Between two jobs the live view is ready for others: the decided gangs are assumed on it, and the next job sees
+the others' decisions. A large gang is decided on a fork of the view and then put onto the view whole, if every
 task still fits there; else it is decided again, now with nobody else deciding on the cluster. A dry run is decided on
 one fork from its first job to its last: its answer is about the moment at which it began.
 """
@@ -21,10 +21,10 @@ from placewise_service.engine.drafting import Draft, Placer, answered
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
-# What may be decided in one go, in looks of a task at a node: some ten milliseconds.
+# Most work to decide in one go, in looks of a task at a node: some ten milliseconds.
 _MOST_LOOKS = 600_000
-# Of each task, counted as nodes: what it costs on a cluster of any size, and beside each further task of its gang (nets
-# look at so many candidates).
+# Cost of each task, counted as nodes: on a cluster of any size, and for each further task of its gang (nets look at so
+# many candidates).
 _BESIDE_NODES, _BESIDE_TASKS = 1000, 32
 # Candidates are ranked, and GPUs in use looked at one by one.
 _EXPLAINING, _SHARING = 8, 8
@@ -66,16 +66,16 @@ class SlicedPlacer:
         decision_id: str,
         settled: Mapping[JobId, JobDecision],
     ) -> Draft:
-        """As Placer.draft; what the draft wants to hold is assumed on the live view.
+        """As Placer.draft; the draft's gangs are assumed on the live view.
 
-        Raises DeadlineExceededError, and StaleSnapshotError where the cluster changes faster than a gang is decided.
+        Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
         draft = Draft(decision_id, live.view.version, interference=context.interference)
         work = _Work(self.placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
             return draft
-        async with live.alone:  # of large requests on one cluster each would undo what the other decided
+        async with live.alone:  # two large requests on one cluster would undo each other's decisions
             try:
                 await self.slicing.run(work.decide_all, context.deadline_s)
             except BaseException:
@@ -83,7 +83,7 @@ class SlicedPlacer:
                 raise
             finally:
                 live.open()
-        await asyncio.sleep(0)  # what the store is told takes a moment, too
+        await asyncio.sleep(0)  # packing the request to the store takes a moment, too
         return draft
 
 
@@ -100,7 +100,7 @@ class _Work:
     settled: Mapping[JobId, JobDecision]
 
     def ask(self, slices: Slices) -> None:
-        """Where it would all go, as though it held nothing yet. The fork is forgotten with all that is on it."""
+        """Places all jobs on a fork, which is then forgotten with everything on it."""
         view, context = self.live.view.fork(), self.context
         context.slices = slices
         for job in self.command.jobs:

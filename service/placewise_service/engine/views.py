@@ -31,8 +31,8 @@ log = structlog.get_logger(__name__)
 
 _STALE_AFTER_S = 3.0  # the tail hears from a live store every second
 # After a batch the tail rests: under load it then reads many events at once instead of waking up in the middle of every
-# decision. What other replicas do is seen this much later; a decision that misses it is refused, and made again as soon
-# as the tail, which then rests no longer, has brought it. While nobody else writes, the tail rests longer.
+# decision. Writes of other replicas are seen this much later. A decision that misses one is refused, and repeated as
+# soon as the tail, which then rests no longer, has brought it. While nobody else writes, the tail rests longer.
 _PACE_S = 0.005
 _QUIET_PACE_S = 0.025
 _STEP = 16  # gangs given back at a time
@@ -40,7 +40,7 @@ _LARGE = 200  # nodes, and jobs, from which a view is built, or a report made re
 _MOST_TASKS = 1024  # that an event takes or gives back in one go
 _TASKS_PER_TURN = 256
 _TURN_S = 0.005
-_RENEWAL_S = 1.0  # what a large report may keep a decision waiting that needs what comes after it
+_RENEWAL_S = 1.0  # longest delay by a large report for a decision that needs later events
 _RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
 
 
@@ -73,7 +73,7 @@ class LiveView:
 
     @property
     def is_stale(self) -> bool:
-        """True where the view may miss what others did: decisions on it hold nothing and say so."""
+        """True if the view may miss other replicas' events: decisions on it reserve nothing and are marked stale."""
         return self.is_lost or self._clock.monotonic_s() - self._heard_s > _STALE_AFTER_S
 
     @property
@@ -82,7 +82,7 @@ class LiveView:
         return bool(self._assumed)
 
     async def load(self) -> bool:
-        """Builds the view anew; False if the cluster does not exist. Raises StateUnavailableError."""
+        """Builds the view from the store; False if the cluster does not exist. Raises StateUnavailableError."""
         loaded = await self._store.load(self.cluster)
         if loaded is None:
             return False
@@ -119,8 +119,8 @@ class LiveView:
                 return
 
     async def _applied(self) -> int:
-        """The view's version, once a decision under way is answered: Redis tells the tail of a reservation before it
-        answers whoever made it, who is not to wait until the tail has read what the view has already."""
+        """The view's version, once a decision under way is answered. Redis sends the tail a reservation before it
+        answers the caller, who must not wait while the tail reads events that the view has already."""
         if self._assumed:
             await self._rest(_PACE_S)
         return self.view.version
@@ -140,9 +140,9 @@ class LiveView:
                 return is_there
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Applies what follows the view's version, keeps what is further ahead, passes over what is known.
+        """Applies the events after the view's version, keeps those further ahead, ignores known ones.
 
-        Raises StaleSnapshotError for an event of another life of the state: the view must be built anew.
+        Raises StaleSnapshotError for an event of another life of the state: load the view again.
         """
         for event in events:
             if event.epoch != self.view.epoch:
@@ -174,8 +174,8 @@ class LiveView:
         return sum([len(new) for new, before in known if before is None or before.assignments is not new])
 
     async def _move(self, event: Event, change: JobsChanged | JobsEnded) -> None:
-        """Applies a change of many jobs, each job whole; others have their turn in between. What comes after it waits
-        for it."""
+        """Applies a change of many jobs, each job whole; others have their turn in between. Later events wait for
+        it."""
         view, tasks = self.view, 0
         is_end = isinstance(change, JobsEnded)
         jobs = change.jobs if isinstance(change, JobsChanged) else [view.jobs.get(job_id) for job_id in change.job_ids]
@@ -187,7 +187,7 @@ class LiveView:
                 if tasks > _TASKS_PER_TURN:
                     tasks = len(job.assignments)
                     await asyncio.sleep(0)
-                if self.view is not view:  # it was loaded anew meanwhile
+                if self.view is not view:  # it was reloaded meanwhile
                     return
                 if not is_end:
                     view.add_job(job)
@@ -199,12 +199,12 @@ class LiveView:
             self._advance()
 
     async def _renew(self, event: Event, change: NodesReported) -> None:
-        """Makes a large report ready beside the loop and shows it at once. What comes after it waits for it."""
+        """Makes a large report ready beside the loop and shows it at once. Later events wait for it."""
         view = self.view
         renewal = Renewal(view, change)
         try:
             await aside(renewal.prepare)
-            if self.view is view:  # else it was loaded anew meanwhile
+            if self.view is view:  # else it was reloaded meanwhile
                 self.view = renewal.show()
                 self.view.version = event.version
         finally:
@@ -229,7 +229,7 @@ class LiveView:
             self.apply(())
 
     async def end(self) -> None:
-        """Ends what was under way."""
+        """Cancels a renewal under way."""
         await ended((self._renewal,))
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
@@ -240,7 +240,7 @@ class LiveView:
                 self.view.add_job(job)
 
     def land(self, running: RunningJob, seen: ClusterView, context: PlaceContext) -> bool:
-        """Assumes a gang that was decided on the fork `seen`; False, and nothing is assumed, where it does not fit."""
+        """Assumes a gang decided on the fork `seen`. If it does not fit, assumes nothing and returns False."""
         if not land(running, seen, self.view, context):
             return False
         self.view.hold(running)
@@ -276,7 +276,7 @@ class LiveView:
 
     async def give_back(self, jobs: Sequence[RunningJob]) -> None:
         """Ends the assumption of gangs that nobody holds, in steps, others having their turn. All of it is done on
-        return, also where the caller is cancelled."""
+        return, also if the caller is cancelled."""
         left = list(jobs)
         try:
             while left:
@@ -296,7 +296,7 @@ class LiveView:
                 await changed.wait()
 
     async def _rest(self, seconds: float) -> None:
-        """Until then, or until somebody waits for what the tail would bring."""
+        """Waits until then, or until somebody needs the tail's events."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_awaited.wait()
@@ -355,7 +355,7 @@ class Views:
         try:
             await live.tail()
         finally:
-            if self._live.get(live.cluster) is live:  # else it was dropped, and perhaps begun anew meanwhile
+            if self._live.get(live.cluster) is live:  # else it was dropped, and perhaps loaded again meanwhile
                 self._live.pop(live.cluster)
                 self._tails.pop(live.cluster)
 
