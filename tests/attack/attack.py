@@ -19,9 +19,9 @@ class CannotRunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`measure` raises CannotRunError where the machine lacks what it needs. `is_quick`: the attack takes seconds and
+    """`measure` raises CannotRunError if the machine lacks something it needs. `is_quick`: the attack takes seconds and
     belongs to the short form. `needs` names settings, commands or fields that the earlier tree does not have: there the
-    attack is not run, and the report says so."""
+    attack is not run, and the report gives the reason."""
 
     name: str
     promise: str
@@ -34,7 +34,7 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an attack did to one tree. `figures` is empty where it did not run, and `reason` then says why."""
+    """What an attack did to one tree. `figures` is empty if it did not run; `reason` then gives the cause."""
 
     attack: Attack
     figures: Figures = field(default_factory=dict)

@@ -3,7 +3,7 @@
     unshare --net --mount python enclave.py '{"programs": {"service": {"argv": […], "marker": "ready"}}, "watch_s": 12}'
 
 Each program has a resolver of its own, so that it is known who made a look-up. At 192.0.2.1:6820, which is not
-loopback, somebody listens and keeps the bytes that arrive. Prints one JSON object: what was heard there, and of each
+loopback, somebody listens and keeps the bytes that arrive. Prints one JSON object: the bytes heard there, and of each
 program its look-ups, its exit code (null: it ran until the end of the watch), and the end of its output.
 """
 
@@ -95,7 +95,7 @@ def _name(question: bytes) -> str:
 
 
 def _listen(heard: list[str]) -> None:
-    """Takes what comes and hangs up."""
+    """Reads until it hangs up."""
     listening = socket.create_server((FOREIGN, FOREIGN_PORT))
     while True:
         connection, _ = listening.accept()

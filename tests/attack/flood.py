@@ -1,7 +1,7 @@
 """`python -m tests.attack.flood FACE KIND PORT RATE`: floods a port at a fixed rate and low priority, until ended.
 
-`python -m tests.attack.flood bare - PORT 0` is what a flooded service is compared with: a server that answers 401 to
-whatever it hears first, and closes. Sockets only: the flood should cost the machine little beside what it costs its
+`python -m tests.attack.flood bare - PORT 0` is the server that a flooded service is compared with: one that answers 401
+to the first bytes it hears, and closes. Sockets only: the flood should cost the machine little beside what it costs its
 victim.
 """
 
@@ -80,7 +80,7 @@ def _frame(kind: int, flags: int, stream: int, data: bytes) -> bytes:
 
 
 def flood(face: str, kind: str, port: int, rate: float) -> None:
-    """Attacks `rate` times a second for ever; what it cannot keep up with, it leaves out."""
+    """Attacks `rate` times a second for ever; it skips attacks if it is late."""
     content = attack(face, kind)
     held: deque[socket.socket] = deque(maxlen=_MOST_HELD)
     due_s = time.monotonic()

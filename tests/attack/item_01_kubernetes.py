@@ -35,7 +35,7 @@ _BODY_BYTES, _BODIES, _CHUNK = 48 * _MIB, 4, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Adapter:
-    """A running adapter of a tree. `ssl` is what a caller shows; `service` may hold what it asked for."""
+    """A running adapter of a tree. `ssl` is a caller's certificate; `service` may record its requests."""
 
     process: Process
     port: int
@@ -260,7 +260,7 @@ def _send_body(port: int) -> int:
 
 
 def _bind_with_certificate(source: Source) -> Figures:
-    """While the service is away: what was let through, bound for a scheduler with a certificate alone."""
+    """While the service is away: pods let through are bound only for a scheduler with a certificate."""
     with _adapter(source, is_bind_served=True, is_mutual=True) as adapter:
         documents = adapter.add(*gang("open", 2), pod("stranger"))
         left = [_let_through(adapter, document) for document in documents]
@@ -286,7 +286,7 @@ def _let_through(adapter: _Adapter, document: Document) -> list[str]:
 
 
 def _anonymous(adapter: _Adapter) -> str:
-    """What a caller without a certificate gets."""
+    """The answer to a caller without a certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     url = f"https://127.0.0.1:{adapter.port}/filter"

@@ -1,4 +1,4 @@
-"""What a service does for those who have shown no token: headers, bodies and sockets, alone and as a flood."""
+"""A service's work for callers without a token: headers, bodies and sockets, alone and as a flood."""
 
 import contextlib
 import http.client

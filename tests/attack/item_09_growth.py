@@ -75,7 +75,7 @@ def _clusters(source: Source, count: int, rounds: int) -> Figures:
 
 def _ends_where_it_began(figures: Figures) -> bool:
     return (
-        float(figures["connections_held"]) <= 70  # the pool's width and the tail: whatever the number of clusters
+        float(figures["connections_held"]) <= 70  # the pool's width and the tail: for any number of clusters
         and float(figures["processor_idle"]) <= 0.15
         and float(figures["connections_after"]) <= 10
         and float(figures["descriptors_after"]) <= 10

@@ -64,7 +64,7 @@ def _report(service: Service) -> int:
 
 
 def _gauge(service: Service) -> float:
-    """-1 where there is no such metric."""
+    """-1 without such a metric."""
     lines = _ask(service, "GET", "/metrics")[1].splitlines()
     return next((float(line.split()[1]) for line in lines if line.startswith("placewise_state_unwritable ")), -1.0)
 

@@ -224,7 +224,7 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 
 def _restart(source: Source) -> Figures:
     """20 questions a second by each carrier of the SDK, with its own deadline (10 s), while the only replica ends and
-    two seconds later starts anew."""
+    two seconds later starts again."""
     with tempfile.TemporaryDirectory(prefix="placewise-attack-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         grpc_port, rest_port = free_port(), free_port()

@@ -23,7 +23,7 @@ _QUICK_CASES, _ALL_CASES = 3_000, 200_000
 _SHARE_OF_EARLIER = 0.1  # of the cases, for a release that is only there to compare with
 _CALLERS = 12
 _CROWDED, _LATE, _MANGLED = 0.02, 0.02, 0.1  # shares of the cases
-_SETTLED_AFTER = 0.2  # of the cases: what the service keeps of a cluster is there by then
+_SETTLED_AFTER = 0.2  # of the cases: the records of each cluster exist by then
 _GROWTH_MIB = 100.0
 _ROUTES = {route.rpc.name: route for route in ROUTES}
 # Deleting the cluster, or sending every request to another bundle, would leave the rest of the cases little to meet.
@@ -36,7 +36,7 @@ _LEAKS = ("Traceback", "/service/", "site-packages", "0x7f")
 
 @dataclass(slots=True)
 class _Run:
-    """What the cases have come to. `faults` are server errors that no case asked for, with the first few described."""
+    """Results of the cases. `faults` are server errors that no case asked for, with the first few described."""
 
     carriers: Counter[str] = field(default_factory=Counter)
     asked_timeouts: int = 0
@@ -92,7 +92,7 @@ class _Fuzzer:
             elif error.code() in _OUR_FAULT or any(leak in (error.details() or "") for leak in _LEAKS):
                 self._run.fault(text)
         except asyncio.CancelledError:  # as the client calls a call that the server gave up
-            # So does gRPC itself, as a bare server shows, where a deadline of milliseconds passes on both sides.
+            # So does gRPC itself, as a bare server shows, if a deadline of milliseconds passes on both sides.
             self._run.asked_timeouts += timeout_ms is not None
             if timeout_ms is None:
                 self._run.fault(f"{rpc.name} by gRPC: cancelled for {raw[:200]!r}")

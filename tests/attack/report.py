@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md: every promise, the test that holds it, and what the attack did before and does now."""
+"""Writes docs/reliability.md: every promise, the test that holds it, and the attack's figures before and now."""
 
 from collections.abc import Mapping, Sequence
 

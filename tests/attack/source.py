@@ -30,7 +30,7 @@ _MIB = 1 << 20
 
 @dataclass(slots=True)
 class Process:
-    """A running process of the tree; `log` has what it printed."""
+    """A running process of the tree; `log` has its output."""
 
     popen: "subprocess.Popen[bytes]"
     log: Path

@@ -1,4 +1,4 @@
-"""Runs the benchmarks and compares them with their budgets; ends with 1 where one is missed.
+"""Runs the benchmarks and compares them with their budgets; ends with 1 if one is missed.
 
     python tests/bench/budgets.py [--policy NAME] [--learned [--bundles DIR]]
 
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One budget: what was measured, and the most it may be."""
+    """One budget: the figure, and its limit."""
 
     name: str
     measured: float
@@ -72,7 +72,7 @@ def learned_budgets(bundles: Sequence[str]) -> list[Row]:
 
 
 def main() -> int:
-    """Prints the table; 1 where a budget is missed."""
+    """Prints the table; returns 1 if a budget is missed."""
     parser = argparse.ArgumentParser(description="Benchmarks against their budgets.")
     parser.add_argument("--policy", default="", help="Placement policy; empty: the service's default.")
     parser.add_argument("--learned", action="store_true", help="The learned policies instead.")

@@ -84,13 +84,13 @@ class World:
         return self.loop
 
     async def step(self, *, full: bool = True) -> None:
-        """The adapter passes, the host schedules, the adapter sees what came of it."""
+        """The adapter passes, the host schedules, the adapter sees the result."""
         await self.loop.run_pass(full)
         await self.host.run_scheduler()
         await self.loop.run_pass(full)
 
     async def restart_service(self) -> None:
-        """Returns when the adapter's own connection is up again: how soon gRPC dials is not what is tested here."""
+        """Returns when the adapter's own connection is up again: the test is not about gRPC's dialling."""
         await self.server.start()
         await self.loop.client.get_cluster(GetClusterRequest(cluster="conformance"), retry=_RECONNECT)
 
@@ -422,7 +422,7 @@ class AdapterConformance:
         assert [verb for verb, _ in world.host.changes] == ["apply", "withdraw", "apply"]
 
     async def test_what_somebody_took_since_the_decision_is_not_used_twice(self, world: World) -> None:
-        """The service cannot know yet that a job of somebody else has just started where it decides."""
+        """The service cannot know yet that a job of somebody else has just started on its nodes."""
         await world.loop.run_pass(full=True)
         key = await world.host.submit(1, 8)
         world.oracle.blocked = asyncio.Event()

@@ -23,7 +23,7 @@ class TestMemoryHost(AdapterConformance):
 
 
 class HostWithNews(MemoryHost):
-    """Is looked at when it says so, not all the time."""
+    """Is looked at on its own request, not all the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class SlowReports:
 
 async def until(is_true: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not is_true():  # noqa: ASYNC110 - what is waited for happens in the adapter and says nothing
+        while not is_true():  # noqa: ASYNC110 - the adapter has no event for it
             await asyncio.sleep(0.005)
 
 
@@ -87,7 +87,7 @@ async def test_a_report_that_takes_long_holds_up_no_decision() -> None:
 
 
 class Sleeper(MemoryHost):
-    """Sleeps as long as it is told to; nothing happens meanwhile."""
+    """Sleeps as long as its argument says; nothing happens meanwhile."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

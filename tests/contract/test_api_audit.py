@@ -38,7 +38,7 @@ class Recorded:
     records: list[AuditRecord] = field(default_factory=list)
 
     def take(self) -> list[AuditRecord]:
-        """What came since the last time."""
+        """Records since the last call."""
         self.running.desk.telemetry.afterwards.run()
         taken = list(self.records)
         self.records.clear()

@@ -69,7 +69,7 @@ async def ask_grpc(running: Faces, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def grpc_problem(error: grpc.aio.AioRpcError) -> dict[str, Any]:
-    """What the status details say, in the words of the problem document."""
+    """The status details as a problem document."""
     details = dict(error.trailing_metadata())["grpc-status-details-bin"]
     status = status_pb2.Status.FromString(details)
     info = error_details_pb2.ErrorInfo()

@@ -1,4 +1,4 @@
-"""Client certificates on real sockets: what the names in one allow, over gRPC, REST and Connect alike."""
+"""Client certificates on real sockets: the permissions of their names, over gRPC, REST and Connect alike."""
 
 import asyncio
 import ipaddress

@@ -117,7 +117,7 @@ async def test_who_has_been_authorised_may_go_on() -> None:
 
 
 async def test_a_large_first_call_that_has_to_wait_for_a_busy_loop_is_answered() -> None:
-    """A look comes due while the call does: what it has sent meanwhile is no reason to cut it off."""
+    """A look comes due while the call does: the bytes sent meanwhile are no reason to cut it off."""
 
     def ask(port: int) -> grpc.StatusCode:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -1,4 +1,5 @@
-"""Health on a plain port of its own, whatever the other ports demand; and the container's check, which asks there."""
+"""Health on a plain port of its own, independent of the other ports' demands; and the container's check, which asks
+there."""
 
 import asyncio
 import os

@@ -53,7 +53,7 @@ async def compose(
 
 
 async def statuses(port: int, host: str) -> dict[str, int]:
-    """What each kind of path answers to a caller who asks by `host`."""
+    """The answer of each kind of path to a request by `host`."""
     found = {}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"host": host}) as http:
         for path in (CLUSTER, "/", "/page/page.js", "/openapi.json", "/metrics", "/healthz", "/readyz"):

@@ -29,7 +29,7 @@ async def connected(at: Listening) -> AsyncIterator[tuple[asyncio.StreamReader, 
 
 
 async def status(reader: asyncio.StreamReader) -> int:
-    """Of the next answer, which is read whole; 0 where the connection ends instead."""
+    """Of the next answer, which is read whole; 0 if the connection ends instead."""
     try:
         async with asyncio.timeout(20):
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -77,7 +77,7 @@ async def test_a_head_over_its_limits_is_refused_in_a_status(head: bytes, answer
 
 @pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\nX-A: "])
 async def test_a_head_without_an_end_is_cut_off(begin: bytes) -> None:
-    """What has not ended is nowhere to be seen but in the count of bytes."""
+    """An unfinished request shows only in the count of bytes."""
     async with listening() as at, connected(at) as (reader, writer):
         writer.write(begin)
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""The limits of a request and of a cluster, through both faces: what is over them is refused by name."""
+"""The limits of a request and of a cluster, through both faces: a request over them is refused by the field's name."""
 
 from typing import Any
 

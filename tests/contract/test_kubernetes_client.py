@@ -1,4 +1,4 @@
-"""The API client and the watches, against a small HTTP server that does what a real apiserver does now and then."""
+"""The API client and the watches, against a small HTTP server that behaves as a real apiserver does now and then."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_lines_may_be_long_and_come_in_pieces(client: KubeClient, api: Fak
 
 
 async def test_a_path_is_sent_as_it_is() -> None:
-    """The client shortens nothing and unquotes nothing: `..` in a path is what the apiserver gets to see."""
+    """The client shortens nothing and unquotes nothing: the apiserver sees `..` in a path."""
     paths: list[str] = []
 
     async def note(request: web.BaseRequest) -> web.Response:

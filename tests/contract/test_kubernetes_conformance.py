@@ -29,7 +29,7 @@ PHASES = {End.FINISHED: "Succeeded", End.FAILED: "Failed"}
 
 
 class RecordedHost(KubernetesHost):
-    """Notes what it changed."""
+    """Notes its changes."""
 
     changes: list[tuple[str, str]]
 
@@ -235,7 +235,7 @@ class TestOwnScheduler(KubernetesConformance):
         assert await world.host.where(later) == world.decided_nodes(later) != [node]
 
     async def test_what_somebody_else_has_taken_meanwhile_is_not_bound(self, world: KubernetesWorld) -> None:
-        """The service may have something reserved where a gang was bound without it: who binds has to look."""
+        """The service may have reserved nodes on which a gang was bound without it: look before binding."""
         world.oracle.waits.add("*")
         key = await world.host.submit(1, 8)
         await world.loop.run_pass(full=True)

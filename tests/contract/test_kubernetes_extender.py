@@ -1,4 +1,4 @@
-"""The extender's HTTP face: what kube-scheduler sends, and what it must get back."""
+"""The extender's HTTP face: kube-scheduler's requests and the answers they need."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ async def test_with_a_certificate_a_pod_that_was_let_through_is_bound_where_the_
     assert "filter call" in await guarded.bind(foreign, "n1")  # no longer
     assert "filter call" in await guarded.bind(foreign, "n2", PodName="g-0")
     assert await guarded.bind(foreign, "n2") == ""
-    # What waits was let through by nobody, whoever asks; once it is let go, it is.
+    # A waiting pod passes for no caller; once it is released, it does.
     assert (await guarded.filter(documents[0]))["NodeNames"] == []
     assert "filter call" in await guarded.bind(documents[0], "n1")
     await guarded.let_go()

@@ -1,4 +1,4 @@
-"""The asyncio client over HTTP: every call, several replicas, and what is not the service that answers."""
+"""The asyncio client over HTTP: every call, several replicas, and answers that are not the service's."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ async def test_one_that_is_shutting_down_is_left_out() -> None:
 
 
 async def test_a_connection_that_breaks_is_tried_again_by_the_retry_alone() -> None:
-    """What has been sent may have been carried out: without a retry the caller is told."""
+    """A request that was sent may have been carried out: without a retry the caller gets an error."""
 
     async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -283,7 +283,7 @@ HTML = "<html><body>502 Bad Gateway</body></html>"
 
 @asynccontextmanager
 async def proxy(status: int, body: bytes, headers: str = "") -> AsyncIterator[str]:
-    """The address of something that says this to whoever asks."""
+    """The address of a server that gives this answer to every request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):

@@ -159,7 +159,7 @@ async def test_a_lost_lease_ends_the_bridge_with_one_line(
     await until(lambda: "bridging" in first.log)
     (newest,) = (tmp_path / "lease").glob("main.lease.*[0-9]")
     number = int(newest.suffix[1:])
-    for ahead in range(1, 4):  # whatever it renews meanwhile, another has been faster
+    for ahead in range(1, 4):  # another is faster than each of its renewals
         (tmp_path / "lease" / f"main.lease.{number + ahead}").write_text("another:1")
     assert await asyncio.wait_for(first.process.wait(), TIMEOUT_S) == EXIT_LEASE_LOST
     assert first.log.splitlines()[-1] == "placewise-slurm: lease main.lease was taken by another:1"

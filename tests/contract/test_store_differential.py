@@ -203,7 +203,7 @@ async def compare(server: RedisServer, history: Sequence[Sequence[Any]]) -> None
 
 
 async def agree(memory: StateStore, on_redis: StateStore, view: ClusterView) -> None:
-    """The stores hold the same; the view that followed the events equals one built anew."""
+    """The stores hold the same; the view that followed the events equals a new one."""
     expected, got = await records(memory), await records(on_redis)
     assert plain(sorted(got.jobs, key=lambda j: j.id)) == plain(sorted(expected.jobs, key=lambda j: j.id))
     assert plain(replace(got, jobs=())) == plain(replace(expected, jobs=()))

@@ -1,6 +1,6 @@
 """Volcano's calls, on payloads built field by field from its documented Go structures of three releases.
 
-They have not been seen on a wire: no Volcano runs here. What is shown is that each release's shape is accepted, that
+They have not been seen on a wire: no Volcano runs here. The tests show that each release's shape is accepted, that
 groups and pods are taken from the API server and not from a payload, and that answers come from memory.
 """
 
@@ -177,7 +177,7 @@ class Bench:
         return self.kube.add_pod(made)
 
     async def enqueueable(self, info: dict[str, Any], spelled: Spelled = dict) -> int:
-        """What Volcano is told of a group that there is."""
+        """The answer to Volcano about a known group."""
         self.make_group(info)
         return await self.ask(spelled(info))
 
@@ -260,7 +260,7 @@ async def test_a_waiting_group_waits_and_is_admitted_when_it_turns(bench: Bench,
 
 
 async def test_answers_come_from_memory_while_the_service_hangs(bench: Bench) -> None:
-    """Volcano asks about one group after the other: each answer is due within 50 ms, whatever the service does."""
+    """Volcano asks about one group after the other: each answer is due within 50 ms, even if the service hangs."""
     await bench.enqueueable(job_info("1.16"))
     await bench.turn()
     bench.oracle.blocked = asyncio.Event()

@@ -4,8 +4,8 @@ Also builds the Kubernetes adapter's image and starts its command.
 
     python -m tests.e2e.compose
 
-Needs a container engine with Compose; without one it says so and ends with 0, unless PLACEWISE_TEST_REQUIRE_ENGINE is
-set. Where images cannot be pulled, PYTHON_IMAGE and REDIS_IMAGE name stand-ins that are there. Everything it starts
+Needs a container engine with Compose; without one it prints that and ends with 0, unless PLACEWISE_TEST_REQUIRE_ENGINE
+is set. Where images cannot be pulled, PYTHON_IMAGE and REDIS_IMAGE name stand-ins that are there. Everything it starts
 carries its own project name and is removed at the end.
 """
 
@@ -108,7 +108,7 @@ def running() -> Iterator[dict[str, int]]:
 
 
 def check_images() -> None:
-    """The serving image holds what it should, and nothing that it should not."""
+    """The serving image holds exactly its packages."""
     step("image")
     inside = """
 import importlib.util, os, shutil, sys
@@ -127,7 +127,7 @@ open("/tmp/probe", "w").close()
 
 
 def check_asking(ports: tuple[int, int]) -> None:
-    """What one replica is told, the other knows; a GPU held through one is not given by the other."""
+    """Each replica learns the other's reports; a GPU held through one is not given by the other."""
     step("ask both replicas")
     nodes = [
         Node(id=f"n{i}", capacity=Resources(cpu_cores=16, gpus=4, memory_gib=64), state=Node.READY) for i in range(4)
@@ -146,7 +146,7 @@ def check_asking(ports: tuple[int, int]) -> None:
 
 
 def check_faces(ports: dict[str, int]) -> None:
-    """REST answers on both replicas: what one was told, the other knows some milliseconds later."""
+    """REST answers on both replicas: a report to one reaches the other within milliseconds."""
     step("REST")
     for name in ("REST_PORT_1", "REST_PORT_2"):
         eventually(lambda port=ports[name]: expect(running_jobs(port), 8))
@@ -169,7 +169,7 @@ def check_replica_killed(ports: tuple[int, int]) -> None:
 
 
 def check_redis_killed(ports: tuple[int, int]) -> None:
-    """Redis is killed: it comes back with what it had acknowledged, and both replicas go on without being restarted."""
+    """Redis is killed: it comes back with all acknowledged writes, and both replicas go on without being restarted."""
     step("kill Redis")
     before = [container_pid(name) for name in REPLICAS]
     kill("redis")
@@ -305,7 +305,7 @@ def expect(value: object, wanted: object) -> None:
 
 
 class NotYetError(AssertionError):
-    """What was waited for has not happened."""
+    """The expected event has not happened."""
 
 
 def eventually(ask: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 # `off`: all count alike.
 SWITCH = "PLACEWISE_TEST_CPU_REQUESTS"
-# What kubeadm's manifests request, in thousandths of a processor. The tests do what the controllers do.
+# What kubeadm's manifests request, in thousandths of a processor. The tests take the controllers' place.
 APISERVER, ETCD, SCHEDULER, CONTROLLERS = 250, 100, 100, 200
 _JOIN = 'echo $$ > "$0" && exec "$@"'
 _MOUNT = Path("/sys/fs/cgroup")

@@ -1,8 +1,8 @@
 """Finds or builds the binaries of a real control plane: kube-apiserver, kube-scheduler and etcd.
 
-Order: `KUBEBUILDER_ASSETS` where it is set; a cache directory; a build from the distribution's own source package with
+Order: `KUBEBUILDER_ASSETS` if set; a cache directory; a build from the distribution's own source package with
 the Go compiler that it packages (about nine minutes of processor time, so five on two idle cores). It never installs
-anything and never needs root: what is missing is named, so that a test can be skipped with the reason.
+anything and never needs root: missing programs are named, so that a test can be skipped with the reason.
 `python -m tests.e2e.kubernetes_binaries` prints the directory, or ends with 75 and the reason on standard error.
 """
 
@@ -30,7 +30,7 @@ OPENAPI_SKIPPED = ("_test", "testdata", "/example", "kube-openapi", "gengo", "co
 
 
 class BinariesUnavailableError(Exception):
-    """No control plane can be had here; the message says what is missing."""
+    """No control plane can be had here; the message names the missing programs."""
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path:
@@ -52,7 +52,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where a build is kept between runs."""
+    """The folder of a build between runs."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "placewise" / "kubernetes"
 

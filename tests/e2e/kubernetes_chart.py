@@ -1,4 +1,4 @@
-"""Renders the Helm chart: with Helm where it is installed, else with Go's own template engine."""
+"""Renders the Helm chart: with Helm if installed, else with Go's own template engine."""
 
 from __future__ import annotations
 

@@ -129,11 +129,11 @@ class ControlPlane:
         return process
 
     def log(self, name: str) -> str:
-        """What a process has written so far."""
+        """The output of a process so far."""
         return (self.root / f"{name}.log").read_text(errors="replace")
 
     def wait_for_log(self, name: str, text: str) -> None:
-        """Waits until a process has written this; raises TimeoutError with its log where it ends or never does."""
+        """Waits until a process has written this; raises TimeoutError with its log if it ends first or never does."""
         limit = time.monotonic() + START_LIMIT_S
         while time.monotonic() < limit and self._processes[name].poll() is None:
             if text in self.log(name):

@@ -17,7 +17,7 @@ MANIFESTS = REPOSITORY / "deploy" / "kubernetes" / "placewise-kubernetes.yaml"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane with fake nodes, where the adapter has the rights of the shipped manifests."""
+    """A control plane with fake nodes, and the adapter with the rights of the shipped manifests."""
     try:
         binaries = find()
     except BinariesUnavailableError as error:

@@ -1,6 +1,6 @@
 """A proxy that passes every call to the decision service byte for byte and keeps the placements it answered.
 
-It is the tests' own witness of what was decided, apart from both the adapter and the service.
+It is the tests' own witness of the decisions, apart from both the adapter and the service.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placewise_client.http1 import HttpPool
 PLACE = "/placewise.v1.DecisionService/Place"
 ADMIT_OR_WAIT = "/placewise.v1.DecisionService/AdmitOrWait"
 BAD_GATEWAY = 502
-# What concerns one connection, not what is sent over it.
+# Headers of one connection, not of its messages.
 HOP = frozenset({"host", "connection", "content-length", "transfer-encoding", "date", "server"})
 
 

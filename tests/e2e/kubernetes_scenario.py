@@ -1,4 +1,4 @@
-"""What the end-to-end tests do on a real control plane: run the adapter, make gangs, watch them being bound."""
+"""Steps of the end-to-end tests on a real control plane: run the adapter, make gangs, watch them being bound."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class AdapterProcess:
     """`placewise-kubernetes` as a process of its own, with the rights that the manifests give it and no more.
 
-    Whoever calls it shows a certificate, as shipped.
+    Its callers show a certificate, as shipped.
     """
 
     plane: ControlPlane
@@ -64,7 +64,7 @@ class AdapterProcess:
             "lease": "placewise/placewise-kubernetes",
             "service": {"targets": [service]},
             "listen": listen,
-            # Far beyond what is needed: a machine that is busy with other things must not turn a test into another one.
+            # Far beyond need: a machine that is busy with other things must not turn a test into another one.
             "fail_open_s": 5.0,
             "adapter": adapter,
         } | config
@@ -124,7 +124,7 @@ class AdapterProcess:
 
 
 def _chart_milli_cpu() -> int:
-    """What the adapter's chart requests."""
+    """The resource requests of the adapter's chart."""
     values = yaml.safe_load((REPOSITORY / "deploy" / "kubernetes" / "chart" / "values.yaml").read_text())
     return int(values["resources"]["requests"]["cpu"].removesuffix("m"))
 
@@ -133,7 +133,7 @@ def _chart_milli_cpu() -> int:
 class Watched:
     """When each pod was made and bound, as an observer of the API sees it. Times are monotonic seconds.
 
-    It shares the processors with what it observes: what can be done before or left out takes no time from that.
+    It shares the processors with the system under test: work done before or left out takes no time from that.
     """
 
     plane: ControlPlane
@@ -246,7 +246,7 @@ def make_nodes(plane: ControlPlane, count: int = NODES) -> None:
 
 
 def finish(plane: ControlPlane, names: Sequence[str], phase: str = "Succeeded") -> None:
-    """Does what a kubelet does when the containers of these pods have ended."""
+    """Acts as a kubelet after the end of these pods' containers."""
     body = {"status": {"phase": phase}}
     for name in names:
         plane.request("PATCH", f"{PODS}/{name}/status", body, "application/merge-patch+json")
@@ -263,7 +263,7 @@ def events_of(plane: ControlPlane, pod: str) -> list[str]:
 
 
 def described(plane: ControlPlane, pod: str) -> str | None:
-    """`kubectl describe pod`; None where there is no kubectl."""
+    """`kubectl describe pod`; None without kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return None

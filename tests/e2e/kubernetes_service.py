@@ -17,7 +17,7 @@ from placewise.v1.cluster_pb2 import GetClusterRequest, RunningJob
 from placewise_client import AsyncClient
 
 START_LIMIT_S = 30.0
-# What the adapter's README tells to give the service where it runs beside the control plane.
+# The settings that the adapter's README gives the service beside the control plane.
 MILLI_CPU = 500
 
 
@@ -95,7 +95,7 @@ def _is_ready(line: bytes) -> bool:
 
 
 async def running_jobs(service: Service, cluster: str) -> dict[str, Counter[str]]:
-    """What the service holds for running jobs: tasks by node, by job id."""
+    """The service's record of running jobs: tasks by node, by job id."""
     async with AsyncClient(service.target) as client:
         answer = await client.get_cluster(GetClusterRequest(cluster=cluster, full=True))
     return {

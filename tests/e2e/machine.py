@@ -1,4 +1,4 @@
-"""What share of the processors was taken away during a measurement: on a shared host, what a figure is worth."""
+"""The share of the processors taken away during a measurement: it tells how far to trust a figure on a shared host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _IDLE, _STEAL = (3, 4), 7
 
 
 def processor_times() -> tuple[int, ...]:
-    """Ticks since the machine started, by kind; empty where the system does not tell."""
+    """Ticks since the machine started, by kind; empty if the system does not tell."""
     path = Path("/proc/stat")
     return tuple(int(word) for word in path.read_text().split()[1:9]) if path.exists() else ()
 

@@ -1,9 +1,9 @@
-"""Installs the distribution's packages that a test of a real scheduler needs, where it can; says so where it cannot.
+"""Installs the distribution's packages that a test of a real scheduler needs, if it can; otherwise prints the reason.
 
     python -m tests.e2e.packages NAME,NAME… PACKAGE…
 
 Nothing is installed where every NAME (a program, or a file by its full path) is there already. It ends with 0 in any
-case: a test whose programs are missing is skipped by itself, with what is missing as the reason.
+case: a test whose programs are missing is skipped by itself, with the missing programs as the reason.
 """
 
 import os
@@ -22,7 +22,7 @@ def missing(names: Sequence[str]) -> list[str]:
 
 
 def install(packages: Sequence[str]) -> str:
-    """Installs packages by apt-get. Returns why that failed; empty where it did not."""
+    """Installs packages by apt-get. Returns the reason of a failure, or ""."""
     if shutil.which("apt-get") is None:
         return "there is no apt-get"
     if os.geteuid() != 0:
@@ -46,7 +46,7 @@ def install(packages: Sequence[str]) -> str:
 
 
 def main(names: str, *packages: str) -> None:
-    """Installs what is missing, and prints what came of it."""
+    """Installs missing packages, and prints the result."""
     lacking = missing(names.split(","))
     if lacking:
         problem = install(packages)

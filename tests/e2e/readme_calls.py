@@ -1,4 +1,4 @@
-"""README's calls and answers: read, asked of a service as `make run` starts it, and written anew (`make readme`)."""
+"""README's calls and answers: read, asked of a service as `make run` starts it, and rewritten (`make readme`)."""
 
 import contextlib
 import json
@@ -51,14 +51,14 @@ def _await_ready(port: int) -> None:
 
 
 def asked(call: str, port: int) -> Any:
-    """What a service on this port answers to a curl command of README."""
+    """The answer of a service on this port to a curl command of README."""
     command = call.replace("localhost:8080", f"127.0.0.1:{port}")
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=True)
     return json.loads(done.stdout)
 
 
 def laid_out(value: Any, indent: int = 0) -> str:
-    """JSON with as much on a line as fits; what does not fit is taken apart."""
+    """JSON with as much on a line as fits; a value that does not fit is split."""
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or not value or indent + len(flat) < _WIDTH:
         return flat
@@ -82,7 +82,7 @@ def _filled(items: Sequence[str], indent: int) -> str:
 
 
 def rewrite() -> None:
-    """Replaces the answers in README by what a fresh service says."""
+    """Replaces the answers in README by those of a fresh service."""
     with demo_service() as port:
         text = _CALL.sub(
             lambda found: f"```sh\n{found['call']}```\n```json\n{laid_out(asked(found['call'], port))}\n```",

@@ -13,7 +13,7 @@ from tests.e2e.slurm_cluster import SlurmCluster, free_ports
 from tests.e2e.slurm_release import PATH, Release
 
 DATABASE = ("mariadbd", "mariadb-install-db")
-_HERE = Release()  # whatever tree Slurm is taken from
+_HERE = Release()  # the tree that Slurm is taken from
 _PASSWORD = "of-a-test"
 
 
@@ -22,7 +22,7 @@ class NoAccountingError(Exception):
 
 
 def missing() -> str:
-    """Why there can be no accounting here; empty where there can."""
+    """The reason why accounting cannot run here, or ""."""
     tree = Release.chosen().root or Path("/")
     lacking = [name for name in DATABASE if shutil.which(name, path=PATH) is None]
     lacking += [] if (tree / "usr/sbin/slurmdbd").is_file() else ["slurmdbd"]
@@ -46,7 +46,7 @@ class Accounting:
         }
 
     def start(self, slurm: SlurmCluster) -> None:
-        """Raises NoAccountingError where one of them does not start."""
+        """Raises NoAccountingError if one of them does not start."""
         try:
             self._start(slurm)
         except (OSError, RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
@@ -72,7 +72,7 @@ class Accounting:
         )
         server = ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.root}/mariadb.sock"]
         server += [f"--port={self.ports[1]}", "--bind-address=127.0.0.1", f"--init-file={self.root}/init.sql"]
-        # What a test keeps need not survive a power cut.
+        # A test's data need not survive a power cut.
         server += [f"--pid-file={self.root}/mariadb.pid", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0"]
         slurm.spawn("mariadbd", server, _HERE)
         slurm.wait_for(lambda: _is_open(self.ports[1]), "MariaDB", 30)

@@ -25,7 +25,7 @@ _next_port = 21000 + os.getpid() % 500 * 20
 
 def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
     """`count` consecutive free loopback ports, never the same ones twice in a process."""
-    global _next_port  # noqa: PLW0603 - what is handed out is not in use yet, so the system cannot tell
+    global _next_port  # noqa: PLW0603 - a port handed out is not in use yet, so the system cannot tell
     for first in range(_next_port, 60000, 37):
         with contextlib.ExitStack() as stack:
             try:
@@ -63,7 +63,7 @@ class SlurmCluster:
     user: str = field(default_factory=system_user)
     release: Release = field(default_factory=Release.chosen)
     before: Callable[[SlurmCluster], None] = lambda _: None
-    """What has to run before slurmctld."""
+    """Daemons that run before slurmctld."""
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -185,7 +185,7 @@ class SlurmCluster:
         return self.run("scontrol", "token", "lifespan=600").strip()
 
     def spawn(self, name: str, command: Sequence[str], release: Release | None = None) -> None:
-        """Starts a daemon as the cluster's user; `release` where it is another system tree's."""
+        """Starts a daemon as the cluster's user; `release` for another system tree's."""
         with (self.root / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
                 (release or self.release).command(self.user, self.root, self.conf, command),
@@ -212,7 +212,7 @@ class SlurmCluster:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def run(self, *command: str, check: bool = True, stdin: str | None = None) -> str:
-        """A Slurm command as the cluster's user; returns what it printed."""
+        """A Slurm command as the cluster's user; returns its output."""
         done = subprocess.run(
             self.release.command(self.user, self.root / "jobs", self.conf, command),
             check=False,

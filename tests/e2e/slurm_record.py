@@ -53,7 +53,7 @@ def record(*versions: str) -> None:
 
 
 def _make_jobs(cluster: SlurmCluster) -> None:
-    """Held for the bridge, running, ended, being ended, and one that says what it needs in other words."""
+    """Held for the bridge, running, ended, being ended, and one that states its demand in other words."""
     cluster.run("scontrol", "update", "nodename=n2", "features=ib,a100", "activefeatures=ib,a100")
     held = cluster.submit("true", *GANG, "--hold", "--comment=model=x")
     cluster.run("scontrol", "update", f"job={held}", "admincomment=placewise:held")

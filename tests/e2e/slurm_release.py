@@ -22,7 +22,7 @@ PACKAGES = (
     "slurmctld,slurmd,slurmrestd,slurmdbd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-jwt-plugin,"
     "slurm-wlm-mysql-plugin,lua-socket,lua5.4,procps"
 )
-# What the tree shares with the machine: devices, processes, and the folder that the tests write below.
+# Shared between the tree and the machine: devices, processes, and the folder that the tests write below.
 SHARED = ("dev", "proc", "tmp")
 
 
@@ -82,7 +82,7 @@ class Release:
 
 
 def main(suite: str, folder: str) -> None:
-    """Makes the tree (some 400 MiB, some minutes), or mounts what it shares where it is there already."""
+    """Makes the tree (some 400 MiB, some minutes), or only mounts the shared folders if it exists."""
     root = Path(folder)
     if not (root / "usr").exists():
         include = f"--include={PACKAGES}"

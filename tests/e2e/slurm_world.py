@@ -103,7 +103,7 @@ class SlurmWorld:
         self._spawn("bridge", [sys.executable, "-m", "placewise_slurm.main", "--config", str(path), "run"])
 
     def kill(self, name: str) -> None:
-        """SIGKILL, also to what the process has started (the embedded Redis)."""
+        """SIGKILL, also to the processes it has started (the embedded Redis)."""
         process = self.processes.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -150,7 +150,7 @@ class SlurmWorld:
         return {int(key.partition(".")[0]): reason for key, reason in _LEFT.findall(self.bridge_log())}
 
     def decided(self, client: Client, decision_id: str, key: str) -> list[Assignment]:
-        """What the service says today that it decided for this job."""
+        """The service's present record of the decision for this job."""
         answer = client.get_decision(GetDecisionRequest(cluster=CLUSTER, decision_id=decision_id))
         (decision,) = [d for d in answer.place.decisions if d.job_id == key]
         return list(decision.assignments)
@@ -202,7 +202,7 @@ def slurm_world(
     settings: str = "",
     hooks: str = "",
 ) -> Iterator[SlurmWorld]:
-    """`settings` and `hooks` are further lines of the bridge's sections. Raises NoAccountingError where that is asked
+    """`settings` and `hooks` are further lines of the bridge's sections. Raises NoAccountingError if that is asked
     for and does not start."""
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))

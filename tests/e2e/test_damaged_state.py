@@ -1,4 +1,4 @@
-"""Bytes that changed where they lay: a real Redis' records and events are damaged, cut and swapped by hand."""
+"""Bytes that changed in place: a real Redis' records and events are damaged, cut and swapped by hand."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -142,7 +142,7 @@ async def test_records_without_sums_are_read(store: RedisStore, raw: "redis.Redi
 
 
 async def written(store: RedisStore, raw: "redis.Redis[bytes]") -> tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]:
-    """Where a reader stands, and the two events after it, taken out of the stream to be written again."""
+    """A reader's position, and the two events after it, taken out of the stream to be written again."""
     place = await position(store)
     await store.report_jobs(CLUSTER, [started(job("a"))])
     await store.report_nodes(CLUSTER, [node("n0")], full=False)

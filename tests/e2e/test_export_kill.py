@@ -63,7 +63,7 @@ async def fill(url: str) -> set[str]:
 
 
 async def acknowledged(url: str) -> set[str]:
-    """Positions up to which the ring was told that it is exported."""
+    """Positions up to which the ring was marked as exported."""
     store = RedisStore(RedisOptions(url, timeout_s=30.0))
     last = await store.exported("c")
     seen = {position for position, _ in await store.read_decisions("c", "0", 10 * DECISIONS)}

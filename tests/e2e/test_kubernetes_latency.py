@@ -5,7 +5,7 @@ the Job controller makes them; for all ways alike. `extender_pods` and `own_pods
 they are decided when the first is there, and bound by the adapter when all are. The figures `last_pod` are from the
 last pod's creation to the gang's last binding.
 
-The ways take turns, so that whatever else the machine does falls on all of them. The service is the real one.
+The ways take turns, so that other load on the machine falls on all of them. The service is the real one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CARRIER = os.environ.get("PLACEWISE_TEST_CARRIER", "http")
 ROUNDS = 12
 GANGS_PER_ROUND = 4
 PODS_PER_GANG = 4
-# What one way leaves to be done later (events are written 50 ms after a binding) must not fall on the next.
+# Work that one way leaves for later (events are written 50 ms after a binding) must not fall on the next.
 PAUSE_S = 0.15
 NUMBERS = itertools.count()
 # The scheduler alone knows nothing of gangs: the same pods, of a scheduler without the extender.

@@ -88,7 +88,7 @@ def rendered(variant: str, scratch: Path) -> list[dict[str, Any]]:
 
 
 def test_the_plain_manifests_are_the_chart_with_its_defaults(scratch: Path) -> None:
-    """In whatever order: Helm has one of its own."""
+    """In any order: Helm has one of its own."""
 
     def sorted_by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted(found, key=lambda document: (document["kind"], document["metadata"]["name"]))
@@ -98,7 +98,7 @@ def test_the_plain_manifests_are_the_chart_with_its_defaults(scratch: Path) -> N
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_apiserver_takes_every_field(plane: ControlPlane, scratch: Path, variant: str) -> None:
-    """A server-side dry run drops what its schema does not know: whatever was sent has to come back."""
+    """A server-side dry run drops fields unknown to its schema: every field sent has to come back."""
     for document in rendered(variant, scratch):
         named = dict(document, metadata=document["metadata"] | {"name": "dry-run"})
         answer = plane.request("POST", f"{PATHS[document['kind']]}?dryRun=All", named)
@@ -238,7 +238,7 @@ def test_kube_scheduler_takes_the_shipped_configuration(plane: ControlPlane) -> 
 
 
 def _lost(sent: Any, received: Any, path: str = "") -> list[str]:
-    """Paths of what was sent and did not come back."""
+    """Paths of fields that were sent and did not come back."""
     if isinstance(sent, dict):
         if not isinstance(received, dict):
             return [path] if sent else []

@@ -96,7 +96,7 @@ def gangs_of(sizes: list[int], scheduler: str, **options: Any) -> dict[str, list
 
 
 def decided_for(recorder: Recorder, name: str) -> Any:
-    """What was decided for a gang, whatever its incarnation."""
+    """The decision for a gang, over all its incarnations."""
     found = [nodes for job, nodes in recorder.decided.items() if job.split("/")[1] == name]
     assert len(found) == 1, (name, recorder.decided)
     return found[0]
@@ -276,7 +276,7 @@ async def test_without_the_service_gangs_are_bound_all_the_same(
         await watched.until_bound(names_of(pods), limit_s=5)
         assert recorder.decided == {}
         await service.start()
-        # What the host did by itself is told to the service when it is back.
+        # The host's own starts are reported once the service is back.
         (confirmed,) = (await _until_running(service, cluster, 1)).items()
         assert confirmed[0].startswith("default/orphan/")
         assert confirmed[1] == watched.on_nodes("orphan")
@@ -332,7 +332,7 @@ async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
             await watched.create(pods)
             if number == 16:
                 await (service.start() if fault == "service" else _again(adapter, recorder, options))
-        # Where the scheduler took a decided node meanwhile, the gang is decided anew after 30 s, perhaps twice.
+        # If the scheduler took a decided node meanwhile, the gang is decided again after 30 s, perhaps twice.
         await watched.until_bound([name for pods in gangs.values() for name in names_of(pods)], limit_s=120)
         used = Counter(watched.node[name] for pods in gangs.values() for name in names_of(pods))
         assert max(used.values()) * 2 <= GPUS_PER_NODE
@@ -437,14 +437,14 @@ async def test_pods_of_others_are_left_alone_and_counted(
 
 
 async def _until(condition: Any, limit_s: float = 15.0) -> None:
-    """Polls: what is waited for happens in other processes, by their clocks."""
+    """Polls: the events happen in other processes, by their clocks."""
     async with asyncio.timeout(limit_s):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110 no event can come from another process
             await asyncio.sleep(0.05)
 
 
 async def _until_running(service: Service, cluster: str, count: int) -> dict[str, Counter[str]]:
-    """Waits until the service, which may just be starting, knows that so many jobs run; what it holds for each."""
+    """Waits until the service, which may just be starting, knows that so many jobs run; their holdings."""
     async with asyncio.timeout(15):
         while True:
             with suppress(StateUnavailableError, NotFoundError):

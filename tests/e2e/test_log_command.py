@@ -51,7 +51,7 @@ async def test_what_became_of_each_decision(
         nodes = [Node(id=f"n{n}", capacity=Resources(cpu_cores=8, gpus=4, memory_gib=64)) for n in range(2)]
         await client.report_nodes(ReportNodesRequest(cluster=CLUSTER, nodes=nodes))
         decisions = {job_id: await decided(client, job_id) for job_id in ("as-planned", "elsewhere", "forgotten")}
-        await decided(client, "as-planned")  # asked again: it is told what it holds
+        await decided(client, "as-planned")  # a repeat: the answer is its placement
         await reported(client, "as-planned")
         other = "n1" if decisions["elsewhere"][1].node == "n0" else "n0"
         await reported(client, "elsewhere", Assignment(task="worker-0", role=TaskGroup.WORKER, node=other))

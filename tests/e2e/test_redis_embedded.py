@@ -238,7 +238,7 @@ def test_a_server_killed_while_its_file_is_written_anew_starts_at_once(tmp_path:
     wait_until(lambda: embedded.restarts == 1)
     assert time.monotonic() - began_s < 4  # the child alone would have waited five seconds for its server
     wait_until(lambda: file.stat().st_size < 62 * 2**20 and not list(file.parent.glob("temp-*.aof")), 20)
-    wait_until(lambda: len(embedded._own_servers()) == 1, 20)  # the server may just have begun to write its file anew
+    wait_until(lambda: len(embedded._own_servers()) == 1, 20)  # the server may just have begun to rewrite its file
     embedded.stop()
 
 

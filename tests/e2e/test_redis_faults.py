@@ -1,4 +1,4 @@
-"""The state store against Redis servers that die, hang, fail over, or hold what is not ours; and against crowds."""
+"""The state store against Redis servers that die, hang, fail over, or hold foreign data; and against crowds."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from placewise_service.state.store import Conflict, Reserved, ReserveRequest, St
 pytestmark = pytest.mark.e2e
 T = TypeVar("T")
 
-# Redis is told dead and back within this; the margin over the promised 2 s is for a busy test machine.
+# Redis is reported dead and back within this; the margin over the promised 2 s is for a busy test machine.
 RECOVERY_S = 2.0
 
 

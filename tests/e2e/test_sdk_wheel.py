@@ -66,7 +66,7 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module", params=["newest", "lowest"])
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel, and what it asks for, and nothing else: in the newest versions,
+    """The interpreter of an environment with the wheel and its dependencies alone: in the newest versions,
     and in the oldest that it allows."""
     root = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", root, SOURCE)

@@ -45,13 +45,13 @@ def patiently() -> Iterator[None]:
 
 
 def exit_code(process: "subprocess.Popen[bytes]") -> int | None:
-    """Once it has ended; None where it does not."""
+    """Once it has ended; None if it does not."""
     return next((code for _ in patiently() if (code := process.poll()) is not None), None)
 
 
 @dataclass
 class Running:
-    """A service in processes of its own, and what it logged."""
+    """A service in processes of its own, and its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -141,7 +141,7 @@ def test_workers_share_the_ports_and_are_replaced(tmp_path: Path) -> None:
         grpc_port, rest = listening[0]["grpc_port"], f"http://127.0.0.1:{listening[0]['rest_port']}"
         report_node(rest, gpus=64)
         taken = [(a.node, *a.gpu_indices) for i in range(20) for a in ask(grpc_port, f"j{i}").decisions[0].assignments]
-        assert len(set(taken)) == 20  # whichever worker answered, no GPU was given twice
+        assert len(set(taken)) == 20  # no GPU was given twice by any worker
         metrics = httpx.get(f"{rest}/metrics", timeout=60).text
         assert 'placewise_rpc_seconds_count{code="OK",rpc="Place"} 20.0' in metrics  # summed over the workers
         os.kill(ready[0]["pid"], signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Placewise on a real Slurm of 16 nodes with 8 GPUs each: placements, waits, outcomes, latency, faults.
 
-`make e2e-slurm` installs what it needs and runs this. The prints are the figures.
+`make e2e-slurm` installs the packages and runs this. The prints are the figures.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def check_places(
 ) -> int:
     """Every job that has a decision ran exactly on the nodes of its last one. Returns how many had one.
 
-    A service that is killed loses the decisions it had not written out yet: their ids go to `lost` where that is given,
-    as nobody can say any more what they were.
+    A service that is killed loses the decisions it had not written out yet: their ids go to `lost`, if given, as nobody
+    knows their content any more.
     """
     decisions = world.decisions()
     wrong, checked = [], 0
@@ -153,7 +153,7 @@ def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Clien
 
 
 def check_waits(world: SlurmWorld, ids: list[int]) -> None:
-    """A job that was told to wait was pending all that time: it started after its release, never before."""
+    """A job that was answered WAIT was pending all that time: it started after its release, never before."""
     times = world.timeline()
     assert all(times[i]["start"] >= times[i]["update"] for i in ids)
     waits = [times[i]["update"] - times[i]["submit"] for i in ids]
@@ -230,7 +230,7 @@ def test_faults(world: SlurmWorld, client: Client) -> None:
     slurm.run("scontrol", "update", f"nodename={','.join(drained)}", "state=resume")
 
     ids += submit_gangs(world, 10, rng)
-    slurm.kill("slurmctld", signal.SIGTERM)  # it saves its state; what a crash of its own loses is not ours
+    slurm.kill("slurmctld", signal.SIGTERM)  # it saves its state; losses of its own crash are not ours
     slurm.start_controller()
 
     started = time.monotonic()
@@ -313,7 +313,7 @@ def skipped_without_accounting() -> Iterator[None]:
 
 @skipped_without_accounting()
 def test_a_shares_time_counts_for_a_step_that_slurm_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said of a step that there is not, or of one on a node that it does not run on, counts for nothing."""
+    """A report about an unknown step, or a step on a node that it does not run on, is ignored."""
     with (
         slurm_world(nodes=2, has_accounting=True) as world,
         Client(f"127.0.0.1:{world.grpc_port}") as client,

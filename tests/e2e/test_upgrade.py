@@ -105,7 +105,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def active(service: Service) -> str:
-    """The bundle that answers; "" where it was changed while the list was made."""
+    """The bundle that answers; "" if it was changed while the list was made."""
     bundles = httpx.get(f"{service.url}/v1/bundles", timeout=60).json()["bundles"]
     return next((bundle["name"] for bundle in bundles if bundle["state"] == "ACTIVE"), "")
 

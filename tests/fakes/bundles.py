@@ -23,7 +23,7 @@ def rewrite(folder: Path, **changes: object) -> Path:
 
 
 def forge(folder: Path, **changes: object) -> Path:
-    """Writes the manifest with these fields and whatever checksums it is told."""
+    """Writes the manifest with these fields and checksums."""
     manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     (folder / MANIFEST).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, **changes)))
     return folder

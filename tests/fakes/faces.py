@@ -53,7 +53,7 @@ from placewise_service.state.store import Overcommit
 from placewise_service.telemetry import Telemetry
 
 DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
-# What a browser sends with a request to this machine, and what that is answered with.
+# Headers of a browser's request to this machine, and the expected answers.
 ASKED_BY_PAGES = (
     ({}, 200),
     ({"host": "127.0.0.1:8080"}, 200),
@@ -123,7 +123,7 @@ class FakeBundles:
 
 @dataclass
 class FakeEngine:
-    """Puts every task of a job on the first node, and does what a job's model name asks for instead: fail, leak,
+    """Puts every task of a job on the first node, and does as a job's model name says instead: fail, leak,
     sleep, answer WAIT. Same questions, same answers."""
 
     is_ready: bool = True

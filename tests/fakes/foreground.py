@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def foreground() -> Iterator[None]:
-    """SIGINT raises here and in processes begun here, also where a shell began the tests in the background."""
+    """SIGINT raises here and in processes begun here, even if a shell began the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

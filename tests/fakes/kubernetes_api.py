@@ -18,7 +18,7 @@ PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
 
 
 class FakeKube:
-    """The API's objects and what was asked of it."""
+    """The API's objects and its requests."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Document] = {}
@@ -78,7 +78,7 @@ class FakeKube:
         self._tell(PODS, "MODIFIED", document)
         return document
 
-    # --- what a test does ---------------------------------------------------------------------------------------------
+    # --- a test's actions --------------------------------------------------------------------------------------------
 
     def add_pod(self, document: Document) -> Document:
         document = copy.deepcopy(document)
@@ -136,7 +136,7 @@ class FakeKube:
             queue.put_nowait(None)
 
     async def seen(self) -> None:
-        """Returns when every watcher has been told everything."""
+        """Returns when every watcher has had every event."""
         for _ in range(3):
             await asyncio.sleep(0)
             await asyncio.gather(*(queue.join() for _, queue in self._queues))

@@ -37,7 +37,7 @@ class ServedKube:
         }
 
     def do(self, action: Callable[[FakeKube], T]) -> T:
-        """Runs `action` where the API runs, and waits for it."""
+        """Runs `action` on the API's loop, and waits for it."""
 
         async def run() -> T:
             return action(self.kube)
@@ -90,7 +90,7 @@ def served_kube() -> Iterator[ServedKube]:
         served.port = runner.addresses[0][1]
         found.append((served, loop, stop))
         is_up.set()
-        await stop.wait()  # what is still connected is cancelled with the loop's tasks
+        await stop.wait()  # open connections are cancelled with the loop's tasks
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()

@@ -36,7 +36,7 @@ class MemoryHost:
     def native(self) -> MemoryHost:
         return self
 
-    # --- what the suite does ------------------------------------------------------------------------------------------
+    # --- the suite's actions ------------------------------------------------------------------------------------------
 
     async def add_nodes(self, count: int, gpus: int) -> None:
         for number in range(1, count + 1):
@@ -58,7 +58,7 @@ class MemoryHost:
         self._set(self.jobs[key], stage=Stage.RUNNING, placement=(task,))
 
     async def run_scheduler(self) -> None:
-        """Starts what can start."""
+        """Starts every job that can start."""
         for job in list(self.jobs.values()):
             if job.stage is Stage.APPLIED and self._is_free(job.placement):
                 self._set(job, stage=Stage.RUNNING)
@@ -75,7 +75,7 @@ class MemoryHost:
         self.is_reachable = is_reachable
 
     async def where(self, key: str) -> list[str]:
-        """Nodes a job really runs on; empty where it does not run."""
+        """Nodes a job really runs on; empty if it does not run."""
         job = self.jobs[key]
         return sorted(a.node for a in job.placement) if job.stage is Stage.RUNNING else []
 

@@ -1,7 +1,7 @@
 """A small decision service in memory: a real grpc.aio server with a first-fit policy, to test clients and adapters.
 
-It keeps the contract (gangs all-or-nothing, reservations, request_id, idempotent events) and has switches for what a
-real service rarely does: wait, refuse, be slow, be away. It has no policies, queues or persistence.
+It keeps the contract (gangs all-or-nothing, reservations, request_id, idempotent events) and has switches for the
+failures of a real service rarely does: wait, refuse, be slow, be away. It has no policies, queues or persistence.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from placewise_client.status import StatusDetails, build_status
 
 @dataclass(slots=True)
 class Held:
-    """What a job holds, reserved or running."""
+    """A job's resources, reserved or running."""
 
     assignments: list[Assignment]
     reservation_id: str

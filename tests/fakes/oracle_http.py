@@ -28,7 +28,7 @@ class OracleDesk(Desk):
     def __init__(self, oracle: Oracle) -> None:
         engine: Any = None
         super().__init__(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
-        self.needs_token = True  # so that tokens come through to where they are noted
+        self.needs_token = True  # so that tokens come through and are noted
         self.oracle = oracle
 
     def enter(

@@ -1,4 +1,5 @@
-"""A policy net in three small ONNX graphs that was never trained: for everything about serving but what it decides."""
+"""A policy net in three small ONNX graphs that was never trained: for every test of serving but the choices
+themselves."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ def cluster_of(nodes: tuple[Node, ...]) -> ClusterView:
 
 @dataclass
 class Trace:
-    """What a run looked like: Q and Z per slot; C(n)/C(1) and n of every job that started."""
+    """Results of a run: Q and Z per slot; C(n)/C(1) and n of every job that started."""
 
     backlog_s: list[float] = field(default_factory=list)
     delay_s: list[float] = field(default_factory=list)
@@ -94,7 +94,7 @@ def run(
 
 
 def start(view: ClusterView, job: Job, admission: Admission) -> None:
-    """Gives the job its shape on the first nodes that have room. Fails where the shape does not fit."""
+    """Gives the job its shape on the first nodes that have room. Fails if the shape does not fit."""
     left, assignments = admission.nodes, []
     for m in np.argsort(view.free_gpus(), kind="stable"):
         if left and view.free_gpus()[m] >= admission.gpus_per_node:

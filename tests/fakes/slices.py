@@ -21,7 +21,7 @@ class TickingClock(ManualClock):
 
 
 class Counting:
-    """Slices of one decision in one go: how often it would pause, and what it does aside."""
+    """Slices of one decision in one go: how often it would pause, and its work aside."""
 
     def __init__(self) -> None:
         self.pauses = 0

@@ -1,6 +1,6 @@
 """slurmrestd and the slurmctld behind it, in memory: HTTP on a unix socket with the JSON of v0.0.38 or of v0.0.40+.
 
-Only what the bridge uses. Behaviour that matters was seen on the real thing: `errors` under status 200, `nodes` only as
+Only the bridge's calls. Important behaviour was seen on the real thing: `errors` under status 200, `nodes` only as
 a string, more nodes listed than asked for means BadConstraints, a node list on a running job shrinks it.
 """
 
@@ -113,7 +113,7 @@ class FakeSlurm:
     ) -> str:
         job = FakeJob(len(self.jobs) + 1, tasks, gpus, is_managed, is_managed, max_nodes=max_nodes)
         request = f"gres:gpu:{gpus}"
-        # What the submit hook does where GPUs are typed.
+        # The submit hook's work for typed GPUs.
         job.gres, job.aside = ("", f" gres={request}") if self.types else (request, "")
         self.jobs[job.id] = job
         if is_announced:
@@ -121,7 +121,7 @@ class FakeSlurm:
         return str(job.id)
 
     def announce(self, *, is_managed: bool = True) -> None:
-        """What the submit hook says of a job that is about to be made."""
+        """The submit hook's marks on a new job."""
         self.pokes.datagram_received(b"submit" if is_managed else b"other", ("127.0.0.1", 1))
 
     async def occupy(self, node: str, gpus: int) -> None:

@@ -1,4 +1,4 @@
-"""The golden net fails where it should, and forgives what its README says it forgives."""
+"""The golden net fails and forgives as its README says."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""The table of the reward model beside LIF: who is told what, and that the figures are those of the same jobs."""
+"""The table of the reward model beside LIF: each predictor's inputs, and that the figures are those of the same
+jobs."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from placewise_training.reward.judge_against_lif import KINDS, Seen, markdown, t
 
 
 class AsReported:
-    """Predicts what is reported, else the linear speed."""
+    """Predicts the reported speed, else the linear one."""
 
     def speeds(self, tokens: PartTokens) -> Float32:
         has, speed = (tokens.parts[:, :, REPORTED.start + i] for i in (0, 1))

@@ -1,4 +1,4 @@
-"""The throughput fits recover what they are given, errors are of placements never seen, and noise is told apart."""
+"""The throughput fits recover their inputs, errors are of placements never seen, and noise is separated."""
 
 import json
 from collections.abc import Callable

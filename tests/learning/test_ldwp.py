@@ -1,4 +1,4 @@
-"""LDWP's trainer on a small budget: it learns, goes on where it stopped, exports what it learnt; what its rows mean."""
+"""LDWP's trainer on a small budget: it learns, resumes, exports its net; the meaning of its rows."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def episode(
     seed: int, guided: float, explore: float = 0.0, values: TorchValues | None = None
 ) -> tuple[float, Recorder]:
-    """Mean turnaround in seconds, and what was seen."""
+    """Mean turnaround in seconds, and the observations."""
     now = situation(seed, 60)
     seen = Recorder(now.truth, now.has_times, values, explore, guided, seed)
     return float(np.mean(list(now.simulate(seen)[1].values()))), seen

@@ -1,5 +1,5 @@
-"""The policy net: order does not matter to it, padding changes nothing, a cluster is the same whoever asks, and its
-graphs answer as torch does."""
+"""The policy net: order does not matter to it, padding changes nothing, a cluster's encoding is the same for every
+request, and its graphs answer as torch does."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_padding_changes_nothing() -> None:
 
 
 def test_nobody_looks_at_new_jobs_and_they_look_at_the_cluster() -> None:
-    """What is kept of a cluster must not rest on who asked, nor what a job is on who asked with it."""
+    """The cached encoding of a cluster must not depend on the request, nor that of a job on the rest of its batch."""
     x = tensors(5, 8, 5, 4)
     nodes, jobs, _ = encoded(net(), x)
     other = {**x, "jobs": x["jobs"].clone()}

@@ -1,4 +1,5 @@
-"""Harmony's trainer: every method solves a toy problem, imitation learns, a stopped run goes on, what ships serves."""
+"""Harmony's trainer: every method solves a toy problem, imitation learns, a stopped run goes on, the shipped net
+serves."""
 
 import json
 from collections import deque
@@ -145,7 +146,7 @@ def test_imitation_learns_the_teachers_placements(tmp_path: Path) -> None:
 
 
 def test_a_taught_actor_beats_one_that_draws_at_random(tmp_path: Path) -> None:
-    """What is imitated is worth imitating: on training truths, paired by seed."""
+    """The imitated teacher is worth imitating: on training truths, paired by seed."""
     model = exported(PolicyNet(16, 2, 1).eval(), tmp_path)
     better = 0
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""The reward model's doubt: small where it learned, large where it did not, and no speed rests on it."""
+"""The reward model's doubt: small on learned inputs, large on others, and no speed rests on it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`train all` runs every trainer, in order, and passes on what each of them takes."""
+"""`train all` runs every trainer, in order, and passes each its options."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

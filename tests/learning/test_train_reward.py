@@ -1,4 +1,4 @@
-"""The reward model: it does not care about order, its trainer learns, and a stopped run goes on where it was."""
+"""The reward model: it does not care about order, its trainer learns, and a stopped run goes on from its checkpoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Trainers compute on a GPU where there is one. Where there is none, torch's meta device stands for it: it computes
+"""Trainers compute on a GPU if there is one. Otherwise torch's meta device stands for it: it computes
 nothing, but refuses a tensor that stayed on the CPU, as a GPU would."""
 
 from collections.abc import Callable
@@ -140,7 +140,7 @@ def test_the_doubt_learns_where_its_net_is(device: str) -> None:
 
 
 def test_checkpoints_are_read_onto_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are written beside a GPU, they are resumed and exported without one."""
+    """If they are written beside a GPU, they are resumed and exported without one."""
     asked: list[Any] = []
     load = torch.load
 

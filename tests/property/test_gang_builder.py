@@ -1,4 +1,4 @@
-"""GangBuilder: whatever allowed actions are taken, nothing is oversubscribed and everything can be given back."""
+"""GangBuilder: for any sequence of allowed actions, nothing is oversubscribed and everything can be given back."""
 
 import numpy as np
 import pytest

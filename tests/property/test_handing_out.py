@@ -1,9 +1,9 @@
 """Two replicas, expiry, late and repeated words, in any order: the service never hands out one GPU twice.
 
-The model knows what callers were told. A job has a *claim* on GPUs from the moment it is told PLACED until its
-reservation expires, its host says that it ended, or it is told of others; from when its host says that it runs, the
+The model knows the answers to callers. A job has a *claim* on GPUs from the answer PLACED until its
+reservation expires, its host says that it ended, or it gets others; from when its host says that it runs, the
 claim has no end. A GPU that comes to a job new must be claimed by no other job. (A host that starts a job after its
-reservation has expired takes what it takes: from then on the job claims its GPUs beside whoever was told of them.)
+reservation has expired takes what it takes: from then on the job claims its GPUs beside others that have them.)
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class HandingOut(RuleBasedStateMachine):
         self.claims.pop(name, None)
         self.ended.add(name)
 
-    # -- what must hold -----------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------
 
     def said(self, replica: int, name: str, kind: JobEventKind) -> ReportOutcome:
         outcome: ReportOutcome = self.run(
@@ -145,7 +145,7 @@ class HandingOut(RuleBasedStateMachine):
         self.handed_out([answer for answer in placed if not self.is_record(answer, decision.meta.is_repeated)])
 
     def is_record(self, answer: JobDecision, is_repeated: bool) -> bool:
-        """True for what an ended job once had, in the answer to a repeat: its host has said that it is over."""
+        """True for an ended job's old placement, in the answer to a repeat: its host has reported the end."""
         name = str(answer.job_id)
         is_past = is_repeated or 0 < answer.expire_time_s <= CLOCK.now_s()
         return is_past and name in self.ended and name not in self.live()

@@ -113,7 +113,7 @@ def _gang(name: str, size: int) -> Job:
 
 
 def _answer(act: Act, task: "asyncio.Task[PlaceDecision | None]") -> PlaceDecision | None:
-    """What was promised, if anything was. A caller may have left, or the cluster changed too fast for its gang."""
+    """The promise, if there is one. A caller may have left, or the cluster changed too fast for its gang."""
     if task.cancelled():
         assert act.leaves_after
         return None

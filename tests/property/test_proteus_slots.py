@@ -1,4 +1,4 @@
-"""Q and Z against equations (7) and (8) walked slot by slot, however often and in whatever rhythm anyone asks."""
+"""Q and Z against equations (7) and (8) walked slot by slot, for any number and rhythm of requests."""
 
 from dataclasses import dataclass, field
 
@@ -57,7 +57,7 @@ step = st.tuples(
 @hypothesis_settings(deadline=None, max_examples=60)
 @given(st.lists(step, min_size=1, max_size=12))
 def test_queues_move_once_per_slot_as_printed(steps: list[tuple[int, list[float], int, bool]]) -> None:
-    view = cluster_of(gpu_nodes(64, 4))  # room for whatever is promised
+    view = cluster_of(gpu_nodes(64, 4))  # room for every promise
     rng = np.random.default_rng(0)
     walked, queue, listed, slot, count = Walked(), QueueState("q"), [], 100, 0
     queue = POLICY.admit([], view, queue, AdmitContext(slot * 10.0, slot, SETTINGS, rng)).queue

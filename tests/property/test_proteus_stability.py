@@ -48,7 +48,7 @@ def test_outside_the_capacity_region_both_queues_grow(policy: Proteus, seed: int
 
 
 def test_raising_v_trades_backlog_for_cost(policy: Proteus) -> None:
-    """Jobs of up to three GPUs on nodes of four: what is left over costs more, and only a small V takes it."""
+    """Jobs of up to three GPUs on nodes of four: the rest costs more, and only a small V takes it."""
 
     def mean(v: float) -> tuple[float, float]:
         traces: list[Trace] = [run(policy, settings(v), 0.45, 2000, seed, max_gpus=3) for seed in SEEDS]

@@ -1,4 +1,4 @@
-"""What a view keeps between decisions (rooms, tightness, shared GPUs) equals what a view built anew counts."""
+"""A view's cached counts (rooms, tightness, shared GPUs) equal those of a new view."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""IAWP's experiments on one server: methods, what is known of subtasks, and how claims are judged."""
+"""IAWP's experiments on one server: methods, knowledge of subtasks, and how claims are judged."""
 
 from pathlib import Path
 

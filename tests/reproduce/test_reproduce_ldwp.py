@@ -1,4 +1,4 @@
-"""LDWP's experiments: what a run measures, recovery after cluster changes, and how claims are judged."""
+"""LDWP's experiments: the figures of a run, recovery after cluster changes, and how claims are judged."""
 
 import functools
 from pathlib import Path

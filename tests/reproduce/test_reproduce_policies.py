@@ -1,4 +1,5 @@
-"""What the reproductions add to the served policies: splitters, the composed admission, the believed truth, the log."""
+"""Additions of the reproductions to the served policies: splitters, the composed admission, the believed truth, the
+log."""
 
 from dataclasses import replace
 

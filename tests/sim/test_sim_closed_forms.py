@@ -1,4 +1,4 @@
-"""Queueing theory against the simulator: what has a closed form must come out."""
+"""Queueing theory against the simulator: it reproduces every closed form."""
 
 import heapq
 import math

@@ -19,7 +19,7 @@ from placewise_training.sim.thermal import ThermalSpec
 
 
 class UnitSpeed:
-    """One sample per second, whoever else runs."""
+    """One sample per second, beside any other job."""
 
     def footprint(self, job: SimJob, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]) -> Footprint:
         parts = tuple(Part(s.node, s.workers, s.servers, "V100", s.gpu_indices) for s in spots)

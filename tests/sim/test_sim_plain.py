@@ -1,4 +1,4 @@
-"""Plain consolidation and shortest remaining first, for pipelines: what each of them prefers."""
+"""Plain consolidation and shortest remaining first, for pipelines: the preferences of each."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -41,7 +41,7 @@ def test_two_metrics_of_every_loop_are_drawn_by_seed() -> None:
 
 @pytest.mark.slow
 def test_real_loops_share_one_core_and_are_written(tmp_path: Path) -> None:
-    """Two loops on one core: together they can do no more than one core's work, whatever else the machine does."""
+    """Two loops on one core: together they can do no more than one core's work, on a busy machine, too."""
     core = (min(os.sched_getaffinity(0)),)
     names = ("convolutional", "input_bound")
     settings = ProfileSettings(names, cores=core, seconds=0.4, repeats=2, has_triples=False)

@@ -1,4 +1,4 @@
-"""Speed models: what must hold of any truth, and that the two truths are not one."""
+"""Speed models: invariants of any truth, and that the two truths are not one."""
 
 from collections.abc import Sequence
 

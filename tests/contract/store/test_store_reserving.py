@@ -1,4 +1,4 @@
-"""Reserving: all of it or nothing, checked against what is really there; repeats. On every store (conftest.py)."""
+"""Reserving: all of it or nothing, checked against the real holdings; repeats. On every store (conftest.py)."""
 
 import pytest
 from tests.fakes.state import CLUSTER, Harness, demand, hold, job, node, progress, records, same, started, task

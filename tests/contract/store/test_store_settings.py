@@ -1,4 +1,4 @@
-"""Queues, settings, the choice of bundles, and what is learned. On every store (conftest.py)."""
+"""Queues, settings, the choice of bundles, and learned values. On every store (conftest.py)."""
 
 import asyncio
 import math

@@ -14,14 +14,14 @@ from placewise.v1 import decision_pb2 as decision_pb
 UNITS = "units"
 LEARNED = ("harmony", "ldwp", "search")
 UNDECIDED = ("harmony", "ldwp")  # whose scores show how sure they were
-# Fields whose numbers nets have a part in: scores of a learned policy, and speeds where a net completes what was
-# measured of GPUs that jobs share.
+# Fields whose numbers nets have a part in: scores of a learned policy, and speeds on shared GPUs, which a net completes
+# from measurements.
 _SCORES, _SPEEDS = ("candidates", "margin"), ("predicted_speed", "neighbours")
 
 
 @dataclass
 class Decided:
-    """Rows of one cluster: what was answered, and what the log says of it."""
+    """Rows of one cluster: the answers, and their log records."""
 
     answers: list[Row]
     records: list[Row]
@@ -98,7 +98,7 @@ async def _report(service: Service, cluster: str, events: list[cluster_pb.JobEve
 
 
 def _margin(explained: Row) -> float | None:
-    """Between the two best scores of the closest choice; None where no task had two candidates."""
+    """Between the two best scores of the closest choice; None if no task had two candidates."""
     found = []
     for decision in explained.get("decisions", ()):
         by_task: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""What each net of the bundle is given and gives, as questions make it run: twenty questions for each policy that has
+"""Inputs and outputs of each net of the bundle, as questions make it run: twenty questions for each policy that has
 one, each of a cluster that nobody asked about before, so that nothing is remembered of it."""
 
 from collections.abc import Iterator, Mapping
@@ -136,7 +136,7 @@ def _missing(wanted: list[Row], ours: dict[tuple[str, str], list[Row]]) -> Itera
 
 
 def _differing(row: Row, run: Row) -> Iterator[str]:
-    """Where the inputs of two runs differ. Those that are outputs of another net are compared as outputs."""
+    """The differences between the inputs of two runs. Those that are outputs of another net are compared as outputs."""
     for name, value in row["inputs"].items():
         is_net = name not in _FROM_CODE.get(row["model"], (name,))
         yield from rows.differences(value, run["inputs"].get(name), f"{row['id']} inputs.{name}", is_net)

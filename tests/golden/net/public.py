@@ -261,7 +261,8 @@ async def state() -> list[Row]:
 
 
 async def _answers(service: seams.Service, waiting: list[job_pb2.Job]) -> AsyncIterator[Row]:
-    """What is kept of one answer of each kind, and the fingerprint of its question. Ids are by order of appearance."""
+    """The stored form of one answer of each kind, and the fingerprint of its question. Ids are by order of
+    appearance."""
     names = Names()
     job = m.job("asked", [m.group(2, m.demand(1.0, 0.0, 2.0))], m.drawn("asked"))
     task = decision_pb2.DivisibleTask(id="t", parallel_scale=40.0, kind="render")

@@ -123,7 +123,7 @@ def _twin(job: job_pb.Job) -> job_pb.Job:
 
 
 async def partitioned() -> list[Row]:
-    """Sixty questions about divisible tasks: split anew, over named units, and spread again half-way."""
+    """Sixty questions about divisible tasks: split over all or named units, and spread again half-way."""
     found: list[Row] = []
     async with serving() as service:
         clusters = [await _units(service, i) for i in range(4)]
@@ -216,7 +216,7 @@ def _progress(rng: Random, shares: list[Row]) -> list[decision_pb.ShareProgress]
 
 
 async def _finish_share(service: Service, cluster: str, rng: Random, number: int) -> None:
-    """A host reports what a share cost it: overheads are learned by kind."""
+    """A host reports the cost of a share: overheads are learned by kind."""
     share = cluster_pb.ShareOutcome(
         task_kind=rng.choice(KINDS),
         node="h0",

@@ -1,4 +1,4 @@
-"""Requests that do not fit, with every blocker that is told: one per kind first, then combinations drawn at random."""
+"""Requests that do not fit, with every blocker of the answer: one per kind first, then combinations drawn at random."""
 
 from collections.abc import Iterator
 from random import Random
@@ -17,7 +17,7 @@ POLICY = "consolidate"
 DRAWN = 160
 DEAD_END = "dead-end-"
 STALE_S, HOT = m.NOW_S - 5000.0, 91.0
-# What the requests have to bring about, or the file says less than it claims.
+# The reasons that the requests have to cause, or the file says less than it claims.
 KINDS = frozenset(
     (
         "INSUFFICIENT_CPU",

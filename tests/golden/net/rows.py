@@ -1,4 +1,4 @@
-"""Rows of the golden files: how they are written, read and compared. Knows nothing of what they say."""
+"""Rows of the golden files: how they are written, read and compared. Knows nothing of their meaning."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "data"
 Row = dict[str, Any]
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-TOLERANCE = 1e-5  # of what a net computes, relative above 1
+TOLERANCE = 1e-5  # of a net's output, relative above 1
 UNDECIDED = 1e-4  # between the two best scores of a net
 _SHOWN = 12
 
@@ -27,7 +27,7 @@ class Names:
         self._known: dict[str, str] = {}
 
     def plain(self, value: Any) -> Any:
-        """The value with such ids replaced, whatever it is nested in."""
+        """The value with such ids replaced at every depth."""
         return json.loads(_ID.sub(self._name, json.dumps(value)))
 
     def _name(self, found: re.Match[str]) -> str:
@@ -58,7 +58,7 @@ def _short(value: Any) -> Any:
 
 
 def _shared(assignments: list[Row]) -> list[Row]:
-    """Of equal demands that follow each other only the first is told."""
+    """Of equal demands that follow each other only the first is kept."""
     last: Any = {}
     found = []
     for assignment in assignments:
@@ -147,8 +147,8 @@ def compare(file: str, found: Iterable[Row], forgiven: Collection[str] = ()) -> 
 
     Rows have an `id`. `net` lists the fields of a row, however deep, whose numbers nets compute. Where `margin` says
     that a net was undecided the row may differ, and so may those of its `cluster` that follow from it; where two scores
-    are equal, the order of nodes decides, and must not differ. Gives back the clusters where a net decided otherwise;
-    those `forgiven` are left out."""
+    are equal, the order of nodes decides, and must not differ. Gives back the clusters for which a net decided
+    otherwise; those `forgiven` are left out."""
     return compare_rows(read(file), found, file, forgiven)
 
 

@@ -1,4 +1,4 @@
-"""The only door from the golden net to the code under test: whoever moves code points the imports here anew.
+"""The only door from the golden net to the code under test: a move of code changes the imports here.
 
 Questions go in as messages of the contract and come out as messages; records come from the decision log's ring; nets
 are watched at ONNX Runtime, which no move replaces.
@@ -79,7 +79,7 @@ class Service:
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_S)
         self.store = MemoryStore(self.clock)
-        # Each record shows what was seen: drawn at random otherwise.
+        # Each record has its observation: drawn at random otherwise.
         settings = Settings(_env_prefix="PLACEWISE_GOLDEN_NET_", declog={"observe_share": 1.0})
         self.engine = make_engine(settings, self.store, self.clock, MutedTelemetry())
         self._desk = Desk(self.engine, self.clock, settings.limits, Open(), self.engine._common.telemetry)
@@ -141,7 +141,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Sessions opened meanwhile report what they are given and what they give."""
+    """Sessions opened meanwhile report their inputs and outputs."""
     original, names = onnxruntime.InferenceSession, nets_of_bundle()
 
     class Watched:
@@ -284,7 +284,7 @@ def adapter_parsers() -> dict[str, Any]:
 
 
 def adapter_configs() -> dict[str, type]:
-    """What the files of the adapters may say."""
+    """The settings that the adapters' files may hold."""
     return {"kubernetes": KubernetesConfig, "slurm": BridgeConfig}
 
 
@@ -313,7 +313,7 @@ async def stored(cluster: str, service: Service) -> Iterator[tuple[str, bytes]]:
 
 
 async def remembered(cluster: str, request_id: str, service: Service) -> bytes:
-    """What is kept of an answer, for a replica that is asked the same again."""
+    """The stored form of an answer, for a replica that gets the same request again."""
     first = await service.store.recall(cluster, request_id)
     return bytes(first.answer)
 

@@ -1,5 +1,5 @@
 """What `placewise simulate` answers for five small runs of every placement policy, and two of every admission policy:
-event hashes, and what the runs came to. And hashes of pipelines and of divisible tasks."""
+event hashes, and the results of the runs. And hashes of pipelines and of divisible tasks."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ def contenders() -> list[str]:
 
 
 def simulated(contender: str) -> Row:
-    """One row: hashes of the runs, and what they came to; what depends on the machine is left out."""
+    """One row: hashes of the runs, and their results, without those that depend on the machine."""
     kind, _, policy = contender.partition("/")
     if kind == "heat":
         return {"id": contender, "event_hashes": simulate_heat(SEEDS)}

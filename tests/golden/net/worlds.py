@@ -1,4 +1,4 @@
-"""The worlds in which every placement policy is asked: what the cluster is like, and which jobs come."""
+"""The worlds in which every placement policy is asked: the cluster, and its jobs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -275,7 +275,7 @@ def units_world() -> World:
 
 
 def follow_up(question: Question, answer: decision_pb.PlaceResponse, rng: Random) -> list[cluster_pb.JobEvent]:
-    """What the host then reports."""
+    """The host's later reports."""
     if question.is_node_scope or question.stays == "reserved":
         return []
     events = []

@@ -19,7 +19,7 @@ from placewise_slurm.lease import FileLease
 
 
 class LeaseApi:
-    """Leases of an apiserver: a write names the version it changes, and is refused where there is a newer one."""
+    """Leases of an apiserver: a write names the version it changes, and is refused if there is a newer one."""
 
     def __init__(self) -> None:
         self.document: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""What an adapter tells of nodes where the service takes some and refuses others."""
+"""An adapter's reports of nodes if the service accepts some and refuses others."""
 
 from __future__ import annotations
 

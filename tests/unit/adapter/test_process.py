@@ -1,4 +1,4 @@
-"""What the processes of the service and of the adapters ask of the kernel and of Python; each in one of its own."""
+"""Settings of the kernel and of Python by the processes of the service and of the adapters; each in one of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter's command line: what it refuses to start with, and how it says so."""
+"""The adapter's command line: errors that keep it from starting, and their messages."""
 
 from __future__ import annotations
 

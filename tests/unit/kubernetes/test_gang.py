@@ -170,7 +170,7 @@ def placement(*nodes: str) -> Placement:
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-5", "1e300", "99999999999", "many", ""])
 def test_numbers_that_are_none_do_no_harm(text: str) -> None:
-    """An annotation is any user's: what it says must neither end the adapter nor be refused with others' events."""
+    """An annotation is any user's: its text must neither end the adapter nor be refused with others' events."""
     numbers = (names.EPOCHS, names.BATCH_SIZE, names.DATASET_SIZE, names.SINGLE_GPU_SECONDS, names.MAX_PER_NODE)
     book = GangBook(RULES)
     book.put(make_pod("p", gang=text or "4", annotations=dict.fromkeys(numbers, text)))

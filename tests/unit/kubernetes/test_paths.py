@@ -57,7 +57,7 @@ def test_a_namespace_is_one_label(namespace: str) -> None:
 @pytest.mark.parametrize("source", [Source.VOLCANO, Source.POD_GROUP, Source.BATCH_JOB])
 @pytest.mark.parametrize("name", ["../../../../../../api/v1/secrets", "x/status", "Train_1"])
 def test_a_group_that_a_pod_names_is_not_looked_for_elsewhere(source: Source, name: str) -> None:
-    """The name stands in an annotation, a label or an owner reference: whoever makes pods writes it."""
+    """The name stands in an annotation, a label or an owner reference: anybody who makes pods writes it."""
 
     class NeverAsked:
         async def get(self, path: str, **_: str) -> Mapping[str, Any]:

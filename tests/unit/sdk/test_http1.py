@@ -114,7 +114,7 @@ async def test_one_that_was_reset_while_idle_is_replaced() -> None:
 
 
 async def test_one_on_which_something_was_said_while_idle_is_not_used() -> None:
-    """What a proxy says before it closes would pass for the answer to the next request."""
+    """A proxy's words before it closes would pass for the answer to the next request."""
     late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
     async with pool_at(server := Server(echo)) as pool:
         await ask(pool)
