@@ -54,6 +54,7 @@ CLEAN = (
     "service/placewise_core/speed",
     "service/placewise_models",
     "service/placewise_service",
+    "tests",
     "tools",
 )
 LIMIT = 0.5

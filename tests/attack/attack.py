@@ -34,7 +34,7 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an attack did to one tree. `figures` is empty if it did not run; `reason` then gives the cause."""
+    """The effect of an attack on one tree. `figures` is empty if it did not run; `reason` then gives the cause."""
 
     attack: Attack
     figures: Figures = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """`python -m tests.attack.flood FACE KIND PORT RATE`: floods a port at a fixed rate and low priority, until ended.
 
 `python -m tests.attack.flood bare - PORT 0` is the server that a flooded service is compared with: one that answers 401
-to the first bytes it hears, and closes. Sockets only: the flood should cost the machine little beside what it costs its
+to the first bytes it hears, and closes. Sockets only: the flood should cost the machine little beside its cost to its
 victim.
 """
 

@@ -137,7 +137,7 @@ async def test_a_caller_holds_no_more_than_its_share_of_the_places(tokens: dict[
         assert (await stub.Place(question(), metadata=other)).decisions, "the other half is free"
         at.engine.gate.set()
         await asyncio.gather(*held)
-        assert (await stub.Place(question(), metadata=ours)).decisions, "what was held is given back"
+        assert (await stub.Place(question(), metadata=ours)).decisions, "the place in flight is free again"
         metrics = at.metrics()
     assert 'placewise_refused_total{face="all",limit="caller_share"} 2.0' in metrics
     assert 'placewise_shed_total{rpc="Place"} 2.0' in metrics

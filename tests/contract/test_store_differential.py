@@ -234,5 +234,5 @@ async def reserve_only(server: RedisServer, history: Sequence[Sequence[Any]]) ->
         await store.release(CLUSTER, [one.reservation_id for one in held])
         assert (await records(store)).jobs == ()
     raw = server.client()
-    assert raw.hlen(keys_of(CLUSTER).used) == 0, "what was taken and given back leaves no residue"
+    assert raw.hlen(keys_of(CLUSTER).used) == 0, "taking and giving back leaves no residue"
     raw.close()

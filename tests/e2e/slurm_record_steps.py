@@ -4,7 +4,7 @@ python -m tests.e2e.slurm_record_steps v0.0.38
 PLACEWISE_TEST_SLURM_ROOT=/opt/trixie python -m tests.e2e.slurm_record_steps v0.0.40 v0.0.41 v0.0.42
 
 Of a job with two nodes: its batch script and its step 0 run, then step 0 has ended and step 1 runs. Beside it, the
-answered for a job that there is not, and while slurmdbd is away.
+answers about an unknown job, and while slurmdbd is away.
 """
 
 from __future__ import annotations

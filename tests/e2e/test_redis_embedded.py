@@ -137,7 +137,7 @@ async def test_a_killed_owner_leaves_its_state_to_the_next(tmp_path: Path) -> No
     before = await records(store)
     owner.kill()
     owner.communicate()
-    assert is_running(server_pid), "the orphan is what the next owner must deal with"
+    assert is_running(server_pid), "the next owner must deal with the orphan"
     with EmbeddedRedis(tmp_path) as following:
         assert not is_running(server_pid)
         assert following.pid != server_pid

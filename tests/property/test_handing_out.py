@@ -3,7 +3,7 @@
 The model knows the answers to callers. A job has a *claim* on GPUs from the answer PLACED until its
 reservation expires, its host says that it ended, or it gets others; from when its host says that it runs, the
 claim has no end. A GPU that comes to a job new must be claimed by no other job. (A host that starts a job after its
-reservation has expired takes what it takes: from then on the job claims its GPUs beside others that have them.)
+reservation has expired is right in any case: from then on the job claims its GPUs beside others that have them.)
 """
 
 import asyncio

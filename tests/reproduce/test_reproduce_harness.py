@@ -115,7 +115,7 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
     del kept["experiments"][0]["rows"][0]["metrics"]["time"]["values"]
     (tmp_path / "made-up.json").write_text(json.dumps(kept))
     asks_for("ours", "theirs", options=("--resume",))
-    assert asked == [("ours", 0), ("ours", 1)], "what each seed gave is not there"
+    assert asked == [("ours", 0), ("ours", 1)], "each seed's result is missing"
     assert CliRunner().invoke(reproduce_app, ["qos", "--resume"]).exit_code != 0
 
 

@@ -175,7 +175,7 @@ def test_single_gpu_and_fifo_differ_by_what_users_ask_for() -> None:
     assert ask("single-gpu", wanted, view)["a"].gpus == 1
     assert ask("fifo", wanted, view)["a"].gpus == 4
     occupy(view, [4, 1])
-    assert ask("fifo", wanted, view)["a"].gpus == 3  # what is idle of it
+    assert ask("fifo", wanted, view)["a"].gpus == 3  # its idle part
 
 
 def test_min_min_goes_by_expected_completion_and_weighted_fair_by_both_times() -> None:

@@ -1,4 +1,4 @@
-"""Up to where an append-only file can be read."""
+"""The readable part of an append-only file."""
 
 from pathlib import Path
 

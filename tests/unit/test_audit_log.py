@@ -1,4 +1,4 @@
-"""Audit records: lines that cannot be forged, written by a thread of their own, whatever becomes of the file."""
+"""Audit records: lines that cannot be forged, written by a thread of their own, for any fate of the file."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from placewise_service.settings import ServerSettings, Settings
 
 
 class Counters:
-    """What was counted."""
+    """The counters."""
 
     def __init__(self) -> None:
         self.unwritten = 0

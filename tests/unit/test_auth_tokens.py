@@ -1,4 +1,4 @@
-"""Bearer tokens: making, checking, expiring, reloading, and what each scope and cluster allows."""
+"""Bearer tokens: making, checking, expiring, reloading, and the permissions of each scope and cluster."""
 
 import datetime
 import os
@@ -182,7 +182,7 @@ async def test_each_call_needs_its_scope_on_its_cluster_by_both_faces(tmp_path: 
 
 
 async def is_denied(running: Faces, rpc: Rpc, token: str) -> bool:
-    """Whether the token may not make the call, on cluster "prod" where it is about one: both faces say the same."""
+    """Whether the token may not make the call, on cluster "prod" if it names one: both faces agree."""
     fields = {"cluster": "prod"} if "cluster" in rpc.request.DESCRIPTOR.fields_by_name else {}
     call = running.channel.unary_unary(rpc.path, response_deserializer=rpc.response.FromString)
     answered = call(rpc.request(**fields).SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))

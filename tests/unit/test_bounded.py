@@ -1,4 +1,4 @@
-"""The bounded cache: it holds what it is given, never more than it may, and a copy is its own."""
+"""The bounded cache: it holds its entries, never more than its bound, and a copy is its own."""
 
 from placewise_core.bounded import Bounded
 

@@ -1,4 +1,4 @@
-"""Bundles that are refused: unsigned where a key is configured, forged, misnamed, or reaching out of their folder."""
+"""Bundles that are refused: unsigned with a key configured, forged, misnamed, or reaching out of their folder."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_a_released_bundle_needs_no_signature_wherever_it_lies(tmp_path: Path) -
 
 
 def test_the_shipped_bundle_is_the_one_its_release_names() -> None:
-    """Whoever ships another bundle gives it the release's name, and adds its digest."""
+    """Shipping another bundle means: give it the release's name, and add its digest."""
     assert bundle_folder(shipped_bundles(), "default").name == list(SHIPPED)[-1]
     assert {name: load(shipped_bundles() / name).digest for name in list(SHIPPED)[-1:]} == {
         name: SHIPPED[name] for name in list(SHIPPED)[-1:]

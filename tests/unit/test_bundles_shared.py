@@ -217,7 +217,7 @@ async def test_an_unsigned_bundle_is_not_rolled_back_to_where_a_key_is_configure
     assert states(await careful.bundles.list()) == {"default": BundleState.ACTIVE, "next": BundleState.REFUSED}
     await careless.bundles.rollback()
     await careful.bundles.refresh()
-    assert serves(careful) == ("default", False), "what a careless replica chose is not taken up either"
+    assert serves(careful) == ("default", False), "a careless replica's choice is not taken up either"
 
 
 async def test_an_alias_follows_the_release_of_each_replica(tmp_path: Path, store: Away) -> None:

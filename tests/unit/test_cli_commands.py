@@ -1,4 +1,4 @@
-"""The command line against a small service: what is printed, what is sent, and the exit codes."""
+"""The command line against a small service: output, requests and exit codes."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""doctor, token and the options of serve: what they find, write and set."""
+"""doctor, token and the options of serve: their findings, files and settings."""
 
 import datetime
 import json
@@ -210,7 +210,7 @@ def test_a_token_is_shown_once_and_stored_hashed(tmp_path: Path, capsys: pytest.
 
 
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Sequence[Preparation]]]:
-    """Takes the place of the service; what it was to be started with."""
+    """Takes the place of the service; returns the arguments of its start."""
     seen: list[tuple[Settings, Sequence[Preparation]]] = []
 
     def fake_serve(settings: Settings, preparations: Sequence[Preparation]) -> int:

@@ -1,4 +1,4 @@
-"""The ledger that hunts for GPUs handed out twice: it must see what is wrong, and nothing else."""
+"""The ledger that hunts for GPUs handed out twice: it must see each error, and nothing else."""
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Resources

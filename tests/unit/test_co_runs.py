@@ -1,4 +1,4 @@
-"""Co-runs that a site measured: how they are kept, and in which order what is known answers for a pair."""
+"""Co-runs that a site measured: their storage, and the order of sources for a pair."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ TABLE = MeasuredInterference.from_table(
 
 
 class Fixed:
-    """Completes every row with one value, and remembers what it was given."""
+    """Completes every row with one value, and remembers its input."""
 
     def __init__(self, value: float | None) -> None:
         self.value = value
@@ -118,7 +118,7 @@ def test_a_pair_that_each_side_told_its_own_part_of_is_known_whole() -> None:
         (("lm", "new"), 0.8),  # measured, seen from the other
         (("new", "resnet50"), 0.65),  # completed
         (("resnet50", "new"), 0.65),
-        (("new", "resnet101"), 0.65),  # completed, beside what is like resnet50
+        (("new", "resnet101"), 0.65),  # completed, beside a model like resnet50
         (("new", "new"), 0.65),
         (("new", "mystery"), 0.35),  # nothing is like it: the careful default
         (("mystery", "new"), 0.35),
@@ -181,7 +181,7 @@ def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
     series = [job_of("new", CoRun("lm", 0.9), name=f"j{i}") for i in range(3)]
     assert book.known(series).of("new", "")["lm"].own == 0.9
     assert book.known(series[:1]) is book.known(series[:1])
-    assert not book.known(()).of("new", ""), "what was asked for once goes for nobody else"
+    assert not book.known(()).of("new", ""), "co-runs of one request apply to no other"
     book.add(series[0])
     known_now = book.known(())
     assert known_now.of("new", "")["lm"].own == 0.9

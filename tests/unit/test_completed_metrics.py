@@ -1,4 +1,4 @@
-"""Completed subtask metrics: what is known stays, too little known stays incomplete, a failure falls back to known."""
+"""Completed subtask metrics: known ones stay, too few known ones stay incomplete, a failure falls back to known."""
 
 import shutil
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a message may hold is settled on the message: every list and map of every request, before anything is built."""
+"""Limits are checked on the message: every list and map of every request, before anything is built."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The export: every entry of the ring once in the files, outcomes beside decisions, whatever breaks in between."""
+"""The export: every entry of the ring once in the files, outcomes beside decisions, for any failure in between."""
 
 import asyncio
 import os
@@ -325,7 +325,7 @@ async def test_silence_past_the_time_out_is_dangling(tmp_path: Path) -> None:
 
 
 def asked_again(first: DecisionRecord, n: int, *, reservation_id: str | None = None) -> DecisionRecord:
-    """The record of a later question about the same job, answered with what it holds."""
+    """The record of a later question about the same job, answered with its placement."""
     assert first.place is not None
     (decided,) = first.place.decisions
     decided = replace(decided, reservation_id=decided.reservation_id if reservation_id is None else reservation_id)

@@ -1,4 +1,4 @@
-"""The bytes of log entries: what goes in comes out, and nothing else is taken for an entry."""
+"""The bytes of log entries: they decode to the same entry, and nothing else is taken for one."""
 
 import math
 from dataclasses import replace

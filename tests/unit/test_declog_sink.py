@@ -13,7 +13,7 @@ from placewise_service.declog.sink import DecisionSink
 
 
 class FakeRing:
-    """Keeps what is appended; refuses while `is_down`."""
+    """Keeps appended entries; refuses while `is_down`."""
 
     def __init__(self) -> None:
         self.is_down = False

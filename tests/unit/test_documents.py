@@ -1,4 +1,4 @@
-"""What the documents name is there: linked files and headings, paths, make targets, commands, settings."""
+"""Everything that the documents name exists: linked files and headings, paths, make targets, commands, settings."""
 
 import re
 from fnmatch import fnmatchcase
@@ -29,7 +29,7 @@ def text(document: Path) -> str:
 
 
 def spans(document: Path) -> list[str]:
-    """What stands in backticks within one line."""
+    """Text in backticks within one line."""
     return re.findall(r"`([^`\n]+)`", text(document))
 
 

@@ -1,4 +1,4 @@
-"""The engine on the in-memory store: what is held, repeated and refused."""
+"""The engine on the in-memory store: reservations, repeats and refusals."""
 
 import asyncio
 import dataclasses

@@ -40,7 +40,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
 
 async def eventually(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(10.0):
-        while not is_so():  # noqa: ASYNC110 - what is waited for comes by the engine's own rounds
+        while not is_so():  # noqa: ASYNC110 - the event comes by the engine's own rounds
             await asyncio.sleep(0.001)
 
 

@@ -1,4 +1,4 @@
-"""What callers may make in any number is bounded, and what nobody uses is forgotten."""
+"""The number of things that callers make is bounded, and unused ones are deleted."""
 
 import math
 from dataclasses import replace
@@ -116,7 +116,7 @@ async def test_rows_beyond_the_limit_are_not_learned_and_counted() -> None:
         view = (await engine.get_cluster(CLUSTER)).view
         assert set(view.subtask_profiles) == {"kind-0", "kind-1", "kind-2"}
         await report(0, 2.0)
-        assert view.subtask_profiles["kind-0"] == {"cpu": 2.0}, "what is known is still measured anew"
+        assert view.subtask_profiles["kind-0"] == {"cpu": 2.0}, "known kinds are still measured again"
         sharing = GpuSharing(co_runs=(CoRun("other", 0.5),))
         job = replace(make_job("j9"), model="mine", gpu_sharing=sharing)
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("j9"), JobEventKind.SUBMITTED, job=job)])

@@ -52,7 +52,7 @@ async def test_metrics_of_described_subtasks_serve_all_of_their_kind() -> None:
         assert known.of(bare[0]) == {"speedup": 6.0, "gpu_util": 0.3}
         assert known.of(bare[1]) == {}
         own = dataclasses.replace(bare[0], profile={"speedup": 2.0})
-        assert known.of(own)["speedup"] == 2.0, "what the request says comes first"
+        assert known.of(own)["speedup"] == 2.0, "the request's own value comes first"
         assert (await submit(engine, pipeline("d", {"gpu_util": 0.3})))[0] == version, "nothing new is not written"
 
 

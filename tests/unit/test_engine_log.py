@@ -1,4 +1,4 @@
-"""What the engine logs of its decisions: ids, propensities, and what was seen where it will be learned from."""
+"""The log records of decisions: ids, propensities, and observations as training data."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
         nodes = [view.nodes[action].id for action in choice.actions]
         assert nodes == [a.node for a in answer.decisions[0].assignments]
         full = view.index[next(iter(view.jobs[JobId("before")].assignments)).node]
-        assert not mask[:, full].any(), "what is taken is masked"
+        assert not mask[:, full].any(), "full nodes are masked"
 
 
 async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_too() -> None:
@@ -117,7 +117,7 @@ async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -
 
 
 class SilentStore(MemoryStore):
-    """Holds what it is asked to hold, and once answers nothing."""
+    """Reserves as requested, and once gives no answer."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)

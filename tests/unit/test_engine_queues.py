@@ -51,7 +51,7 @@ def shown(engine: Engine) -> list[str]:
 
 async def eventually(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(20.0):
-        while not is_so():  # noqa: ASYNC110 - what is waited for comes through the store's events
+        while not is_so():  # noqa: ASYNC110 - the change comes through the store's events
             await asyncio.sleep(0.01)
 
 

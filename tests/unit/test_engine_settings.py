@@ -1,4 +1,4 @@
-"""Settings reach what they are about: the engine that main.py builds from them."""
+"""Settings reach their parts: the engine that main.py builds from them."""
 
 import asyncio
 from collections.abc import Sequence

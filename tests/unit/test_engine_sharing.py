@@ -15,7 +15,7 @@ from placewise_core.job import CoRun, GpuSharing, Job
 from placewise_service.engine import Engine
 from placewise_service.state.memory import MemoryStore
 
-# Whoever shares a GPU with it waits for it: it is fast in company, and its neighbours are not.
+# Its neighbours on a GPU wait for it: it is fast beside them, and they are slow.
 HUNGRY = (CoRun("LM", 0.95, 0.5, "V100"), CoRun("CycleGAN", 0.9, 0.45, "V100"))
 
 

@@ -63,7 +63,7 @@ async def test_an_event_takes_the_place_of_the_assumption() -> None:
     live.settle([job], is_held=True)
     assert live.view.free_gpus()[0] == 3
     live.settle([job], is_held=False)
-    assert live.view.free_gpus()[0] == 3, "what the store holds is not given back by a late failure"
+    assert live.view.free_gpus()[0] == 3, "a late failure frees nothing that the store holds"
 
 
 async def test_another_life_of_the_state_is_told() -> None:

@@ -71,7 +71,7 @@ def test_binary_and_json_are_the_same_question() -> None:
     sent = PlaceRequest.FromString(request.SerializeToString())
     assert fingerprint(sent, "alice") == fingerprint(request, "alice")
     unknown = PlaceRequest.FromString(request.SerializeToString() + b"\xfa\x7f\x03new")
-    assert fingerprint(unknown, "alice") == fingerprint(request, "alice"), "what this release does not know"
+    assert fingerprint(unknown, "alice") == fingerprint(request, "alice"), "unknown fields"
 
 
 @pytest.mark.parametrize("part", ["reserve_ttl", "jobs.0.shape", "jobs.0.elastic", "jobs.0.gpu_sharing"])

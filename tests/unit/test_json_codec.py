@@ -1,4 +1,4 @@
-"""JSON of callers: what is too much is refused before anything is built, and large bodies wait for a free thread."""
+"""JSON of callers: too large ones are refused before anything is built, and large bodies wait for a free thread."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Large Place requests and answers are converted beside the loop, and are what they would be on it."""
+"""Large Place requests and answers are converted beside the loop, with the same result as on it."""
 
 import threading
 from typing import Any

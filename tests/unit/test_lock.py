@@ -18,7 +18,7 @@ OWN = {"placewise-client"}
 
 
 def pins(*locks: str) -> dict[str, set[str]]:
-    """Versions of each package; more than one where they depend on the Python."""
+    """Versions of each package; more than one if they depend on the Python."""
     found: dict[str, set[str]] = {}
     for lock in locks:
         for line in (LOCK / lock).read_text().splitlines():

@@ -1,4 +1,4 @@
-"""LDWP's net in the shipped bundle: whole, refused where it is not; the engine serves and drops its policy with it."""
+"""LDWP's net in the shipped bundle: whole, else refused; the engine serves and drops its policy with it."""
 
 import shutil
 from collections.abc import Callable
@@ -92,7 +92,7 @@ async def test_the_policy_comes_and_goes_with_its_bundle(tmp_path: Path) -> None
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert (decision.meta.policy, decision.meta.is_fallback, decision.meta.propensity) == ("ldwp", False, 1.0)
         nodes.add(decision.decisions[0].assignments[0].node)
-    assert len(nodes) > 1  # it sees what it placed before
+    assert len(nodes) > 1  # it sees its earlier placements
     await engine.bundles.rollback()
     with pytest.raises(InvalidRequestError, match="no policy 'ldwp'"):
         await ask_place(engine, asked("b"))

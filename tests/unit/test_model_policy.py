@@ -1,4 +1,4 @@
-"""Bundles with a policy net: what is refused, what serves, a swap under load; failures are flagged and counted."""
+"""Bundles with a policy net: refused and serving ones, a swap under load; failures are flagged and counted."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ def make_bundle(root: Path, name: str, seed: int = 0, *, has_reward: bool = Fals
 
 
 def describe(directory: Path, schema: str = "") -> None:
-    """Writes the manifest of whatever is there."""
+    """Writes the manifest of the present files."""
     files = dict.fromkeys(sorted(path.name for path in directory.iterdir() if path.name != "manifest.json"), "")
     write_manifest(directory, Manifest(directory.name, "2026-01-01T00:00:00Z", files, schema or schema_of(files)))
 

@@ -1,4 +1,4 @@
-"""Bundles with a net: what is refused, what keeps serving, and a swap under load that drops nothing."""
+"""Bundles with a net: refused and serving ones, and a swap under load that drops no call."""
 
 import asyncio
 import re
@@ -326,7 +326,7 @@ def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:
 
 
 def test_the_shipped_bundle_is_whole_and_knows_todays_features() -> None:
-    """Whoever changes the feature table trains the shipped net again: otherwise the service would not start."""
+    """A change of the feature table needs new training of the shipped net: otherwise the service would not start."""
     directory = shipped_bundle()
     bundle = load(directory)
     assert bundle.reward is not None

@@ -1,4 +1,4 @@
-"""Every outcome in the log names the decision that led to it, whatever overtakes what."""
+"""Every outcome in the log names the decision that led to it, in any order of arrival."""
 
 import asyncio
 import dataclasses

@@ -16,9 +16,9 @@ FOLDERS = [
 ]
 PACKAGES = [folder.name for folder in FOLDERS]
 NAMED = re.compile(rf"({'|'.join(PACKAGES)})(\.[\w.]*)?")
-# The command line is a client of the service; it tells the SDK's errors by where they come from.
+# The command line is a client of the service; it recognises the SDK's errors by their module.
 ALLOWED = {("placewise_service", "placewise_client")}
-# Whatever else an installation of the nets would have to bring along.
+# Further packages that an installation of the nets would need.
 OF_MODELS = {"cryptography", "msgspec", "numpy", "onnxruntime", "placewise_core", "placewise_models", "structlog"}
 
 

@@ -1,4 +1,5 @@
-"""An answer can be written while the store is asked; the view and the store agree in the end, whoever waits for it."""
+"""An answer can be written while the store is asked; the view and the store agree in the end, even if nobody waits for
+it."""
 
 import asyncio
 import contextlib

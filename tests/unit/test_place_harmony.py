@@ -1,4 +1,4 @@
-"""Harmony's policy around a net: what it sees and how often, what it takes, and that no failure reaches the caller."""
+"""Harmony's policy around a net: its inputs, its choices, and no failure reaches the caller."""
 
 import dataclasses
 from collections import Counter
@@ -150,7 +150,7 @@ def test_a_request_is_encoded_once_per_chunk_and_decoded_once_per_task(count: in
         assert proposal is not None
         assert not proposal.is_fallback
         view.add_job(RunningJob(job, proposal.assignments))
-    chunks = -(-count // CHUNK)  # a second time where the order between chunks had to be found first
+    chunks = -(-count // CHUNK)  # a second time if the order between chunks had to be found first
     assert len(net.encoded) == (chunks if chunks == 1 else 2 * chunks)
     assert net.decoded[: 2 * min(count, CHUNK)] == [i for i in range(min(count, CHUNK)) for _ in range(2)]
     assert (view.free >= 0).all()
@@ -434,7 +434,7 @@ def test_a_sample_of_a_broken_net_proposes_nothing(answer: object) -> None:
 
 
 class FirstIsBest:
-    """A reward model that scores what was proposed first highest."""
+    """A reward model that scores the first proposal highest."""
 
     def speeds(self, tokens: PartTokens) -> Float32:
         ranks = np.arange(len(tokens.job), 0.0, -1.0)[:, None]

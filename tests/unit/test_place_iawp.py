@@ -212,7 +212,7 @@ def test_cosine_is_the_definition_over_what_both_know() -> None:
 
 
 def test_the_queue_compares_normalised_metrics() -> None:
-    """By raw numbers both are all size, and alike; normalised, only one uses what the running one uses."""
+    """By raw numbers both are all size, and alike; normalised, only one uses the running one's resources."""
     profile = dict.fromkeys(GPU_METRICS, 0.0)
     on_gpu = subtask(
         "now", 3.0, state=SubtaskState.RUNNING, unit="gpu0", **{**profile, "sm": 0.3, "l2": 0.01}, size=9000.0

@@ -1,4 +1,4 @@
-"""Sharing a GPU: measured pairs, composition, unknown names; and what neighbours are told."""
+"""Sharing a GPU: measured pairs, composition, unknown names; and the predictions for neighbours."""
 
 from dataclasses import replace
 

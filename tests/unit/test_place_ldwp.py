@@ -1,4 +1,4 @@
-"""LDWP's policy with nets made up for the purpose: what it sees, whom it asks, and who answers where it cannot."""
+"""LDWP's policy with nets made up for the purpose: its inputs, the nets it asks, and the fallback."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What each placement policy prefers, on clusters small enough to see it."""
+"""The preferences of each placement policy, on clusters small enough to see them."""
 
 from dataclasses import replace
 
@@ -243,7 +243,7 @@ def test_many_nodes_counted_together_are_counted_as_one_by_one(name: str) -> Non
 
 
 def test_a_first_count_of_many_nodes_takes_few_steps() -> None:
-    """A small request is not decided in slices: whatever it counts first, it counts in one go."""
+    """A small request is not decided in slices: it makes its first count in one go."""
     view = view_of([node(f"n{i}") for i in range(4000)])
     policy = LeastInterference("lif-linear", packaged_tables().lif_linear)
     pauses = Counting()

@@ -1,4 +1,4 @@
-"""Best of K: what it takes, what it counts, and that nothing that goes wrong with a scorer reaches the caller."""
+"""Best of K: its choices, its counters, and no failure of a scorer reaches the caller."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The packaged tables: what the scripts make of the shipped measurements, and what the policies read from them."""
+"""The packaged tables: the scripts' results from the shipped measurements, as the policies read them."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""A request_id: whose question it is, and what a repeat gets when reservations expired or jobs ran."""
+"""A request_id: its caller, and the answers to repeats after reservations expired or jobs ran."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -105,7 +105,7 @@ async def test_one_id_for_an_admission_and_its_placing_is_refused() -> None:
             await ask_place(one, question("a", request_id="x", mark=b"1"))
 
 
-# -- what a repeat gets ---------------------------------------------------------------------------------------------
+# -- answers to repeats --------------------------------------------------------------------------------------------
 
 
 async def test_a_repeat_after_the_reservation_expired_is_decided_again() -> None:

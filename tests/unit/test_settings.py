@@ -1,4 +1,4 @@
-"""Settings: what the environment may say, what is refused, and that the documentation lists every one."""
+"""Settings: allowed and refused variables, and the documentation lists every one."""
 
 from pathlib import Path
 

@@ -43,7 +43,7 @@ async def followed(store: RedisStore, cluster: str) -> tuple[asyncio.Task[None],
 
 async def until(is_done: Callable[[], bool], timeout_s: float = 5.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not is_done():  # noqa: ASYNC110 - what is waited for has no event
+        while not is_done():  # noqa: ASYNC110 - the change has no event
             await asyncio.sleep(0.01)
 
 
@@ -142,7 +142,7 @@ class EndlessStream:
 async def test_a_lone_reader_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_tail, "_LONE_REST_S", 3600.0)
     stream = EndlessStream()
-    shared = SharedTail(stream, 1000)  # type: ignore[arg-type]  # only what a tail asks of a client
+    shared = SharedTail(stream, 1000)  # type: ignore[arg-type]  # only the calls of a tail
     follower = shared.follow(keys_of("c"), b"0-0")
     for taken in range(1, 4):
         async with asyncio.timeout(5.0):

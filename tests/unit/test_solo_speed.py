@@ -1,4 +1,4 @@
-"""Solo speed: scales with the model's speedup, falls back by what the job declares."""
+"""Solo speed: scales with the model's speedup, falls back by the job's declaration."""
 
 import pytest
 from tests.fakes.cluster import make_job

@@ -8,7 +8,7 @@ from placewise_service.state.errors import UnwritableStateError
 
 
 class Store:
-    """Answers what it is told to."""
+    """Gives prepared answers."""
 
     error: StateUnavailableError | None = None
 

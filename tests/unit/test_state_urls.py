@@ -1,4 +1,4 @@
-"""Redis URLs: each form, and what is wrong with the others. Nothing is connected."""
+"""Redis URLs: each form, and the errors of others. Nothing is connected."""
 
 from pathlib import Path
 from typing import Any

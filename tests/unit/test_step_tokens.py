@@ -1,4 +1,4 @@
-"""Step tokens: kept up task by task they equal what is encoded from scratch, and they say what really fits."""
+"""Step tokens: kept up task by task they equal tokens encoded from scratch, and show the real slots."""
 
 import numpy as np
 import pytest

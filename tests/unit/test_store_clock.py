@@ -1,4 +1,4 @@
-"""The clock that replicas share: the store's, whatever their own machines say."""
+"""The clock that replicas share: the store's, not their machines' own."""
 
 import pytest
 from structlog.testing import capture_logs

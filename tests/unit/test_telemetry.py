@@ -1,4 +1,4 @@
-"""Metrics and logs: what is counted, how it is shown, and that tracing costs nothing where it is off."""
+"""Metrics and logs: counters, their form, and tracing costs nothing if it is off."""
 
 import contextlib
 import io
@@ -83,7 +83,7 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
         )
 
         def shows(worker: subprocess.Popen[str], told: str) -> set[str]:
-            """Which of those metrics any worker has of "gone", after one of them was told something."""
+            """Which of those metrics any worker has of "gone", after an event at one of them."""
             assert worker.stdin
             assert worker.stdout
             worker.stdin.write(told + "\n")

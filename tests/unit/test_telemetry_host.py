@@ -1,4 +1,4 @@
-"""ONNX Runtime's own telemetry is off before it is imported, whatever the environment says."""
+"""ONNX Runtime's own telemetry is off before it is imported, regardless of the environment."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""The throughput model: its formulas, the nearest profile, calibration, and that the fit recovers what it was given."""
+"""The throughput model: its formulas, the nearest profile, calibration, and the fit recovers its inputs."""
 
 from pathlib import Path
 

@@ -204,7 +204,7 @@ def test_a_revoked_token_is_refused_by_who_has_the_one_file_mounted(kept: Kept, 
 def test_a_file_that_is_being_changed_is_read_a_moment_later(kept: Kept) -> None:
     with kept.path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write("tokens: []")  # half of what will be
+        file.write("tokens: []")  # half of the content
         file.flush()
         assert kept.ask() == "slurm"
     with pytest.raises(CredentialsFileError):

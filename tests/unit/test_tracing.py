@@ -1,4 +1,4 @@
-"""Traces: with an endpoint configured, spans arrive at a collector, in the trace of whoever asked."""
+"""Traces: with an endpoint configured, spans arrive at a collector, in the trace of the caller."""
 
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""JSON Web Tokens: which are taken, what they allow, and every way in which one must not be."""
+"""JSON Web Tokens: accepted ones, their permissions, and every reason for a refusal."""
 
 import base64
 import hmac

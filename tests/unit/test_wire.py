@@ -1,4 +1,4 @@
-"""Large messages are parsed in pieces, and are what they would be parsed whole."""
+"""Large messages are parsed in pieces, with the same result as in one piece."""
 
 import threading
 from collections.abc import Iterator, Sequence

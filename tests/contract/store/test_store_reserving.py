@@ -116,7 +116,7 @@ async def test_a_running_job_is_not_reserved_again(store: StateStore) -> None:
     assert isinstance(result, Conflict)
     assert (result.node, result.reason) == ("", "JOB_RUNNING")
     running = {held.id: held for held in (await records(store)).jobs}
-    assert same(result.running, (running["b"], running["a"])), "what runs is told as it runs"
+    assert same(result.running, (running["b"], running["a"])), "running jobs are reported as they run"
     assert running.keys() == {"a", "b"}
 
 

@@ -92,7 +92,7 @@ async def test_the_choice_of_bundles_is_one_for_all(harness: Harness) -> None:
     store = harness.store
     assert await store.bundles() == BundleChoice()
     assert await store.choose_bundles(BundleChoice(0, "a", "", ""))
-    assert not await harness.other().choose_bundles(BundleChoice(0, "b", "", "")), "decided on what is past"
+    assert not await harness.other().choose_bundles(BundleChoice(0, "b", "", "")), "decided on an old choice"
     assert await harness.other().choose_bundles(BundleChoice(1, "é", "a", "c"))
     assert await store.bundles() == BundleChoice(2, "é", "a", "c")
     assert await store.choose_bundles(BundleChoice(2, "a"))
@@ -130,7 +130,7 @@ async def test_a_queue_is_forgotten_unless_somebody_moved_it(harness: Harness, s
     reloaded = await store.load(CLUSTER)
     assert reloaded is not None
     assert set(reloaded[0].queues) == set(view.queues) == {"kept"}
-    assert await store.commit_queue(CLUSTER, QueueState("idle", slot=9), 0) is not None, "it may begin anew"
+    assert await store.commit_queue(CLUSTER, QueueState("idle", slot=9), 0) is not None, "it may begin again"
     with pytest.raises(NotFoundError):
         await store.forget_queue("elsewhere", "idle", 1)
 
@@ -151,7 +151,7 @@ async def test_rows_of_profiles_that_nobody_uses_are_forgotten(harness: Harness,
     assert view.subtask_profiles == left == {"used": {"b": 2.0}}
     assert view.co_runs.is_empty
     await store.profile_subtask(CLUSTER, "idle", {"c": 3.0})
-    assert (await records(store)).subtask_profiles["idle"] == {"c": 3.0}, "it begins anew"
+    assert (await records(store)).subtask_profiles["idle"] == {"c": 3.0}, "it begins again"
     with pytest.raises(NotFoundError):
         await store.forget_profiles("elsewhere", (), 0.0)
 

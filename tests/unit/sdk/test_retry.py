@@ -1,4 +1,4 @@
-"""Backoff arithmetic: what is retried, how long is waited, and that the deadline is never passed."""
+"""Backoff arithmetic: which errors are retried, after which delay, and never past the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""google.rpc.Status without googleapis-common-protos: what is written can be read, what is broken is left out."""
+"""google.rpc.Status without googleapis-common-protos: written details can be read, broken ones are left out."""
 
 from __future__ import annotations
 

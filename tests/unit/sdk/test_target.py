@@ -1,4 +1,4 @@
-"""Addresses, credentials and channel options: what cannot work is refused before anything is dialled."""
+"""Addresses, credentials and channel options: impossible ones are refused before a connection."""
 
 from __future__ import annotations
 

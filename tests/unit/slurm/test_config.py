@@ -1,4 +1,4 @@
-"""The bridge's configuration: what is wrong is named, and the hooks carry the site's values."""
+"""The bridge's configuration: errors are named, and the hooks carry the site's values."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_task_prolog_prints_the_share_of_its_task(tmp_path: Path) -> None:
 def test_systemd_takes_every_line_of_the_unit(tmp_path: Path) -> None:
     text = (EXAMPLE.parent / "systemd" / "placewise-slurm.service").read_text()
     unit = tmp_path / "placewise-slurm.service"
-    # What the unit runs is not installed here, and the user may not exist.
+    # The unit's program is not installed here, and the user may not exist.
     unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text).replace("User=slurm", "User=root"))
     checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert [line for line in checked.stderr.splitlines() if unit.name in line] == []

@@ -1,4 +1,4 @@
-"""Shares of a divisible job: what the tasks say of their beginning and end becomes each share's time."""
+"""Shares of a divisible job: the tasks' beginning and end become each share's time."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ async def test_what_is_wanted_while_it_is_asked_is_asked_again() -> None:
 
 @dataclass
 class Replies:
-    """Stands for JsonHttp: answers with what was recorded."""
+    """Stands for JsonHttp: answers with recorded responses."""
 
     reply: Any
 
