@@ -104,7 +104,7 @@ freeze-contract: install ## Make today's proto/ what later changes may not break
 	$(BIN)/buf build -o $(CONTRACT)
 
 openapi: install ## Write the OpenAPI document that a test compares with the contract
-	$(BIN)/python -m placewise_service.api.openapi > tests/golden/openapi.json
+	$(BIN)/python -m placewise_service.api.docs.openapi > tests/golden/openapi.json
 
 readme: install ## Print README's answers anew, as a fresh service gives them
 	$(BIN)/python -m tests.e2e.readme_calls

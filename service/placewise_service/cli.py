@@ -22,8 +22,19 @@ PLUGIN_GROUP: Final = "placewise.commands"
 
 # name → module with `app` (a Typer app)
 _COMMANDS: Final[Mapping[str, str]] = {
-    name: f"placewise_service.commands.{name}"
-    for name in ("serve", "cluster", "whatif", "log", "doctor", "token", "state", "bundle", "replay", "bench")
+    module.rpartition(".")[2]: f"placewise_service.commands.{module}"
+    for module in (
+        "local.serve",
+        "remote.cluster",
+        "remote.whatif",
+        "remote.log",
+        "local.doctor",
+        "local.token",
+        "local.state",
+        "remote.bundle",
+        "remote.replay",
+        "local.bench",
+    )
 }
 
 

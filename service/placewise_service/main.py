@@ -25,27 +25,27 @@ from placewise_core.cluster import QueueSettings
 from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_core.frozen import frozen
 from placewise_models.signing import read_public
-from placewise_service.api.auth import NOBODY
-from placewise_service.api.call_audit import CallAudit
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.health import HealthFace
-from placewise_service.api.identity import authenticator
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.health import HealthFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates, grpc_credentials
+from placewise_service.api.identity.auth import NOBODY
+from placewise_service.api.identity.identity import authenticator
 from placewise_service.api.rehearsal import rehearse
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.rpcs import RPCS
-from placewise_service.api.tls import Certificates, grpc_credentials
 from placewise_service.audit import AuditLog
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.settings import Settings
 from placewise_service.state.clock import StoreClock
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.disk import DiskWatch
-from placewise_service.state.embedded import EmbeddedRedis, EmbeddedRedisError
-from placewise_service.state.memory import MemoryStore
 from placewise_service.state.options import StoreOptions
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.disk import DiskWatch
+from placewise_service.state.redis.embedded import EmbeddedRedis, EmbeddedRedisError
+from placewise_service.state.redis.redis_store import RedisStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import StateStore
 from placewise_service.supervisor import Supervisor
 from placewise_service.telemetry import MutedTelemetry, Telemetry, configure_logging

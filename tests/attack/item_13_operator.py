@@ -22,7 +22,7 @@ from placewise.v1.decision_pb2 import AdmitOrWaitRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client import Client
 from placewise_service.bench.processes import free_port
-from placewise_service.state.embedded import embedded_url
+from placewise_service.state.redis.embedded import embedded_url
 
 TITLE = "First steps of an operator"
 _CLI = ["-m", "placewise_service.cli"]

@@ -15,8 +15,8 @@ from tests.attack.attack import Attack, Figures
 from tests.attack.source import Service, Source
 from tests.fakes.odd_messages import random_bytes, random_message
 
-from placewise_service.api.routes import ROUTES, Route
-from placewise_service.api.rpcs import RPCS, STREAM_PLACE, Rpc
+from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE, Rpc
+from placewise_service.api.docs.routes import ROUTES, Route
 
 TITLE = "Random requests"
 _QUICK_CASES, _ALL_CASES = 3_000, 200_000

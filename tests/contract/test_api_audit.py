@@ -18,11 +18,11 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_core.errors import UnauthenticatedError
-from placewise_service.api.auth import Authenticator, Credentials, Scope
-from placewise_service.api.call_audit import CallAudit
-from placewise_service.api.routes import ROUTES
-from placewise_service.api.rpcs import RPCS
-from placewise_service.api.token_changes import create_token
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.docs.routes import ROUTES
+from placewise_service.api.identity.auth import Authenticator, Credentials, Scope
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.audit import AuditRecord
 from placewise_service.settings import LimitSettings
 

@@ -20,8 +20,8 @@ from tests.fakes.faces import Faces, faces
 
 from placewise_core.clock import ManualClock
 from placewise_core.place.registry import placement_policies
-from placewise_service.api.routes import ROUTES
-from placewise_service.api.rpcs import RPCS
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.docs.routes import ROUTES
 
 CASES = yaml.safe_load((Path(__file__).parent.parent / "cases" / "decisions.yaml").read_text())
 ROUTE_OF = {route.rpc.name: route for route in ROUTES}

@@ -21,16 +21,16 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.clock import ManualClock, SystemClock
 from placewise_core.errors import UnauthenticatedError
-from placewise_service.api.auth import Authenticator, Credentials, Scope
-from placewise_service.api.certificates import CertificateFile, subjects_of_der, subjects_of_pem
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.identity import Identity
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.tls import Certificates, grpc_credentials
-from placewise_service.api.token_changes import create_token
-from placewise_service.api.tokens import TokenFile
-from placewise_service.api.watched import CredentialsFileError
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates, grpc_credentials
+from placewise_service.api.identity.auth import Authenticator, Credentials, Scope
+from placewise_service.api.identity.certificates import CertificateFile, subjects_of_der, subjects_of_pem
+from placewise_service.api.identity.identity import Identity
+from placewise_service.api.identity.token_changes import create_token
+from placewise_service.api.identity.tokens import TokenFile
+from placewise_service.api.identity.watched import CredentialsFileError
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 

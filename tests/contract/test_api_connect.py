@@ -22,15 +22,15 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_core.clock import ManualClock, SystemClock
 from placewise_core.errors import PlacewiseError
-from placewise_service.api.auth import Open, Scope
-from placewise_service.api.connect import ConnectFace
-from placewise_service.api.desk import Desk
-from placewise_service.api.rest import rest_app
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.routes import ROUTES, Route
-from placewise_service.api.rpcs import RPCS, STREAM_PLACE
-from placewise_service.api.statuses import connect_error
-from placewise_service.api.token_changes import create_token
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE
+from placewise_service.api.calls.statuses import connect_error
+from placewise_service.api.docs.routes import ROUTES, Route
+from placewise_service.api.faces.connect import ConnectFace
+from placewise_service.api.faces.rest import rest_app
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.identity.auth import Open, Scope
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LOOPBACK, LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 

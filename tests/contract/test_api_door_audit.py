@@ -12,12 +12,12 @@ from tests.fakes.listening import Listening, listening
 from tests.fakes.tls import Authority
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Credentials, Open
-from placewise_service.api.call_audit import CallAudit
-from placewise_service.api.desk import Desk
-from placewise_service.api.http_connection import address
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.tls import Certificates
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.http_connection import address
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates
+from placewise_service.api.identity.auth import Credentials, Open
 from placewise_service.audit import AuditRecord
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry

@@ -11,9 +11,9 @@ from tests.fakes.listening import listening
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_service.api.auth import Scope
-from placewise_service.api.desk import Desk
-from placewise_service.api.token_changes import create_token
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings
 
 PLACE = "/placewise.v1.DecisionService/Place"

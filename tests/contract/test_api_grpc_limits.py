@@ -12,7 +12,7 @@ from tests.fakes.listening import Listening, listening
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
-from placewise_service.api.grpc_server import _Methods
+from placewise_service.api.faces.grpc_server import _Methods
 from placewise_service.settings import LimitSettings
 
 PLACE = "/placewise.v1.DecisionService/Place"

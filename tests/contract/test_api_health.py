@@ -15,12 +15,12 @@ from tests.fakes.identity import by_tokens
 from tests.fakes.tls import Authority
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Authenticator, Open, Scope
-from placewise_service.api.desk import Desk
-from placewise_service.api.health import HealthFace
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.tls import Certificates
-from placewise_service.api.token_changes import create_token
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.health import HealthFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates
+from placewise_service.api.identity.auth import Authenticator, Open, Scope
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 

@@ -17,13 +17,13 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PermissionDeniedError
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Authenticator, Open, Scope
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.pages import allowed_hosts
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.tls import Certificates
-from placewise_service.api.token_changes import create_token
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.pages import allowed_hosts
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates
+from placewise_service.api.identity.auth import Authenticator, Open, Scope
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 

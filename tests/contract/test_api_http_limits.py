@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fakes.listening import Listening, listening
 
-from placewise_service.api.listener import connection_limit
+from placewise_service.api.faces.listener import connection_limit
 from placewise_service.settings import LimitSettings
 
 PLACE = "/v1/clusters/prod/jobs:place"

@@ -15,7 +15,7 @@ from tests.fakes.faces import Faces, faces
 
 from placewise.v1.cluster_pb2 import ReportJobEventsResponse
 from placewise_core.clock import ManualClock
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 FACES = {"grpc": ask_grpc, "rest": ask_rest, "connect": ask_connect}
 JOB = {"id": "a", "groups": [{"count": 1, "demand": {"gpus": 1, "cpuCores": 0.1, "extended": {}}}]}

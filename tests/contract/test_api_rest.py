@@ -23,10 +23,10 @@ from placewise_core.errors import (
     StateUnavailableError,
     UnauthenticatedError,
 )
-from placewise_service.api.openapi import document
-from placewise_service.api.rest import rest_app
-from placewise_service.api.routes import ROUTES, Route
-from placewise_service.api.statuses import problem, problem_headers, status_metadata
+from placewise_service.api.calls.statuses import problem, problem_headers, status_metadata
+from placewise_service.api.docs.openapi import document
+from placewise_service.api.docs.routes import ROUTES, Route
+from placewise_service.api.faces.rest import rest_app
 from placewise_service.settings import LOOPBACK, LimitSettings
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "openapi.json"

@@ -17,11 +17,11 @@ from tests.fakes.tls import EXPIRED, Authority
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Open
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.tls import CertificateError, Certificates, grpc_credentials
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import CertificateError, Certificates, grpc_credentials
+from placewise_service.api.identity.auth import Open
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 

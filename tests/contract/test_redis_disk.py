@@ -9,15 +9,15 @@ from tests.fakes.redis_server import RedisServer, wait_until
 from tests.fakes.state import CLUSTER, node
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Open
-from placewise_service.api.desk import Desk
-from placewise_service.api.health import health_app
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.health import health_app
+from placewise_service.api.identity.auth import Open
 from placewise_service.settings import LimitSettings
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.disk import DiskWatch
 from placewise_service.state.errors import UnwritableStateError
 from placewise_service.state.options import StoreOptions
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.disk import DiskWatch
+from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.telemetry import Telemetry
 
 

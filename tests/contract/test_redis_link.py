@@ -9,8 +9,8 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from tests.fakes.redis_server import RedisServer
 
-from placewise_service.state.connection import RedisOptions, gate_for
-from placewise_service.state.link import Link
+from placewise_service.state.redis.connection import RedisOptions, gate_for
+from placewise_service.state.redis.link import Link
 
 
 @pytest.fixture(scope="module")

@@ -33,12 +33,12 @@ from placewise_client.errors import (
 )
 from placewise_client.rpcs import Rpc, Rpcs
 from placewise_core.clock import Clock, ManualClock, SystemClock
-from placewise_service.api.auth import Open
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.routes import ROUTES
-from placewise_service.api.tls import Certificates
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.docs.routes import ROUTES
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates
+from placewise_service.api.identity.auth import Open
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 

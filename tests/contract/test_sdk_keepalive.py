@@ -11,7 +11,7 @@ import pytest
 
 from placewise_client import Target, TargetError
 from placewise_client.target import MIN_KEEPALIVE_S
-from placewise_service.api import grpc_server
+from placewise_service.api.faces import grpc_server
 from placewise_service.settings import LimitSettings
 
 PATIENCE = "grpc.http2.min_ping_interval_without_data_ms"

@@ -20,11 +20,11 @@ from placewise_core.clock import ManualClock
 from placewise_core.cluster import NodeState, RunningJob, RunState
 from placewise_core.events import ClusterRecords, Event
 from placewise_core.view import ClusterView
-from placewise_service.state.connection import RedisOptions
 from placewise_service.state.holdings import Hold, holds_of
 from placewise_service.state.keys import keys_of
-from placewise_service.state.memory import MemoryStore
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import Conflict, JobReport, ReportResult, Reserved, ReserveRequest, StateStore
 
 NODES = ["n0", "n1", "s0"]

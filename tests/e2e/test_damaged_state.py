@@ -9,10 +9,10 @@ from tests.fakes.state import CLUSTER, job, node, position, progress, records, s
 
 from placewise_core.cluster import ClusterSettings, QueueState
 from placewise_service.state import codec
-from placewise_service.state.connection import RedisOptions
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.keys import keys_of
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.state.store import Reserved, ReserveRequest
 
 pytestmark = pytest.mark.e2e

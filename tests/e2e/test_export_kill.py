@@ -20,9 +20,9 @@ from placewise_core.job import Job, JobId
 from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.ids import uuid7
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.embedded import EmbeddedRedis
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.embedded import EmbeddedRedis
+from placewise_service.state.redis.redis_store import RedisStore
 
 pytestmark = pytest.mark.e2e
 

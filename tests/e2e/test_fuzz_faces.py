@@ -21,9 +21,9 @@ from tests.fakes.odd_messages import random_bytes
 from tests.fakes.threaded import threaded_faces
 
 from placewise.v1.decision_pb2 import PlaceResponse
-from placewise_service.api.openapi import document
-from placewise_service.api.routes import ROUTES
-from placewise_service.api.rpcs import RPCS, STREAM_PLACE
+from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE
+from placewise_service.api.docs.openapi import document
+from placewise_service.api.docs.routes import ROUTES
 
 CASES = int(os.environ.get("PLACEWISE_TEST_FUZZ_CASES", "640"))
 PER_CALL = max(1, CASES // 2 // (len(RPCS) + 1))

@@ -19,15 +19,15 @@ from tests.fakes.state import CLUSTER, job, node, records, same
 
 from placewise_core.errors import StateUnavailableError
 from placewise_service.cli import invoke
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.embedded import (
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.embedded import (
     EmbeddedRedis,
     EmbeddedRedisError,
     embedded_url,
     server_binary,
     socket_path,
 )
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.state.store import Conflict, Reserved, ReserveRequest
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +36,7 @@ T = TypeVar("T")
 OWNER = """
     import sys, time
     from pathlib import Path
-    from placewise_service.state.embedded import EmbeddedRedis
+    from placewise_service.state.redis.embedded import EmbeddedRedis
     owned = EmbeddedRedis(Path(sys.argv[1])).start()
     print(owned.pid, flush=True)
     time.sleep(600)
@@ -146,7 +146,7 @@ async def test_a_killed_owner_leaves_its_state_to_the_next(tmp_path: Path) -> No
 
 
 async def test_an_orphan_that_hangs_is_replaced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placewise_service.state.embedded._STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("placewise_service.state.redis.embedded._STOP_TIMEOUT_S", 0.5)
     owner, server_pid = start_owner(tmp_path)
     store = RedisStore(RedisOptions(embedded_url(tmp_path)))
     await fill(store)
@@ -313,7 +313,7 @@ def test_stopping_twice_is_fine(tmp_path: Path) -> None:
 def test_without_the_package_the_machines_server_is_taken_or_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placewise_service.state.embedded.find_spec", lambda name: None)
+    monkeypatch.setattr("placewise_service.state.redis.embedded.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="PLACEWISE_REDIS_URL"):
         server_binary()

@@ -15,11 +15,11 @@ from tests.fakes.state import CLUSTER, demand, job, node, position, records, sam
 from placewise_core.cluster import ClusterSettings, RunningJob
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_core.events import Event
-from placewise_service.state.connection import RedisOptions
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.holdings import holds_of
 from placewise_service.state.keys import keys_of
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.state.store import Conflict, Reserved, ReserveRequest, StateStore
 
 pytestmark = pytest.mark.e2e

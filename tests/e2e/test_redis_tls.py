@@ -19,8 +19,8 @@ from tests.fakes.redis_server import RedisServer
 from tests.fakes.state import CLUSTER, job, node, position, records, tailed
 
 from placewise_core.errors import StateUnavailableError
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.state.store import Repeated, Reserved, ReserveRequest
 
 pytestmark = pytest.mark.e2e

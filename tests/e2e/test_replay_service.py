@@ -14,9 +14,9 @@ from placewise_service.background import ended
 from placewise_service.bench.processes import service_process
 from placewise_service.cli import invoke
 from placewise_service.declog.export import export
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.embedded import embedded_url
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.embedded import embedded_url
+from placewise_service.state.redis.redis_store import RedisStore
 
 pytestmark = pytest.mark.e2e
 

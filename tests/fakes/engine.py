@@ -15,7 +15,7 @@ from placewise_core.decision import AdmitDecision, PlaceDecision
 from placewise_core.job import Job
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
 

@@ -39,12 +39,12 @@ from placewise_core.errors import (
 from placewise_core.events import ClusterRecords
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
-from placewise_service.api.auth import Authenticator, Open
-from placewise_service.api.call_audit import CallAudit
-from placewise_service.api.connect import ConnectFace
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.rest import rest_app
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.connect import ConnectFace
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.rest import rest_app
+from placewise_service.api.identity.auth import Authenticator, Open
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleState, BundleStatus

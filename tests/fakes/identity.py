@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from placewise_core.clock import Clock, ManualClock
-from placewise_service.api.certificates import CertificateFile
-from placewise_service.api.identity import Identity
-from placewise_service.api.tokens import TokenFile
-from placewise_service.api.web_tokens import WebTokenRules, WebTokens
+from placewise_service.api.identity.certificates import CertificateFile
+from placewise_service.api.identity.identity import Identity
+from placewise_service.api.identity.tokens import TokenFile
+from placewise_service.api.identity.web_tokens import WebTokenRules, WebTokens
 
 KEEP_S = 600.0
 ISSUER, AUDIENCE = "https://id.example.org", "placewise"

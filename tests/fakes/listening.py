@@ -8,11 +8,11 @@ from tests.fakes.cluster import make_node
 from tests.fakes.faces import FakeEngine
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Authenticator, Open
-from placewise_service.api.call_audit import CallAudit
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.rest_server import RestFace
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.identity.auth import Authenticator, Open
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 

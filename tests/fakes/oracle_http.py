@@ -12,10 +12,10 @@ from tests.fakes.oracle import Oracle
 from placewise_client import PlacewiseError
 from placewise_core import errors
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Credentials, Open
-from placewise_service.api.desk import Call, Desk
-from placewise_service.api.rest_server import RestFace
-from placewise_service.api.rpcs import Rpc
+from placewise_service.api.calls.desk import Call, Desk
+from placewise_service.api.calls.rpcs import Rpc
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.identity.auth import Credentials, Open
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 

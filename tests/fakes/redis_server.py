@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from placewise_service.state.embedded import server_binary
+from placewise_service.state.redis.embedded import server_binary
 
 _START_TIMEOUT_S = 10.0
 # As docs/deploy.md tells operators.

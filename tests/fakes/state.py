@@ -13,11 +13,11 @@ from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob,
 from placewise_core.events import ClusterRecords, Event
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role
 from placewise_service.state.codec import encode
-from placewise_service.state.connection import RedisOptions
 from placewise_service.state.keys import keys_of
-from placewise_service.state.memory import MemoryStore
 from placewise_service.state.options import StoreOptions
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import JobReport, ReserveRequest, StateStore
 
 CLUSTER = "north"

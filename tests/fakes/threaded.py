@@ -10,10 +10,10 @@ from tests.fakes.cluster import make_node
 from tests.fakes.engine import running_engine
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.auth import Open
-from placewise_service.api.desk import Desk
-from placewise_service.api.grpc_server import GrpcFace
-from placewise_service.api.rest_server import RestFace
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.grpc_server import GrpcFace
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.identity.auth import Open
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 

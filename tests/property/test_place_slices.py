@@ -19,7 +19,7 @@ from placewise_core.errors import StaleSnapshotError
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 NODES, GPUS = 60, 4
 BY_NODE = ("task_count", "gpu_tenant_count", "_free_gpus", "_load", "_tightness")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from placewise_service.state.aof import Soundness, soundness
+from placewise_service.state.redis.aof import Soundness, soundness
 
 
 def command(*words: bytes) -> bytes:

@@ -20,11 +20,11 @@ from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_core.clock import ManualClock
 from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
-from placewise_service.api.auth import ANYONE, Credentials, Open, Principal, Scope
-from placewise_service.api.routes import ROUTES
-from placewise_service.api.rpcs import RPCS, Reach, Rpc
-from placewise_service.api.token_changes import create_token
-from placewise_service.api.watched import CredentialsFileError
+from placewise_service.api.calls.rpcs import RPCS, Reach, Rpc
+from placewise_service.api.docs.routes import ROUTES
+from placewise_service.api.identity.auth import ANYONE, Credentials, Open, Principal, Scope
+from placewise_service.api.identity.token_changes import create_token
+from placewise_service.api.identity.watched import CredentialsFileError
 
 PLACE = "/v1/clusters/prod/jobs:place"
 QUESTION = {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}

@@ -19,7 +19,7 @@ from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.engine.registry import BundleState
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import BundleChoice
 from placewise_service.telemetry import Telemetry
 

@@ -8,10 +8,10 @@ from google.protobuf import json_format
 from tests.fakes.engine import CLUSTER, logged, running_engine
 
 from placewise_core.clock import SystemClock
-from placewise_service.api import examples
-from placewise_service.api.auth import Credentials, Method, Open, Principal, Scope
-from placewise_service.api.desk import Desk
-from placewise_service.api.rpcs import RPCS
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.docs import examples
+from placewise_service.api.identity.auth import Credentials, Method, Open, Principal, Scope
 from placewise_service.declog.record import decode, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.settings import LimitSettings

@@ -16,12 +16,12 @@ from tests.fakes.tls import EXPIRED, LATER, Authority
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise_service import cli
 from placewise_service.cli import invoke
-from placewise_service.commands import doctor_checks
-from placewise_service.commands import serve as serve_command
+from placewise_service.commands.local import doctor_checks
+from placewise_service.commands.local import serve as serve_command
 from placewise_service.files import why_unreadable
 from placewise_service.main import Preparation
 from placewise_service.settings import Settings
-from placewise_service.state.embedded import EmbeddedRedis
+from placewise_service.state.redis.embedded import EmbeddedRedis
 
 pytestmark = pytest.mark.process
 

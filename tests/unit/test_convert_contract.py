@@ -26,7 +26,8 @@ from placewise_core.decision import (
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Architecture, CoRun, JobId, Priority, Role, SubtaskState
 from placewise_core.validate import Limits, check_node
-from placewise_service.api import convert_cluster, convert_in, convert_out, examples
+from placewise_service.api.convert import convert_cluster, convert_in, convert_out
+from placewise_service.api.docs import examples
 from placewise_service.engine.answers import held_until
 from placewise_service.engine.registry import BundleState
 

@@ -14,8 +14,9 @@ from placewise.v1.decision_pb2 import AdmitOrWaitRequest, PartitionRequest, Plac
 from placewise.v1.job_pb2 import CoRun, GpuSharing, Job, Resources, Subtask, TaskGroup
 from placewise_core.errors import InvalidRequestError
 from placewise_core.validate import Limits
-from placewise_service.api import convert_in, counts
-from placewise_service.api.rpcs import RPCS
+from placewise_service.api.calls import counts
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.convert import convert_in
 
 LIMITS = Limits(jobs=40, tasks_per_gang=40, subtasks=40, nodes=40, gpus_per_node=40, events=40, items=2000)
 PAD = "x" * 3000  # small messages are not looked at

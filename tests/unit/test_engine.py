@@ -18,7 +18,7 @@ from placewise_core.place.policy import PlaceContext, Proposal
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.state.codec import encode
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
 
 

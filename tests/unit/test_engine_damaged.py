@@ -15,7 +15,7 @@ from placewise_service.engine import engine as engine_module
 from placewise_service.engine import views
 from placewise_service.engine.views import LiveView
 from placewise_service.state.errors import CorruptStateError
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 
 class DamagedStore(MemoryStore):

@@ -14,7 +14,7 @@ from placewise_core.errors import InvalidRequestError
 from placewise_core.job import CoRun, GpuSharing, JobId, NodeId, Role, Subtask
 from placewise_core.speed.co_runs import row_kind
 from placewise_service.engine.growth import used_until_s
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 
 

@@ -17,7 +17,7 @@ from placewise_core.features import Encoder
 from placewise_core.job import JobId
 from placewise_service.declog.record import decode
 from placewise_service.engine import common
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
 
 

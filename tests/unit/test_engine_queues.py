@@ -13,7 +13,7 @@ from placewise_core.decision import Verdict
 from placewise_core.errors import InvalidRequestError
 from placewise_service.engine import Engine
 from placewise_service.engine import engine as engine_module
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 
 def command(queue: str, policy: str = "proteus", is_dry_run: bool = False) -> AdmitCommand:

@@ -14,7 +14,7 @@ from placewise_service.engine import EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.main import _store, make_engine
 from placewise_service.settings import load_settings
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 
 

@@ -13,7 +13,7 @@ from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import JobDecision, Outcome
 from placewise_core.job import CoRun, GpuSharing, Job
 from placewise_service.engine import Engine
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 # Its neighbours on a GPU wait for it: it is fast beside them, and they are slow.
 HUNGRY = (CoRun("LM", 0.95, 0.5, "V100"), CoRun("CycleGAN", 0.9, 0.45, "V100"))

@@ -12,7 +12,7 @@ from placewise_core.events import Event, JobsChanged
 from placewise_core.job import NodeId, Resources, Role
 from placewise_service.engine import views
 from placewise_service.engine.views import LiveView, Views
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import Reserved, ReserveRequest
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewise.v1.decision_pb2 import AdmitOrWaitRequest, PartitionRequest, PlaceRequest
-from placewise_service.api.fingerprint import fingerprint
+from placewise_service.api.calls.fingerprint import fingerprint
 
 PLAIN = {
     "cluster": "prod",

@@ -12,10 +12,10 @@ from tests.fakes.listening import listening
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise_core.errors import InvalidRequestError
-from placewise_service.api import json_codec
-from placewise_service.api.auth import Scope
-from placewise_service.api.json_codec import JsonCodec, has_too_many
-from placewise_service.api.token_changes import create_token
+from placewise_service.api.convert import json_codec
+from placewise_service.api.convert.json_codec import JsonCodec, has_too_many
+from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings
 
 MOST = 8

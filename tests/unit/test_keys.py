@@ -8,9 +8,9 @@ import pytest
 from redis.cluster import key_slot  # type: ignore[attr-defined]
 
 from placewise_service.state.keys import REGISTRY, keys_of
-from placewise_service.state.scripts import NAMES, script
+from placewise_service.state.redis.scripts import NAMES, script
 
-LUA = Path(str(resources.files("placewise_service.state"))) / "lua"
+LUA = Path(str(resources.files("placewise_service.state.redis"))) / "lua"
 DOCS = Path(__file__).parents[2] / "docs" / "state.md"
 
 

@@ -15,9 +15,10 @@ from placewise_core.cluster import Assignment
 from placewise_core.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
 from placewise_core.job import JobId, NodeId, Role
 from placewise_core.validate import Limits
-from placewise_service.api import convert_in, convert_out, rpcs
-from placewise_service.api.auth import ANYONE
-from placewise_service.api.json_codec import _render, _render_in_pieces
+from placewise_service.api.calls import rpcs
+from placewise_service.api.convert import convert_in, convert_out
+from placewise_service.api.convert.json_codec import _render, _render_in_pieces
+from placewise_service.api.identity.auth import ANYONE
 from placewise_service.aside import ASIDE_BYTES
 from placewise_service.engine.pending import Pending
 

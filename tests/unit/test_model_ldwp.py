@@ -19,7 +19,7 @@ from placewise_models.bundle import BundleError, Manifest, load, schema_of, writ
 from placewise_models.folder import shipped_bundle
 from placewise_service.engine.build import build_engine
 from placewise_service.engine.common import EngineOptions
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 
 FILES = ("throughput.json", "capability.json", "ldwp.onnx", "ldwp.json")

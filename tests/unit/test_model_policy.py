@@ -26,7 +26,7 @@ from placewise_models.folder import shipped_bundle
 from placewise_models.policy import PolicyRuntime
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 
 COEFFICIENTS = ("throughput.json", "capability.json")

@@ -28,7 +28,7 @@ from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.engine.registry import BundleRegistry, BundleState
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 from placewise_training.reward.export import GRAPH, random_inputs, write_onnx
 from placewise_training.reward.net import RewardNet

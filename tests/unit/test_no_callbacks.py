@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from placewise_service.api.ports import Bundles, DecisionEngine
+from placewise_service.api.calls.ports import Bundles, DecisionEngine
 from placewise_service.engine import Engine
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.pending import Pending
-from placewise_service.state.memory import MemoryStore
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.redis_store import RedisStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import StateStore
 
 API_INTO_ENGINE = (DecisionEngine, Bundles, Engine, SharedBundles, Pending)

@@ -17,7 +17,7 @@ from placewise_core.job import JobId
 from placewise_service.declog.record import OutcomeRecord, decode_entry
 from placewise_service.engine import Engine
 from placewise_service.engine.departed import Departed
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import JobReport, ReportResult
 
 JOB = JobId("a")

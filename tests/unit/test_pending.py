@@ -17,7 +17,7 @@ from placewise_core.events import Event
 from placewise_core.job import ElasticRange, Job, JobId
 from placewise_service.engine import Engine
 from placewise_service.engine.pending import Pending
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import Conflict, ReserveRequest, ReserveResult
 
 

@@ -7,10 +7,10 @@ from structlog.testing import capture_logs
 from tests.fakes.engine import CLUSTER, running_engine
 
 from placewise_core.clock import ManualClock
+from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.rehearsal import SCRIPT, rehearse
-from placewise_service.api.rpcs import RPCS
 from placewise_service.engine import Engine
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import MutedTelemetry, Telemetry
 
 ASKED = {"Place", "AdmitOrWait", "Partition"}

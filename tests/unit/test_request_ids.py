@@ -18,7 +18,7 @@ from placewise_core.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_service.engine import Engine
 from placewise_service.engine.reports import ReportOutcome
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 TTL_S = 5.0
 

@@ -8,11 +8,11 @@ from tests.fakes.redis_server import RedisServer
 from tests.fakes.state import node, tailed
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError
-from placewise_service.state import shared_tail
-from placewise_service.state.connection import RedisOptions
 from placewise_service.state.keys import keys_of
-from placewise_service.state.redis_store import RedisStore
-from placewise_service.state.shared_tail import Entries, Follower, SharedTail
+from placewise_service.state.redis import shared_tail
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
+from placewise_service.state.redis.shared_tail import Entries, Follower, SharedTail
 
 pytestmark = pytest.mark.process
 

@@ -138,7 +138,7 @@ def test_a_policy_may_be_interrupted_at_every_task(policy: str, change: dict[str
 
     from placewise_service.engine.build import build_engine
     from placewise_service.engine.common import EngineOptions
-    from placewise_service.state.memory import MemoryStore
+    from placewise_service.state.reference.memory import MemoryStore
     from placewise_service.telemetry import Telemetry
 
     clock, slices = ticking(), Counting()

@@ -3,8 +3,8 @@
 from structlog.testing import capture_logs
 
 from placewise_core.errors import StateUnavailableError
-from placewise_service.state.disk import DiskWatch
 from placewise_service.state.errors import UnwritableStateError
+from placewise_service.state.redis.disk import DiskWatch
 
 
 class Store:

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis, RedisCluster, SSLConnection
 from redis.asyncio.sentinel import SentinelConnectionPool
 
-from placewise_service.state.connection import RedisOptions, gate_for
+from placewise_service.state.redis.connection import RedisOptions, gate_for
 
 
 def client(url: str, **more: Any) -> Redis | RedisCluster:

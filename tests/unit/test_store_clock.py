@@ -9,7 +9,7 @@ from placewise_core.clock import Clock, ManualClock
 from placewise_core.commands import AdmitCommand
 from placewise_core.errors import StateUnavailableError
 from placewise_service.state.clock import StoreClock
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 HOUR_S = 3600.0
 

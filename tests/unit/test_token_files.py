@@ -15,11 +15,11 @@ from tests.fakes.identity import by_tokens
 
 from placewise_core.clock import ManualClock
 from placewise_core.errors import StateUnavailableError, UnauthenticatedError
-from placewise_service.api.auth import Credentials, Scope
-from placewise_service.api.identity import Identity
-from placewise_service.api.token_changes import create_token, revoke_token
-from placewise_service.api.tokens import TokenFile
-from placewise_service.api.watched import CredentialsFileError
+from placewise_service.api.identity.auth import Credentials, Scope
+from placewise_service.api.identity.identity import Identity
+from placewise_service.api.identity.token_changes import create_token, revoke_token
+from placewise_service.api.identity.tokens import TokenFile
+from placewise_service.api.identity.watched import CredentialsFileError
 from placewise_service.cli import invoke
 
 KEEP_S = 60.0

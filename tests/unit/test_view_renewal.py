@@ -19,10 +19,11 @@ from placewise_core.events import ClusterRecords, Event, JobsChanged, JobsEnded,
 from placewise_core.job import JobId, NodeId, Resources, Role
 from placewise_core.view import ClusterView
 from placewise_core.view_renewal import Renewal
-from placewise_service.api import convert_in, rpcs
+from placewise_service.api.calls import rpcs
+from placewise_service.api.convert import convert_in
 from placewise_service.engine.reports import portions
 from placewise_service.engine.views import LiveView
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 
 MANY = 300
 

@@ -28,12 +28,12 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.clock import ManualClock
 from placewise_core.errors import StateUnavailableError, UnauthenticatedError
-from placewise_service.api.auth import Credentials, Method, Principal, Scope
-from placewise_service.api.identity import Identity
-from placewise_service.api.token_changes import create_token
-from placewise_service.api.tokens import TokenFile
-from placewise_service.api.watched import CredentialsFileError
-from placewise_service.api.web_tokens import WebTokenRules, WebTokens
+from placewise_service.api.identity.auth import Credentials, Method, Principal, Scope
+from placewise_service.api.identity.identity import Identity
+from placewise_service.api.identity.token_changes import create_token
+from placewise_service.api.identity.tokens import TokenFile
+from placewise_service.api.identity.watched import CredentialsFileError
+from placewise_service.api.identity.web_tokens import WebTokenRules, WebTokens
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 

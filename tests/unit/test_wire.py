@@ -13,9 +13,9 @@ from tests.fakes.faces import faces
 
 from placewise.v1.cluster_pb2 import Gpu, Node, ReportNodesRequest
 from placewise_core.errors import InvalidRequestError
-from placewise_service.api import wire
-from placewise_service.api.rpcs import RPCS
-from placewise_service.state import link
+from placewise_service.api.calls import wire
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.state.redis import link
 
 REPORT = ReportNodesRequest(
     cluster="c", full=True, nodes=[Node(id=f"n{i}", gpus=[Gpu(index=i, model="V100")]) for i in range(40)]

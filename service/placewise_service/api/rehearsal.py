@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 
 from placewise_core.clock import Clock
-from placewise_service.api import examples
-from placewise_service.api.auth import NOBODY, Open
-from placewise_service.api.desk import Desk
-from placewise_service.api.ports import DecisionEngine
-from placewise_service.api.rpcs import RPCS
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.ports import DecisionEngine
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.docs import examples
+from placewise_service.api.identity.auth import NOBODY, Open
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import MutedTelemetry
 

@@ -29,7 +29,7 @@ from placewise_client.errors import PlacewiseError
 from placewise_core.frozen import frozen
 from placewise_service.bench.ledger import Ledger
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
-from placewise_service.state.embedded import EmbeddedRedis
+from placewise_service.state.redis.embedded import EmbeddedRedis
 
 _TTL_S = 3.0
 _LEFT_TO_EXPIRE = 0.02  # share of the placements that nobody gives back

@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from placewise_service.commands.exits import CommandError, Exit
-from placewise_service.state.embedded import EmbeddedRedis
+from placewise_service.state.redis.embedded import EmbeddedRedis
 
 _READY_TIMEOUT_S = 30.0
 _POLL_S = 0.02

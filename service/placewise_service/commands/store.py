@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from placewise_core.errors import StateUnavailableError
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.settings import Settings, SettingsError, load_settings
-from placewise_service.state.connection import RedisOptions
-from placewise_service.state.embedded import EmbeddedRedis, EmbeddedRedisError, embedded_url
-from placewise_service.state.redis_store import RedisStore
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.embedded import EmbeddedRedis, EmbeddedRedisError, embedded_url
+from placewise_service.state.redis.redis_store import RedisStore
 
 _TIMEOUT_S = 10.0  # a command may wait longer than a decision
 

@@ -33,12 +33,12 @@ from placewise_kubernetes import cli as kubernetes_cli
 from placewise_kubernetes.config import KubernetesConfig
 from placewise_kubernetes.kube import names as kubernetes_labels
 from placewise_models.folder import shipped_bundle
-from placewise_service.api.auth import NOBODY, Open
-from placewise_service.api.desk import Desk
-from placewise_service.api.fingerprint import fingerprint
-from placewise_service.api.rest import rest_app
-from placewise_service.api.routes import ROUTES
-from placewise_service.api.rpcs import RPCS
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.fingerprint import fingerprint
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.docs.routes import ROUTES
+from placewise_service.api.faces.rest import rest_app
+from placewise_service.api.identity.auth import NOBODY, Open
 from placewise_service.cli import app as cli_app
 from placewise_service.declog.tables import JOINED_SCHEMA, SCHEMAS
 from placewise_service.main import make_engine
@@ -46,7 +46,7 @@ from placewise_service.settings import FOREIGN_PREFIXES, Settings, variables
 from placewise_service.state import codec
 from placewise_service.state.holdings import capacity_of, holds_of
 from placewise_service.state.keys import BUNDLES, REGISTRY, keys_of
-from placewise_service.state.memory import MemoryStore
+from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import MutedTelemetry, Telemetry
 from placewise_slurm import main as slurm_cli
 from placewise_slurm.config import BridgeConfig

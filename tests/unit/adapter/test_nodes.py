@@ -14,7 +14,7 @@ from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.reporter import OutcomeReporter
 from placewise_core.errors import InvalidRequestError as RefusedError
 from placewise_core.validate import Limits, check_node
-from placewise_service.api import convert_in
+from placewise_service.api.convert import convert_in
 
 
 class Service:

@@ -32,7 +32,7 @@ from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.nodes import NodeReader
 from placewise_kubernetes.kube.objects import Owner, Pod, parse_pod
 from placewise_kubernetes.kube.quantity import parse_quantity, pod_requests, resources_from
-from placewise_service.api import convert_in
+from placewise_service.api.convert import convert_in
 
 RULES = GangRules()
 GPU = "nvidia.com/gpu"

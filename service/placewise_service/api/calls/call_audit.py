@@ -1,0 +1,158 @@
+"""Writes audit records of calls. Never reads a body beyond the names in it.
+
+Recorded are: every call that may change the state or the choice of bundles, answered or refused; every other call
+that was refused for its caller or for overload; and every connection refused before a call. A Place that reserved
+nothing has changed nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, Protocol
+
+from placewise_service.api.calls.rpcs import Rpc
+from placewise_service.api.identity.auth import Credentials, Principal, Scope
+from placewise_service.audit import AuditRecord
+
+_REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "OVERLOADED"})
+_PLACES: Final = frozenset({"Place", "StreamPlace"})
+_LISTS: Final = {"jobs": "id", "events": "job_id", "nodes": "id"}  # lists of a message, and what names their rows
+# Of callers whom nobody knows, so many refusals a second have a record each, before and in calls; those above are
+# counted in one record by call and reason. Otherwise everybody who reaches a port could fill the disk.
+_STRANGERS_PER_S: Final = 20
+_IDLE: Final = "idle_time"  # who was answered and asks nothing more was refused nothing
+
+
+class FinishedCall(Protocol):
+    """Facts about a call at its end."""
+
+    rpc: Rpc
+    credentials: Credentials
+    principal: Principal | None
+    cluster: str | None
+    message: Any
+    response: Any
+    reason: str
+
+    @property
+    def request_id(self) -> str: ...
+
+
+class CallAudit:
+    """Makes records of calls. Belongs to one event loop."""
+
+    def __init__(self, add: Callable[[AuditRecord], None], now_s: Callable[[], float]) -> None:
+        """`now_s` is the time of day."""
+        self._add = add
+        self._now_s = now_s
+        # Two, so that a flood at the door leaves room for those whose credentials are refused.
+        self._at_the_door = _Budget()
+        self._in_calls = _Budget()
+        self._counted: dict[tuple[str, str], int] = {}
+
+    def finished(self, call: FinishedCall) -> None:
+        """Puts a call on record if it belongs there."""
+        message = call.message
+        if not _is_recorded(call):
+            return
+        self._record(
+            call.rpc.name,
+            call.reason,
+            call.credentials,
+            call.principal,
+            call.cluster or str(getattr(message, "cluster", "")),
+            _subject(message) if message is not None else "",
+            call.request_id,
+        )
+
+    def refused(self, name: str, reason: str, credentials: Credentials, principal: Principal | None = None) -> None:
+        """Puts on record that somebody was refused who did not come as far as a call of the contract."""
+        self._record(name, reason, credentials, principal)
+
+    def turned_away(self, face: str, limit: str, peer: str = "") -> None:
+        """Records that a face refused or closed a connection, or a request before a call of it began. `limit` is
+        as in placewise_refused_total; `peer` is its address and port, "" if unknown."""
+        if limit == _IDLE:
+            return
+        now_s = self._now_s()
+        if self._at_the_door.is_spent(now_s):
+            self._count(face, limit)
+        else:
+            self._add(AuditRecord(now_s, face, limit, peer=peer))
+
+    def flush(self) -> None:
+        """Writes a record for each group of counted refusals."""
+        for (name, reason), count in self._counted.items():
+            self._add(AuditRecord(self._now_s(), name, reason, count=count))
+        self._counted.clear()
+
+    def _record(
+        self,
+        name: str,
+        reason: str,
+        credentials: Credentials,
+        principal: Principal | None,
+        cluster: str = "",
+        subject: str = "",
+        request_id: str = "",
+    ) -> None:
+        now_s = self._now_s()
+        if principal is None:
+            if self._in_calls.is_spent(now_s):
+                self._count(name, reason)
+                return
+            if credentials.subjects:
+                subject = f"certificate of {', '.join(credentials.subjects)}"
+        caller, method = ("", "") if principal is None else (principal.name, principal.method.value)
+        record = AuditRecord(now_s, name, reason, caller, method, credentials.peer, cluster, subject, request_id)
+        self._add(record)
+
+    def _count(self, name: str, reason: str) -> None:
+        if not self._counted:
+            asyncio.get_running_loop().call_later(1.0, self.flush)
+        self._counted[name, reason] = self._counted.get((name, reason), 0) + 1
+
+
+class _Budget:
+    """Records of strangers that a second has room for."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._taken = 0
+
+    def is_spent(self, now_s: float) -> bool:
+        """Takes one of the records of this second; True if none is left."""
+        if int(now_s) != self._second:
+            self._second, self._taken = int(now_s), 0
+        self._taken += 1
+        return self._taken > _STRANGERS_PER_S
+
+
+def _is_recorded(call: FinishedCall) -> bool:
+    if call.reason in _REFUSALS:
+        return True
+    rpc = call.rpc
+    if rpc.scope is Scope.READ or rpc.name == "Partition" or getattr(call.message, "dry_run", False):
+        return False
+    if call.reason == "OK" and rpc.name in _PLACES:
+        return any(decision.reservation_id for decision in call.response.decisions)
+    return True
+
+
+def _subject(message: Any) -> str:
+    """The subject of a call: the first of its jobs, nodes, …, and the number of others; a bundle; names of settings."""
+    kind: Any = type(message)
+    field = _telling_field(kind)
+    if field in _LISTS:
+        rows = getattr(message, field)
+        more = f" +{len(rows) - 1}" if len(rows) > 1 else ""
+        return f"{getattr(rows[0], _LISTS[field])}{more}" if rows else ""
+    if field == "update_mask":
+        return ",".join(message.update_mask.paths)
+    return str(getattr(message, field)) if field else ""
+
+
+@cache
+def _telling_field(kind: Any) -> str:
+    fields = kind.DESCRIPTOR.fields_by_name
+    return next((name for name in (*_LISTS, "update_mask", "name", "decision_id") if name in fields), "")

@@ -1,0 +1,413 @@
+"""Every call of the contract in one table: its scope, its messages, and its handler.
+
+Both faces read this table, so that they cannot differ. A handler turns the message into a command, has it checked,
+asks the engine, and turns the answer back; it knows no transport and no credentials.
+"""
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
+from placewise_core import validate
+from placewise_core.clock import Clock
+from placewise_core.cluster import ClusterSettings, Node, QueueSettings
+from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.decision import AdmitDecision, PlaceDecision
+from placewise_core.errors import InvalidRequestError, NotFoundError
+from placewise_core.frozen import frozen
+from placewise_core.validate import Limits
+from placewise_service.api.calls import admit_and_place
+from placewise_service.api.calls.fingerprint import fingerprint
+from placewise_service.api.calls.ports import DecisionEngine
+from placewise_service.api.convert import convert_cluster, convert_in, convert_out
+from placewise_service.api.convert.convert_out import Answer
+from placewise_service.api.identity.auth import Principal, Scope
+from placewise_service.aside import ASIDE_BYTES, aside
+from placewise_service.engine.pending import Pending
+from placewise_service.engine.registry import BundleStatus
+
+_Request = TypeVar("_Request", bound=Message)
+_Converted = TypeVar("_Converted")
+
+# Large listings are converted in steps of this many, so that decisions go on in between.
+_STEP = 64
+_MANY = 1000  # shares and excluded units from which an answer is converted beside the loop
+_RECENT = 100
+_RECENT_DEFAULT = 20
+
+
+class Reach(enum.StrEnum):
+    """Clusters on which a caller needs the scope: the one in the request, any, or every one."""
+
+    CLUSTER = "cluster"
+    ANY = "any"
+    ALL = "all"
+
+
+@frozen
+class Past:
+    """A decision this process took."""
+
+    rpc: str
+    time_s: float
+    answer: Answer
+    request_id: str
+
+
+@dataclass(slots=True)
+class Office:
+    """What handlers work with. `recent` keeps the latest decisions per cluster, for people who look."""
+
+    engine: DecisionEngine
+    clock: Clock
+    limits: Limits
+    recent: dict[str, deque[Past]] = field(default_factory=dict)
+
+    def note(self, cluster: str, rpc: str, answer: Answer, request_id: str) -> None:
+        """Keeps a decision among the recent ones."""
+        past = self.recent.get(cluster)
+        if past is None:
+            past = self.recent[cluster] = deque(maxlen=_RECENT)
+        past.append(Past(rpc, self.clock.now_s(), answer, request_id))
+
+
+Handler = Callable[[Office, Any, Principal, float], Awaitable[Message]]
+
+
+@frozen
+class Rpc:
+    """One call of the contract."""
+
+    service: str
+    name: str
+    scope: Scope
+    request: type[Message]
+    response: type[Message]
+    handle: Handler
+    reach: Reach = Reach.CLUSTER
+
+    @property
+    def path(self) -> str:
+        """As gRPC names it."""
+        return f"/placewise.v1.{self.service}/{self.name}"
+
+
+async def _place(
+    office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
+) -> decision_pb2.PlaceResponse:
+    command = await _converted(request, partial(_place_command, principal.name), office.limits)
+    return await _placed(office, command, await office.engine.place(command, deadline_s))
+
+
+def _place_command(caller: str, request: decision_pb2.PlaceRequest, limits: Limits) -> PlaceCommand:
+    command = convert_in.place_command(request, caller, fingerprint(request, caller))
+    validate.check_place(command, limits)
+    return command
+
+
+async def _converted(
+    request: _Request, convert: Callable[[_Request, Limits], _Converted], limits: Limits
+) -> _Converted:
+    """What `convert` makes of the request; of a large one, beside the loop."""
+    return await aside(convert, request, limits) if request.ByteSize() > ASIDE_BYTES else convert(request, limits)
+
+
+async def _placed(office: Office, command: PlaceCommand, pending: Pending[PlaceDecision]) -> decision_pb2.PlaceResponse:
+    """The answer, written while the store is asked to hold it; a large one afterwards, beside the loop."""
+    drafted, request_id = pending.decision, command.request_id
+    is_large = convert_out.is_large(drafted)
+    message = None if is_large else convert_out.place_response(drafted, request_id)
+    decision = await pending.settled()
+    office.note(command.cluster, "Place", decision, request_id)
+    if message is not None and decision.meta is drafted.meta:
+        convert_out.set_expiry(message, decision)
+        return message
+    if convert_out.is_large(decision):
+        return await aside(convert_out.place_response, decision, request_id)
+    return convert_out.place_response(decision, request_id)
+
+
+async def _partition(
+    office: Office, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
+) -> decision_pb2.PartitionResponse:
+    command = await _converted(request, partial(_partition_command, caller=principal.name), office.limits)
+    decision = await office.engine.partition(command, deadline_s)
+    office.note(command.cluster, "Partition", decision, command.request_id)
+    if len(decision.plan.shares) + len(decision.plan.excluded) > _MANY:
+        return await aside(convert_out.partition_response, decision)
+    return convert_out.partition_response(decision)
+
+
+def _partition_command(request: decision_pb2.PartitionRequest, limits: Limits, caller: str) -> PartitionCommand:
+    command = convert_in.partition_command(request, caller, fingerprint(request, caller))
+    validate.check_partition(command, limits)
+    return command
+
+
+async def _admit_or_wait(
+    office: Office, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
+) -> decision_pb2.AdmitOrWaitResponse:
+    command, placing = await _converted(request, partial(_admit_command, caller=principal.name), office.limits)
+    if placing is not None:
+        office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
+    admitting = await office.engine.admit_or_wait(command, deadline_s)
+    drafted, message = admitting.decision, None
+    if not admitting.is_settled:  # the store works meanwhile
+        message = _admit_response(office, command, drafted)
+    decision = await admitting.settled()
+    office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
+    placing = placing and admit_and_place.of_admitted(placing, command, decision.plan)
+    pending = await office.engine.place(placing, deadline_s) if placing is not None and placing.jobs else None
+    if message is None or decision is not drafted:
+        message = _admit_response(office, command, decision)
+    if placing is not None and pending is not None:
+        message.placed.CopyFrom(await _placed(office, placing, pending))
+    return message
+
+
+def _admit_response(office: Office, command: AdmitCommand, decision: AdmitDecision) -> decision_pb2.AdmitOrWaitResponse:
+    return convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
+
+
+def _admit_command(
+    request: decision_pb2.AdmitOrWaitRequest, limits: Limits, caller: str
+) -> tuple[AdmitCommand, PlaceCommand | None]:
+    command = convert_in.admit_command(request, caller, fingerprint(request, caller))
+    validate.check_admit(command, limits)
+    if not request.HasField("place"):
+        return command, None
+    placing = admit_and_place.place_command(request.place, command)
+    validate.check_placing(placing, limits)
+    return command, placing
+
+
+async def _report_nodes(
+    office: Office, request: cluster_pb2.ReportNodesRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.ReportNodesResponse:
+    nodes = await _converted(request, _nodes, office.limits)
+    if not request.full:
+        await _check_growth(office, request.cluster, [node.id for node in nodes])
+    outcome = await office.engine.report_nodes(request.cluster, nodes, request.full)
+    return cluster_pb2.ReportNodesResponse(snapshot_version=outcome.version, nodes=len(nodes))
+
+
+def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node]:
+    validate.check_nodes_request(request.cluster, len(request.nodes), limits)
+    nodes = []
+    for i, message in enumerate(request.nodes):
+        node = convert_in.node(message)
+        validate.check_node(node, f"nodes[{i}]", limits)
+        nodes.append(node)
+    validate.check_unique([node.id for node in nodes], "nodes")
+    return nodes
+
+
+async def _check_growth(office: Office, cluster: str, reported: Sequence[str]) -> None:
+    """Raises InvalidRequestError if a report would take a cluster over its limit."""
+    try:
+        known = (await office.engine.get_cluster(cluster)).view.index
+    except NotFoundError:
+        return  # what begins a cluster is within the limit of a report
+    total = len(known) + sum(name not in known for name in reported)
+    if total > max(office.limits.nodes, len(known)):
+        raise InvalidRequestError(
+            f"the cluster would have {total} nodes; the limit is {office.limits.nodes}: report with full=true to "
+            "replace those that are gone",
+            "nodes",
+        )
+
+
+async def _report_job_events(
+    office: Office, request: cluster_pb2.ReportJobEventsRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.ReportJobEventsResponse:
+    events = await _converted(request, _events, office.limits)
+    outcome = await office.engine.report_job_events(request.cluster, events)
+    return cluster_pb2.ReportJobEventsResponse(
+        snapshot_version=outcome.version,
+        applied=outcome.applied,
+        ignored=outcome.ignored,
+        problems=[convert_cluster.overcommit(found) for found in outcome.overcommits],
+    )
+
+
+def _events(request: cluster_pb2.ReportJobEventsRequest, limits: Limits) -> list[JobEvent]:
+    validate.check_events_request(request.cluster, len(request.events), limits)
+    events = []
+    for i, message in enumerate(request.events):
+        event = convert_in.job_event(message)
+        validate.check_event(event, f"events[{i}]", limits)
+        events.append(event)
+    return events
+
+
+async def _get_cluster(
+    office: Office, request: cluster_pb2.GetClusterRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.Cluster:
+    validate.check_cluster(request.cluster)
+    engine = office.engine
+    snapshot = await engine.get_cluster(request.cluster)
+    # The view changes after the next await. Its records are frozen, so the lists are copied now and rendered in steps.
+    nodes = list(snapshot.view.nodes) if request.full else []
+    jobs = list(snapshot.view.jobs.values()) if request.full else []
+    message = convert_cluster.totals(
+        snapshot.view, snapshot.is_stale, office.clock.now_s(), _queues_of(office, request.cluster)
+    )
+    for start in range(0, len(nodes), _STEP):
+        message.nodes.extend([convert_cluster.node(node) for node in nodes[start : start + _STEP]])
+        await asyncio.sleep(0)
+    for start in range(0, len(jobs), _STEP):
+        message.jobs.extend([convert_cluster.running_job(job) for job in jobs[start : start + _STEP]])
+        await asyncio.sleep(0)
+    return message
+
+
+async def _delete_cluster(
+    office: Office, request: cluster_pb2.DeleteClusterRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.DeleteClusterResponse:
+    validate.check_cluster(request.cluster)
+    await office.engine.delete_cluster(request.cluster)
+    office.recent.pop(request.cluster, None)
+    return cluster_pb2.DeleteClusterResponse()
+
+
+async def _list_clusters(
+    office: Office, request: cluster_pb2.ListClustersRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.ListClustersResponse:
+    names = await office.engine.clusters()
+    return cluster_pb2.ListClustersResponse(clusters=[name for name in names if principal.may_see(name)])
+
+
+async def _update_settings(
+    office: Office, request: cluster_pb2.UpdateClusterSettingsRequest, principal: Principal, deadline_s: float
+) -> cluster_pb2.UpdateClusterSettingsResponse:
+    validate.check_cluster(request.cluster)
+    unknown = set(request.update_mask.paths) - set(ClusterSettings.__dataclass_fields__)
+    if unknown:
+        raise InvalidRequestError(f"unknown setting {min(unknown)!r}", "update_mask")
+    settings = convert_cluster.changed_settings(
+        request, await _current_settings(office, request.cluster), _queues_of(office, request.cluster)
+    )
+    validate.check_settings(settings)
+    changed = await office.engine.update_settings(request.cluster, settings)
+    return cluster_pb2.UpdateClusterSettingsResponse(settings=convert_cluster.settings(changed))
+
+
+async def _current_settings(office: Office, cluster: str) -> ClusterSettings:
+    try:
+        return (await office.engine.get_cluster(cluster)).view.settings
+    except NotFoundError:
+        return ClusterSettings()
+
+
+def _queues_of(office: Office, cluster: str) -> Callable[[str], QueueSettings]:
+    return lambda queue: office.engine.queue_settings(cluster, queue)
+
+
+async def _get_decision(
+    office: Office, request: bundle_pb2.GetDecisionRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.GetDecisionResponse:
+    validate.check_cluster(request.cluster)
+    validate.check_decision_id(request.decision_id)
+    record = await office.engine.get_decision(request.cluster, request.decision_id)
+    settings = office.engine.queue_settings(request.cluster, record.queue)
+    return convert_out.past_decision(record.rpc, record.time_s, record.answer, settings, record.request_id)
+
+
+async def _list_decisions(
+    office: Office, request: bundle_pb2.ListDecisionsRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ListDecisionsResponse:
+    validate.check_cluster(request.cluster)
+    if not 0 <= request.page_size <= _RECENT:
+        raise InvalidRequestError(f"must be 0 … {_RECENT}", "page_size")
+    latest = list(reversed(office.recent.get(request.cluster, ())))[: request.page_size or _RECENT_DEFAULT]
+    return bundle_pb2.ListDecisionsResponse(decisions=[_past(office, request.cluster, past) for past in latest])
+
+
+def _past(office: Office, cluster: str, past: Past) -> bundle_pb2.GetDecisionResponse:
+    plan = getattr(past.answer, "plan", None)
+    queue = getattr(getattr(plan, "queue", None), "queue", "")
+    settings = office.engine.queue_settings(cluster, queue)
+    return convert_out.past_decision(past.rpc, past.time_s, past.answer, settings, past.request_id)
+
+
+async def _list_bundles(
+    office: Office, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ListBundlesResponse:
+    found = await office.engine.bundles.list()
+    return bundle_pb2.ListBundlesResponse(bundles=[convert_out.bundle(status) for status in found])
+
+
+async def _activate_bundle(
+    office: Office, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ActivateBundleResponse:
+    validate.check_bundle_name(request.name)
+    status = await office.engine.bundles.activate(request.name)
+    return bundle_pb2.ActivateBundleResponse(bundle=convert_out.bundle(status))
+
+
+async def _rollback_bundle(
+    office: Office, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.RollbackBundleResponse:
+    status = await office.engine.bundles.rollback()
+    return bundle_pb2.RollbackBundleResponse(bundle=convert_out.bundle(status))
+
+
+async def _set_shadow(
+    office: Office, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.SetShadowResponse:
+    validate.check_bundle_name(request.name, may_be_empty=True)
+    status: BundleStatus | None = await office.engine.bundles.set_shadow(request.name)
+    if status is None:
+        return bundle_pb2.SetShadowResponse()
+    return bundle_pb2.SetShadowResponse(bundle=convert_out.bundle(status))
+
+
+def _rpc(service: str, name: str, scope: Scope, pb: Any, handle: Handler, reach: Reach = Reach.CLUSTER) -> Rpc:
+    response = getattr(pb, f"{name}Response", None) or cluster_pb2.Cluster
+    return Rpc(service, name, scope, getattr(pb, f"{name}Request"), response, handle, reach)
+
+
+PLACE = _rpc("DecisionService", "Place", Scope.DECIDE, decision_pb2, _place)
+STREAM_PLACE = Rpc(
+    "DecisionService",
+    "StreamPlace",
+    Scope.DECIDE,
+    decision_pb2.PlaceRequest,
+    decision_pb2.PlaceResponse,
+    _place,
+)
+
+RPCS: Mapping[str, Rpc] = {
+    rpc.name: rpc
+    for rpc in (
+        PLACE,
+        _rpc("DecisionService", "Partition", Scope.DECIDE, decision_pb2, _partition),
+        _rpc("DecisionService", "AdmitOrWait", Scope.DECIDE, decision_pb2, _admit_or_wait),
+        _rpc("ClusterService", "ReportNodes", Scope.REPORT, cluster_pb2, _report_nodes),
+        _rpc("ClusterService", "ReportJobEvents", Scope.REPORT, cluster_pb2, _report_job_events),
+        _rpc("ClusterService", "GetCluster", Scope.READ, cluster_pb2, _get_cluster),
+        _rpc("ClusterService", "DeleteCluster", Scope.ADMIN, cluster_pb2, _delete_cluster),
+        _rpc(
+            "ClusterService",
+            "ListClusters",
+            Scope.READ,
+            cluster_pb2,
+            _list_clusters,
+            Reach.ANY,
+        ),
+        _rpc("ClusterService", "UpdateClusterSettings", Scope.ADMIN, cluster_pb2, _update_settings),
+        _rpc("BundleService", "ListBundles", Scope.READ, bundle_pb2, _list_bundles, Reach.ALL),
+        _rpc("BundleService", "ActivateBundle", Scope.ADMIN, bundle_pb2, _activate_bundle, Reach.ALL),
+        _rpc("BundleService", "RollbackBundle", Scope.ADMIN, bundle_pb2, _rollback_bundle, Reach.ALL),
+        _rpc("BundleService", "SetShadow", Scope.ADMIN, bundle_pb2, _set_shadow, Reach.ALL),
+        _rpc("BundleService", "GetDecision", Scope.READ, bundle_pb2, _get_decision),
+        _rpc("BundleService", "ListDecisions", Scope.READ, bundle_pb2, _list_decisions),
+    )
+}

@@ -1,0 +1,1 @@
+"""Messages of the contract to domain types and back."""

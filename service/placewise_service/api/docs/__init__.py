@@ -1,0 +1,1 @@
+"""The OpenAPI document, its examples, the routes, and the page."""

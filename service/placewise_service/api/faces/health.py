@@ -1,0 +1,51 @@
+"""Whether the process lives and takes questions, for probes: on the REST port, and on a plain port of its own.
+
+A kubelet, a load balancer or a container's health check carries neither token nor client certificate, and need not
+trust ours. The port of its own says nothing else, and says it in clear.
+"""
+
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from placewise_service.api.calls.desk import Desk
+from placewise_service.api.faces.listener import Listener, bound_socket
+from placewise_service.settings import ServerSettings
+
+_MOST_CONNECTIONS = 32
+
+
+class HealthFace:
+    """The plain listener; constructing it binds, and `port` is then the one that was bound. Raises OSError."""
+
+    def __init__(self, desk: Desk, settings: ServerSettings, shares_port: bool = False) -> None:
+        bound = bound_socket(settings.health_host, settings.health_port or 0, shares_port)
+        self.port: int = bound.getsockname()[1]
+        refused = partial(desk.turned_away, "health")
+        self._listener = Listener(bound, health_app(desk), desk.limits, _MOST_CONNECTIONS, refused)
+
+    async def start(self) -> None:
+        """Returns when it listens."""
+        await self._listener.start()
+
+    async def stop(self) -> None:
+        """Closes."""
+        await self._listener.stop()
+
+
+def health_app(desk: Desk) -> Starlette:
+    """/healthz: the process is alive. /readyz: questions are welcome, or what keeps them from being so."""
+
+    async def healthz(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(request: Request) -> JSONResponse:
+        if desk.is_ready:
+            return JSONResponse({"status": "ready"})
+        problem = desk.problem()
+        return JSONResponse({"status": "not ready", **({"problem": problem} if problem else {})}, 503)
+
+    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])

@@ -1,0 +1,1 @@
+"""Who calls, and what that allows: tokens, JSON Web Tokens, client certificates."""

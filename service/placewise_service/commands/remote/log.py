@@ -1,0 +1,175 @@
+"""`placewise log`: the decision log, exported, followed, or looked up."""
+
+import asyncio
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from placewise.v1.bundle_pb2 import GetDecisionRequest
+from placewise_service.commands.auditing import audited
+from placewise_service.commands.connection import (
+    DEFAULT_TARGET,
+    CaOption,
+    JsonOption,
+    TargetOption,
+    TokenOption,
+    connect,
+    to_dict,
+)
+from placewise_service.commands.console import console, print_json, print_table, progress
+from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.remote.whatif import print_decision
+from placewise_service.commands.store import opened_store
+from placewise_service.declog.dataset import DatasetBusyError
+from placewise_service.declog.export import DEFAULT_DANGLING_AFTER_S, ExportReport, ExportRing
+from placewise_service.declog.export import export as export_log
+from placewise_service.declog.record import CorruptEntryError, DecisionRecord, Entry, decode_entry
+
+app = typer.Typer(help="The decision log.", no_args_is_help=True)
+
+_PAGE = 1000
+_FOLLOW_POLL_S = 0.5
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(help="Folder for the Parquet files.", file_okay=False)],
+    clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="These clusters; default: all.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Entries per file.")] = 5000,
+    dangling_after_s: Annotated[
+        float, typer.Option("--dangling-after", min=0, help="Silence after which a job counts as dangling, seconds.")
+    ] = DEFAULT_DANGLING_AFTER_S,
+    is_json: JsonOption = False,
+) -> None:
+    """Write new entries to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
+    with audited("log export", str(directory), ",".join(clusters or ())):
+        report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
+    if is_json:
+        print_json({"written": report.written, "joined": report.joined, "positions": report.positions})
+        return
+    new = ", ".join(f"{count} {table}" for table, count in sorted(report.written.items())) or "nothing new"
+    console.print(f"exported to {directory}: {new}")
+    if report.joined:
+        print_table("jobs of the days rebuilt", ("status", "jobs"), sorted(report.joined.items()))
+
+
+@app.command()
+def tail(
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="Cluster name.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of latest entries.")] = 20,
+    is_following: Annotated[bool, typer.Option("--follow", "-f", help="Print new entries as they arrive.")] = False,
+    is_json: JsonOption = False,
+) -> None:
+    """The latest entries of the log, one per line, from the state store that the settings name."""
+    asyncio.run(_tail(cluster, count, is_following, is_json))
+
+
+@app.command()
+def show(
+    decision_id: Annotated[str, typer.Argument(help="Decision id.")],
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="Cluster name.")],
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """One past decision, as it was answered."""
+    with connect(target, token, tls_ca) as client:
+        answer = client.get_decision(GetDecisionRequest(cluster=cluster, decision_id=decision_id))
+    if is_json:
+        print_json(to_dict(answer))
+        return
+    time = answer.decide_time.ToDatetime(datetime.UTC).isoformat(timespec="milliseconds")
+    console.print(f"{answer.rpc} {answer.decision_id} at {time}")
+    if answer.HasField("place"):
+        for decision in answer.place.decisions:
+            print_decision(decision, answer.place.meta.policy)
+    else:
+        console.print_json(data=to_dict(answer))
+
+
+async def _export(directory: Path, clusters: Sequence[str], batch: int, dangling_after_s: float) -> ExportReport:
+    async with opened_store() as store:
+        ring: ExportRing = store
+        with progress("entries", None) as bar:
+            try:
+                return await export_log(
+                    ring,
+                    directory,
+                    clusters=clusters,
+                    batch=batch,
+                    dangling_after_s=dangling_after_s,
+                    on_progress=lambda n: bar.advance(bar.task_ids[0], n),
+                )
+            except DatasetBusyError as error:
+                raise CommandError(str(error), Exit.REFUSED) from None
+            except OSError as error:  # a full disk, most of all
+                reason = error.strerror or str(error)
+                raise CommandError(f"{directory}: {reason}. Run the export again: it goes on from here") from None
+
+
+async def _tail(cluster: str, count: int, is_following: bool, is_json: bool) -> None:
+    async with opened_store() as store:
+        position = "0"
+        latest: list[tuple[str, bytes]] = []
+        while page := await store.read_decisions(cluster, position, _PAGE):
+            position = page[-1][0]
+            latest = [*latest, *page][-count:]
+        _print_entries(latest, is_json)
+        while is_following:
+            page = await store.read_decisions(cluster, position, _PAGE)
+            if page:
+                position = page[-1][0]
+                _print_entries(page, is_json)
+            else:
+                await asyncio.sleep(_FOLLOW_POLL_S)
+
+
+def _print_entries(entries: Sequence[tuple[str, bytes]], is_json: bool) -> None:
+    for position, data in entries:
+        try:
+            row = _row(decode_entry(data))
+        except CorruptEntryError as error:
+            row = {"kind": "unreadable", "what": str(error)}
+        row["position"] = position
+        if is_json:
+            print_json(row)
+        else:
+            console.print("  ".join(str(value) for name, value in row.items() if name != "position" and value != ""))
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    if isinstance(entry, DecisionRecord):
+        meta = entry.meta
+        flags = [
+            word
+            for word, is_set in (
+                ("dry-run", entry.is_dry_run),
+                ("explored", meta.is_explored),
+                ("fallback", meta.is_fallback),
+                ("shadow", bool(entry.shadow_of)),
+            )
+            if is_set
+        ]
+        return {
+            "time": _iso(entry.time_s),
+            "kind": entry.rpc,
+            "decision_id": entry.decision_id,
+            "what": entry.outcome,
+            "policy": meta.policy,
+            "caller": meta.caller,
+            "jobs": ",".join(job.id for job in entry.jobs[:4]) + ("…" if len(entry.jobs) > 4 else ""),
+            "propensity": round(meta.propensity, 6),
+            "flags": " ".join(flags),
+        }
+    event = entry.event
+    time_s = event.event_time_s or entry.receive_time_s
+    row = {"time": _iso(time_s), "kind": "outcome", "decision_id": entry.decision_id, "what": event.kind.value}
+    return {**row, "jobs": event.job_id}
+
+
+def _iso(time_s: float) -> str:
+    return datetime.datetime.fromtimestamp(time_s, datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,1 @@
+"""The state store on Redis: connections, scripts, event streams, the embedded server."""

@@ -1,0 +1,429 @@
+"""The state store on Redis: every mutation is one script, one round trip. Holds no state of a cluster itself.
+
+The scripts (lua/*.lua) decide; this module packs their arguments and unpacks their replies. Every exception below it
+leaves as StateUnavailableError with words of our own (errors.py).
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster
+
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
+from placewise_core.events import (
+    ClusterRecords,
+    Event,
+    JobsChanged,
+    NodesReported,
+    QueueAdvanced,
+    SettingsChanged,
+    SubtaskProfiled,
+)
+from placewise_core.job import JobId, NodeId
+from placewise_service.aside import aside
+from placewise_service.state import codec
+from placewise_service.state.errors import no_such_cluster, redis_meant
+from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
+from placewise_service.state.keys import BUNDLES, REGISTRY, ClusterKeys, keys_of
+from placewise_service.state.lifecycle import reserved
+from placewise_service.state.options import StoreOptions
+from placewise_service.state.redis.connection import Gate, RedisOptions, gate_for
+from placewise_service.state.redis.link import Link
+from placewise_service.state.redis.records import records_from, search_bounds
+from placewise_service.state.redis.scripts import Argument, Executor, script
+from placewise_service.state.redis.shared_tail import SharedTail
+from placewise_service.state.redis.tailing import tail_alone, tail_shared
+from placewise_service.state.store import (
+    MOST_FORGOTTEN,
+    Batch,
+    BundleChoice,
+    Conflict,
+    JobReport,
+    Overcommit,
+    Repeated,
+    ReportResult,
+    Reserved,
+    ReserveRequest,
+    ReserveResult,
+    Reused,
+)
+from placewise_service.state.sums import check_record
+
+_EXPIRE_AT_ONCE = 1000
+_MOST_TASKS = 500  # of a reservation that is packed on the loop, in some milliseconds
+_FIND_PAGE = 256
+_CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
+_OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
+
+
+class RedisStore:
+    """StateStore on standalone Redis, Sentinel or Redis Cluster (≥ 6.2)."""
+
+    def __init__(self, redis: RedisOptions, options: StoreOptions | None = None) -> None:
+        self._client = gate_for(redis)
+        self._link = _link_to(self._client, redis)
+        self._scripts: Executor = self._link or self._client
+        self._options = options or StoreOptions()
+        self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
+        client = self._client.unbounded
+        self._streams = SharedTail(client, self._block_ms) if isinstance(client, Redis) else client
+        self._registered: set[str] = set()
+
+    async def ping(self) -> float:
+        with redis_meant():
+            seconds, microseconds = await self._client.execute_command("TIME")
+        return float(seconds) + float(microseconds) / 1e6
+
+    async def check_writable(self) -> None:
+        with redis_meant():  # a command that may write is refused even if it would change nothing
+            await self._client.execute_command("SREM", REGISTRY, "")
+
+    async def clusters(self) -> Sequence[str]:
+        with redis_meant():
+            names = sorted(name.decode() for name in await self._client.execute_command("SMEMBERS", REGISTRY))
+            if isinstance(self._streams, RedisCluster):
+                return [name for name in names if await self._client.execute_command("EXISTS", keys_of(name).meta)]
+            asked = self._client.unbounded.pipeline(transaction=False)
+            for name in names:
+                asked.exists(keys_of(name).meta)
+            return [name for name, is_there in zip(names, await asked.execute(), strict=True) if is_there]
+
+    async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
+        k = keys_of(cluster)
+        keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles)
+        with redis_meant(cluster):
+            reply = await script("load").run(self._scripts, keys, [])
+            if reply is None:
+                return None
+            is_large = len(reply[4]) + len(reply[5]) > 2 * codec.NODES_PER_CHUNK
+            return await aside(records_from, cluster, reply) if is_large else records_from(cluster, reply)
+
+    def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
+        if isinstance(self._streams, RedisCluster):
+            return tail_alone(self._streams, cluster, position, self._block_ms)
+        return tail_shared(self._streams, self._client, cluster, position)
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
+        k = keys_of(cluster)
+        is_large = len(nodes) > codec.NODES_PER_CHUNK
+        body, rows = await aside(_packed_nodes, nodes) if is_large else _packed_nodes(nodes)
+        keys = (k.meta, k.events, k.nodes, k.capacities, k.used, k.jobs, k.holds)
+        life, version, removed, was_created = await self._run(
+            "report_nodes", cluster, keys, [secrets.token_hex(6), int(full), body, *rows]
+        )
+        await self._register(cluster, bool(was_created))
+        change = NodesReported(tuple(nodes), tuple(NodeId(name.decode()) for name in removed))
+        event = Event(int(version), life.decode(), change)
+        return ReportResult((event,), event.version, len(nodes) + len(change.removed), 0)
+
+    async def _register(self, cluster: str, was_created: bool) -> None:
+        """Lists the cluster. After its creation, not with it: another slot may hold the registry (see keys.py)."""
+        if was_created or cluster not in self._registered:
+            with redis_meant(cluster):
+                await self._client.execute_command("SADD", REGISTRY, cluster)
+            self._registered.add(cluster)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def reserve(self, cluster: str, request: ReserveRequest) -> Awaitable[ReserveResult]:
+        check_reservable(request.jobs)
+        if sum([len(job.assignments) for job in request.jobs]) > _MOST_TASKS:
+            return asyncio.create_task(self._reserve_large(cluster, request))
+        return self._reserved(request, self._begin("reserve", cluster, *self._reservation(cluster, request)))
+
+    async def _reserve_large(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        keys, args = await aside(self._reservation, cluster, request)
+        return await self._reserved(request, self._run("reserve", cluster, keys, args))
+
+    def _reservation(self, cluster: str, request: ReserveRequest) -> tuple[tuple[str, ...], list[Argument]]:
+        """Keys and arguments of the script."""
+        args: list[Argument] = [
+            request.ttl_s,
+            request.request_id,
+            request.answer,
+            self._options.answer_ttl_s,
+            codec.encode(request.expected_tenants),
+            request.fingerprint,
+            request.over,
+        ]
+        for job in request.jobs:
+            args += (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
+        return _reserve_keys(keys_of(cluster)), args
+
+    async def _reserved(self, request: ReserveRequest, answer: Awaitable[Any]) -> ReserveResult:
+        reply = await answer
+        if reply[0] == b"conflict":
+            found = reply[3] if len(reply) > 3 else ()
+            pairs = zip(found[::2], found[1::2], strict=True)
+            running = tuple(codec.decode_job(record, 0.0, progress) for record, progress in pairs)
+            return Conflict(reply[1].decode(), reply[2].decode(), running)
+        if reply[0] != b"held":
+            return _standing(reply)
+        expire_s = float(reply[3])
+        held = tuple(reserved(job, expire_s) for job in request.jobs)
+        return Reserved(Event(int(reply[2]), reply[1].decode(), JobsChanged(held)), expire_s)
+
+    async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
+        k = keys_of(cluster)
+        found: dict[JobId, RunningJob | None] = {}
+        with redis_meant(cluster):
+            keys = (k.jobs, k.expiring, k.progress, k.ended)
+            for job_id, *held in await script("look_up").run(self._scripts, keys, [*job_ids]):
+                if held:
+                    check_record(held[0], "jobs", job_id)
+                job = codec.decode_job(held[0], float(held[1]), held[2] or None) if held else None
+                found[JobId(job_id.decode())] = job
+        return found
+
+    async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
+        return _result(await self._run("release", cluster, _giving_keys(keys_of(cluster)), [*reservation_ids]))
+
+    async def expire(self, cluster: str) -> ReportResult:
+        args: list[Argument] = [_EXPIRE_AT_ONCE, self._options.lapsed_ttl_s, self._options.lapsed_bytes]
+        return _result(await self._run("expire", cluster, _giving_keys(keys_of(cluster)), args))
+
+    async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
+        k = keys_of(cluster)
+        args: list[Argument] = [self._options.ended_ttl_s]
+        for report in reports:
+            args += _report_args(report)
+        reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended, k.capacities), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        with redis_meant(cluster):
+            return _result(reply)
+
+    async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
+        k = keys_of(cluster)
+        with redis_meant(cluster):
+            reply = await script("recall").run(self._scripts, (k.answers, k.answer_times), [request_id, fingerprint])
+        return _standing(reply) if reply else None
+
+    async def remember(
+        self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
+    ) -> Repeated | Reused:
+        k = keys_of(cluster)
+        args: list[Argument] = [request_id, answer, self._options.answer_ttl_s, fingerprint, over]
+        with redis_meant(cluster):
+            return _standing(await script("remember").run(self._scripts, (k.answers, k.answer_times), args))
+
+    # -- queues, settings, learned values -----------------------------------------------------------------------
+
+    def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Awaitable[Event | None]:
+        k = keys_of(cluster)
+        stored = queue if queue.seq == expected_seq + 1 else replace(queue, seq=expected_seq + 1)
+        args: list[Argument] = [queue.queue, expected_seq, stored.seq, codec.encode_record(stored)]
+        answer = self._begin("commit_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
+        return self._committed(cluster, stored, answer)
+
+    async def _committed(self, cluster: str, stored: QueueState, answer: Awaitable[Any]) -> Event | None:
+        reply = await answer
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(stored)) if reply else None
+
+    async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
+        k, empty = keys_of(cluster), QueueState(queue)
+        args: list[Argument] = [queue, expected_seq, codec.encode_record(empty)]
+        reply = await self._run("forget_queue", cluster, (k.meta, k.events, k.queues, k.queue_seqs), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return Event(int(reply[1]), reply[0].decode(), QueueAdvanced(empty)) if reply else None
+
+    async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
+        k = keys_of(cluster)
+        keys = (k.meta, k.events, k.nodes, k.jobs, k.holds)
+        args: list[Argument] = [secrets.token_hex(6), codec.encode_record(settings)]
+        life, version, was_created = await self._run("update_settings", cluster, keys, args)
+        await self._register(cluster, bool(was_created))
+        return Event(int(version), life.decode(), SettingsChanged(settings))
+
+    async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
+        k = keys_of(cluster)
+        args: list[Argument] = [outcome_id, task_kind, overhead_s, self._options.outcome_ttl_s]
+        reply = await self._run("learn_overhead", cluster, (k.meta, k.events, k.overheads, k.outcomes), args)
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return _event(reply[0], reply[1]) if reply else None
+
+    async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
+        k = keys_of(cluster)
+        reply = await self._run(
+            "profile_subtask",
+            cluster,
+            (k.meta, k.events, k.profiles, k.profile_times),
+            [kind, codec.encode(metrics)],
+        )
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return Event(int(reply[1]), reply[0].decode(), SubtaskProfiled(kind, dict(metrics)))
+
+    async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
+        k = keys_of(cluster)
+        keys = (k.meta, k.events, k.profiles, k.profile_times)
+        reply = await self._run("forget_profiles", cluster, keys, [idle_s, MOST_FORGOTTEN, *used])
+        if reply is None:
+            raise no_such_cluster(cluster)
+        return [_event(reply[0], fields) for fields in reply[1]]
+
+    async def delete_cluster(self, cluster: str) -> bool:
+        was_there = bool(await self._run("delete_cluster", cluster, keys_of(cluster).all, []))
+        self._registered.discard(cluster)
+        with redis_meant(cluster):
+            await self._client.execute_command("SREM", REGISTRY, cluster)
+        return was_there
+
+    # -- decision log -------------------------------------------------------------------------------------------
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        k = keys_of(cluster)
+        with redis_meant(cluster):
+            args: list[Argument] = [self._options.ring_records, self._options.ring_bytes, *records]
+            keys = (k.meta, k.decisions, k.exported, k.decision_bytes)
+            return int(await script("append_decisions").run(self._scripts, keys, args))
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        with redis_meant(cluster):
+            return await self._decisions(cluster, f"({after}", "+", count)
+
+    async def _decisions(self, cluster: str, first: str, last: str, count: int) -> list[tuple[str, bytes]]:
+        key = keys_of(cluster).decisions
+        entries = await self._client.execute_command("XRANGE", key, first, last, "COUNT", count)
+        return [(entry_id.decode(), fields[b"r"]) for entry_id, fields in entries]
+
+    async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
+        with redis_meant(cluster):
+            for first, last in search_bounds(decision_id):
+                start = first
+                while page := await self._decisions(cluster, start, last, _FIND_PAGE):
+                    for _, record in page:
+                        if codec.is_decision(record, decision_id):
+                            return record
+                    start = f"({page[-1][0]}"
+        return None
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        k = keys_of(cluster)
+        with redis_meant(cluster):
+            await script("mark_exported").run(self._scripts, (k.meta, k.exported), [position])
+
+    async def exported(self, cluster: str) -> str:
+        with redis_meant(cluster):
+            position = await self._client.execute_command("GET", keys_of(cluster).exported)
+        return position.decode() if position else "0"
+
+    # -- bundles ------------------------------------------------------------------------------------------------
+
+    async def bundles(self) -> BundleChoice:
+        with redis_meant():
+            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "digests_of", *_CHOICE)
+        seq, digests_of, *chosen = (field.decode() if field else "" for field in fields)
+        # Digests of an earlier seq are of an earlier choice: the last one was stored by a process that knows none.
+        return BundleChoice(int(seq or 0), *(chosen if digests_of == seq else chosen[:3]))
+
+    async def choose_bundles(self, choice: BundleChoice) -> bool:
+        args: list[Argument] = [choice.seq, *(getattr(choice, field) for field in _CHOICE)]
+        with redis_meant():
+            return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
+
+    async def close(self) -> None:
+        with redis_meant():
+            if isinstance(self._streams, SharedTail):
+                await self._streams.close()
+            if self._link is not None:
+                await self._link.close()
+            await self._client.close()
+
+    def _begin(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Awaitable[Any]:
+        """As _run, but the script is on its way already: sent, or, if the link cannot take it at once, in a task."""
+        if self._link is not None:
+            call = script(name).call(keys, [self._options.retain_events_s, *args])
+            if (sent := self._link.send(*call)) is not None:
+                return self._run(name, cluster, keys, args, sent)
+        return asyncio.create_task(self._run(name, cluster, keys, args))
+
+    async def _run(
+        self,
+        name: str,
+        cluster: str,
+        keys: tuple[str, ...],
+        args: list[Argument],
+        sent: asyncio.Future[Any] | None = None,
+    ) -> Any:
+        """Runs a script that may append an event."""
+        with redis_meant(cluster):
+            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args], sent)
+
+
+def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
+    """A link for the scripts; None on Redis Cluster, where each command finds its server."""
+    if isinstance(gate.unbounded, RedisCluster):
+        return None
+    return Link(gate.unbounded.connection_pool, options.timeout_s, options.connections)
+
+
+def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:
+    """The body of the event, and the script's three arguments per node."""
+    records: list[bytes] = []
+    rows: list[Argument] = []
+    for node in nodes:
+        record = codec.encode_record(node)
+        records.append(record)
+        rows += (node.id, record, codec.encode(capacity_of(node)))
+    return codec.pack_nodes(records), rows
+
+
+def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:
+    return (
+        k.meta,
+        k.events,
+        k.capacities,
+        k.used,
+        k.jobs,
+        k.holds,
+        k.expiring,
+        k.reservations,
+        k.progress,
+        k.ended,
+        k.answers,
+        k.answer_times,
+    )
+
+
+def _giving_keys(k: ClusterKeys) -> tuple[str, ...]:
+    return (k.meta, k.events, k.used, k.jobs, k.holds, k.expiring, k.reservations, k.lapsed, k.lapsed_times)
+
+
+def _report_args(report: JobReport) -> tuple[Argument, ...]:
+    op = "end" if report.is_end else _OPS.get(report.kind, "none")
+    running = report.running if op == "start" else None
+    record = codec.encode_record(running) if running is not None else b""
+    holds = codec.encode(holds_of(running)) if running is not None else b""
+    start_s = running.start_time_s if running is not None else report.event_time_s
+    reservation_id = running.reservation_id if running is not None else report.reservation_id
+    return (op, report.job_id, reservation_id, record, holds, start_s, report.speed, report.epochs_done)
+
+
+def _event(life: bytes, fields: Sequence[bytes]) -> Event:
+    version, kind, body, args = fields
+    return Event(int(version), life.decode(), codec.decode_change(kind, body, args))
+
+
+def _standing(reply: Sequence[bytes]) -> Repeated | Reused:
+    return Repeated(reply[1], float(reply[2])) if reply[0] == b"repeated" else Reused()
+
+
+def _result(reply: Sequence[Any]) -> ReportResult:
+    life, version, applied, ignored, events, *problems = reply
+    overcommits = tuple(_overcommit(*problem) for problem in problems[0]) if problems else ()
+    return ReportResult(tuple(_event(life, event) for event in events), int(version), applied, ignored, overcommits)
+
+
+def _overcommit(job: bytes, node: bytes, reason: bytes, gpus: Sequence[int], others: Sequence[bytes]) -> Overcommit:
+    names = tuple(JobId(other.decode()) for other in others)
+    return Overcommit(JobId(job.decode()), NodeId(node.decode()), reason.decode(), tuple(gpus), names)

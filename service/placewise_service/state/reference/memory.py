@@ -1,0 +1,496 @@
+"""The state store in memory, on a Clock: the reference that the contract suite holds Redis against. No deployment.
+
+Every method runs to its end without awaiting, so on one event loop each is atomic as a script is.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from placewise_core.clock import Clock, SystemClock
+from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
+from placewise_core.errors import StaleSnapshotError
+from placewise_core.events import (
+    Change,
+    ClusterDeleted,
+    ClusterRecords,
+    Event,
+    JobsChanged,
+    JobsEnded,
+    NodesReported,
+    OverheadLearned,
+    QueueAdvanced,
+    SettingsChanged,
+    SubtaskForgotten,
+    SubtaskProfiled,
+)
+from placewise_core.job import JobId, NodeId
+from placewise_service.state.codec import encode, is_decision
+from placewise_service.state.errors import no_such_cluster
+from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of
+from placewise_service.state.keys import keys_of
+from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
+from placewise_service.state.options import StoreOptions
+from placewise_service.state.reference.ledger import Ledger
+from placewise_service.state.store import (
+    MOST_FORGOTTEN,
+    Batch,
+    BundleChoice,
+    Conflict,
+    JobReport,
+    Overcommit,
+    Repeated,
+    ReportResult,
+    Reserved,
+    ReserveRequest,
+    ReserveResult,
+    Reused,
+)
+
+_HEARTBEAT_S = 0.5
+_MOST_EVENTS = 10_000
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """One life of one cluster."""
+
+    life: str
+    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    jobs: dict[JobId, RunningJob] = field(default_factory=dict)
+    holds: dict[JobId, tuple[Hold, ...]] = field(default_factory=dict)
+    ended: dict[JobId, float] = field(default_factory=dict)
+    lapsed: dict[JobId, tuple[float, RunningJob]] = field(default_factory=dict)  # expiry and the job
+    queues: dict[str, QueueState] = field(default_factory=dict)
+    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    overheads: dict[str, OverheadLearned] = field(default_factory=dict)
+    outcomes: dict[str, float] = field(default_factory=dict)
+    profiles: dict[str, dict[str, float]] = field(default_factory=dict)
+    profile_times: dict[str, float] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    trimmed: int = 0  # events that are no longer kept
+    version: int = 0
+    appended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def append(self, change: Change) -> Event:
+        self.version += 1
+        event = Event(self.version, self.life, change)
+        self.events.append(event)
+        if len(self.events) > _MOST_EVENTS:
+            self.trim(_MOST_EVENTS // 2)
+        self.appended.set()
+        self.appended = asyncio.Event()
+        return event
+
+    def trim(self, kept: int) -> None:
+        """Forgets all but the last events; a tail that is further behind gets an error."""
+        del self.events[:-kept]
+        self.trimmed = self.version - kept
+
+    def drop_job(self, job_id: JobId) -> None:
+        """Forgets a job and frees its resources."""
+        if job_id in self.jobs:
+            self.ledger.give_back(job_id, self.holds.pop(job_id))
+            del self.jobs[job_id]
+
+    def hold(self, job: RunningJob) -> list[Overcommit]:
+        """Replaces a job's holds by those of its assignments; returns the overcommits of the new ones."""
+        holds = holds_of(job)
+        is_new = holds != self.holds.get(job.id)
+        self.drop_job(job.id)
+        self.jobs[job.id] = job
+        self.holds[job.id] = holds
+        overcommits: list[Overcommit] = []
+        for hold in holds:
+            overcommits += self.ledger.overcommits(job.id, hold) if is_new else ()
+            self.ledger.take(job.id, [hold])
+        return overcommits
+
+    def keep_lapsed(self, job: RunningJob, until_s: float, most_bytes: int) -> None:
+        """Keeps the job of an expired reservation; the oldest ones are forgotten first."""
+        self.lapsed.pop(job.id, None)
+        self.lapsed[job.id] = (until_s, job)
+        while sum(len(encode(kept)) for _, kept in self.lapsed.values()) > most_bytes:
+            del self.lapsed[next(iter(self.lapsed))]
+
+    def take_lapsed(self, job_id: JobId, now_s: float) -> RunningJob | None:
+        """Removes and returns the job of an expired reservation."""
+        until_s, job = self.lapsed.pop(job_id, (0.0, None))
+        return job if until_s > now_s else None
+
+
+class _Ring:
+    """A cluster's decision log."""
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[int, bytes]] = deque()
+        self.next = 1
+        self.bytes = 0
+        self.exported = 0
+
+    def append(self, records: Sequence[bytes], options: StoreOptions) -> int:
+        """How many entries fell off that were never exported."""
+        self.entries += enumerate(records, start=self.next)
+        self.next += len(records)
+        self.bytes += sum(map(len, records))
+        lost = 0
+        while len(self.entries) > options.ring_records or (self.bytes > options.ring_bytes and len(self.entries) > 1):
+            number, record = self.entries.popleft()
+            self.bytes -= len(record)
+            lost += number > self.exported
+        return lost
+
+
+class _Events(list[Event]):
+    """See store.Batch."""
+
+    async def after(self, version: int) -> Sequence[Event]:
+        return [event for event in self if event.version > version]
+
+
+class MemoryStore:
+    """StateStore for tests and the simulator; replicas of a test share one."""
+
+    def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._options = options or StoreOptions()
+        self._clusters: dict[str, _Cluster] = {}
+        self._answers: dict[str, dict[str, tuple[float, Repeated, bytes]]] = {}
+        self._rings: dict[str, _Ring] = {}
+        self._bundles = BundleChoice()
+
+    async def ping(self) -> float:
+        return self._clock.now_s()
+
+    async def check_writable(self) -> None:
+        return
+
+    async def clusters(self) -> Sequence[str]:
+        return sorted(self._clusters)
+
+    async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
+        keys_of(cluster)
+        state = self._clusters.get(cluster)
+        if state is None:
+            return None
+        records = ClusterRecords(
+            cluster=cluster,
+            version=state.version,
+            epoch=state.life,
+            nodes=tuple(state.nodes[name] for name in sorted(state.nodes)),
+            jobs=tuple(state.jobs[name] for name in sorted(state.jobs)),
+            queues=dict(state.queues),
+            settings=state.settings,
+            overheads=dict(state.overheads),
+            subtask_profiles={kind: dict(row) for kind, row in state.profiles.items()},
+        )
+        return records, f"{state.life}:{state.version}"
+
+    async def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
+        life, _, seen = position.partition(":")
+        version = int(seen)
+        state = self._clusters.get(cluster)
+        if state is None or state.life != life or not state.trimmed <= version <= state.version:
+            raise StaleSnapshotError("the events after this position are gone; load the cluster again")
+        while True:
+            if version < state.trimmed:
+                raise StaleSnapshotError("the events after this position are gone; load the cluster again")
+            events = state.events[version - state.trimmed :]
+            version += len(events)
+            yield f"{life}:{version}", _Events(events)
+            if events and isinstance(events[-1].change, ClusterDeleted):
+                return
+            if version == state.version:
+                await _wait(state.appended)
+
+    def trim(self, cluster: str) -> None:
+        """Forgets every event but the last, as a server does with old ones."""
+        self._of(cluster).trim(1)
+
+    def _of(self, cluster: str) -> _Cluster:
+        state = self._clusters.get(cluster)
+        if state is None:
+            raise no_such_cluster(cluster)
+        return state
+
+    def _of_new(self, cluster: str) -> _Cluster:
+        keys_of(cluster)
+        return self._clusters.setdefault(cluster, _Cluster(secrets.token_hex(6)))
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
+        state = self._of_new(cluster)
+        reported = {node.id: node for node in nodes}
+        removed = tuple(sorted(name for name in state.nodes if name not in reported)) if full else ()
+        for name in removed:
+            del state.nodes[name], state.ledger.capacities[name]
+        state.nodes.update(reported)
+        state.ledger.capacities.update((node.id, capacity_of(node)) for node in nodes)
+        event = state.append(NodesReported(tuple(nodes), removed))
+        return ReportResult((event,), event.version, len(nodes) + len(removed), 0)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        check_reservable(request.jobs)
+        standing = self._recall(cluster, request.request_id, request.fingerprint, request.over)
+        if standing is not None:
+            return standing
+        state = self._clusters.get(cluster)
+        if state is None:
+            return Conflict("", "CLUSTER_UNKNOWN")
+        if (conflict := _conflict(state, request)) is not None:
+            return conflict
+        expire_s = self._clock.now_s() + request.ttl_s
+        for job in request.jobs:
+            state.ended.pop(job.id, None)
+            state.hold(reserved(job, expire_s))
+        event = state.append(JobsChanged(tuple(reserved(job, expire_s) for job in request.jobs)))
+        self._memorise(cluster, request.request_id, Repeated(request.answer, expire_s), request.fingerprint)
+        return Reserved(event, expire_s)
+
+    async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return {}
+        now_s = self._clock.now_s()
+        found: dict[JobId, RunningJob | None] = {}
+        for job_id in job_ids:
+            job = state.jobs.get(job_id)
+            if job is not None and not 0 < job.expire_time_s <= now_s:
+                found[job_id] = job
+            elif state.ended.get(job_id, 0.0) > now_s:
+                found[job_id] = None
+        return found
+
+    async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return ReportResult((), 0, 0, len(reservation_ids))
+        ended: list[JobId] = []
+        released = 0
+        for reservation_id in reservation_ids:
+            jobs = [
+                job.id
+                for job in state.jobs.values()
+                if job.state is RunState.RESERVED and job.reservation_id == reservation_id != ""
+            ]
+            for job_id in jobs:
+                state.drop_job(job_id)
+                state.lapsed.pop(job_id, None)
+            ended += jobs
+            released += bool(jobs)
+        events = (state.append(JobsEnded(tuple(ended))),) if ended else ()
+        return ReportResult(events, state.version, released, len(reservation_ids) - released)
+
+    async def expire(self, cluster: str) -> ReportResult:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return ReportResult((), 0, 0, 0)
+        now_s = self._clock.now_s()
+        reserved = [job for job in state.jobs.values() if job.state is RunState.RESERVED]
+        late = sorted((job.expire_time_s, job.id) for job in reserved if job.expire_time_s <= now_s)
+        for _, job_id in late:
+            job = state.jobs[job_id]
+            state.drop_job(job_id)
+            state.keep_lapsed(job, now_s + self._options.lapsed_ttl_s, self._options.lapsed_bytes)
+        events = (state.append(JobsEnded(tuple(job_id for _, job_id in late), is_expiry=True)),) if late else ()
+        return ReportResult(events, state.version, len(late), 0)
+
+    async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
+        state = self._of(cluster)
+        now_s = self._clock.now_s()
+        state.ended = {job_id: until_s for job_id, until_s in state.ended.items() if until_s > now_s}
+        changes: list[JobsChanged | JobsEnded] = []
+        overcommits: list[Overcommit] = []
+        for report in reports:
+            change = self._change(state, report, now_s, overcommits)
+            if change is not None:
+                changes.append(change)
+        events = tuple(state.append(change) for change in runs_of(changes))
+        ignored = len(reports) - len(changes)
+        return ReportResult(events, state.version, len(changes), ignored, tuple(overcommits))
+
+    def _change(
+        self, state: _Cluster, report: JobReport, now_s: float, overcommits: list[Overcommit]
+    ) -> JobsChanged | JobsEnded | None:
+        """Applies one report; None if it changes nothing."""
+        if report.job_id in state.ended:
+            return None
+        held = state.jobs.get(report.job_id)
+        if report.is_end:
+            held_under = held.reservation_id if held is not None else ""
+            if report.reservation_id and held_under and held_under != report.reservation_id:
+                return None
+            state.drop_job(report.job_id)
+            state.lapsed.pop(report.job_id, None)
+            state.ended[report.job_id] = now_s + self._options.ended_ttl_s
+            return JobsEnded((report.job_id,))
+        if held is None and report.running is None and report.kind in ("STARTED", "PROGRESS"):
+            held = state.take_lapsed(report.job_id, now_s)
+        job = started(held, report) if report.kind == "STARTED" else progressed(held, report)
+        if job is None:
+            return None
+        overcommits += state.hold(job)
+        return JobsChanged((job,))
+
+    async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
+        return self._recall(cluster, request_id, fingerprint, b"")
+
+    async def remember(
+        self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
+    ) -> Repeated | Reused:
+        standing = self._recall(cluster, request_id, fingerprint, over)
+        if standing is None:
+            standing = Repeated(answer)
+            self._memorise(cluster, request_id, standing, fingerprint)
+        return standing
+
+    def _recall(self, cluster: str, request_id: str, fingerprint: bytes, over: bytes) -> Repeated | Reused | None:
+        until_s, standing, asked = self._answers.get(cluster, {}).get(request_id, (0.0, None, b""))
+        if standing is None or until_s <= self._clock.now_s():
+            return None
+        if asked and fingerprint and asked != fingerprint:
+            return Reused()
+        return None if over and standing.answer == over else standing
+
+    def _memorise(self, cluster: str, request_id: str, answer: Repeated, fingerprint: bytes) -> None:
+        if not request_id:
+            return
+        now_s = self._clock.now_s()
+        known = self._answers.setdefault(cluster, {})
+        for oldest in [name for name in islice(known, 2) if known[name][0] <= now_s]:
+            del known[oldest]
+        known[request_id] = (now_s + self._options.answer_ttl_s, answer, fingerprint)
+
+    # -- queues, settings, learned values -----------------------------------------------------------------------
+
+    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+        state = self._of(cluster)
+        current = state.queues.get(queue.queue)
+        if (current.seq if current is not None else 0) != expected_seq:
+            return None
+        state.queues[queue.queue] = replace(queue, seq=expected_seq + 1)
+        return state.append(QueueAdvanced(state.queues[queue.queue]))
+
+    async def forget_queue(self, cluster: str, queue: str, expected_seq: int) -> Event | None:
+        state = self._of(cluster)
+        current = state.queues.get(queue)
+        if current is None or current.seq != expected_seq:
+            return None
+        del state.queues[queue]
+        return state.append(QueueAdvanced(QueueState(queue)))
+
+    async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
+        state = self._of_new(cluster)
+        state.settings = settings
+        return state.append(SettingsChanged(settings))
+
+    async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
+        state = self._of(cluster)
+        now_s = self._clock.now_s()
+        if state.outcomes.get(outcome_id, 0.0) > now_s:
+            return None
+        state.outcomes[outcome_id] = now_s + self._options.outcome_ttl_s
+        old = state.overheads.get(task_kind) or OverheadLearned(task_kind, 0, 0.0)
+        mean_s = old.mean_overhead_s + (overhead_s - old.mean_overhead_s) / (old.count + 1)
+        state.overheads[task_kind] = OverheadLearned(task_kind, old.count + 1, mean_s)
+        return state.append(state.overheads[task_kind])
+
+    async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
+        state = self._of(cluster)
+        state.profiles.setdefault(kind, {}).update(metrics)
+        state.profile_times[kind] = self._clock.now_s()
+        return state.append(SubtaskProfiled(kind, dict(metrics)))
+
+    async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
+        state, now_s = self._of(cluster), self._clock.now_s()
+        state.profile_times.update((kind, now_s) for kind in used if kind in state.profiles)
+        idle = sorted(kind for kind, used_s in state.profile_times.items() if now_s - used_s > idle_s)
+        for kind in idle[:MOST_FORGOTTEN]:
+            del state.profiles[kind], state.profile_times[kind]
+        return [state.append(SubtaskForgotten(kind)) for kind in idle[:MOST_FORGOTTEN]]
+
+    async def delete_cluster(self, cluster: str) -> bool:
+        state = self._clusters.pop(cluster, None)
+        self._answers.pop(cluster, None)
+        self._rings.pop(cluster, None)
+        if state is None:
+            return False
+        state.append(ClusterDeleted())
+        return True
+
+    # -- decision log -------------------------------------------------------------------------------------------
+
+    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+        if cluster not in self._clusters:
+            return len(records)
+        return self._rings.setdefault(cluster, _Ring()).append(records, self._options)
+
+    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+        ring = self._rings.get(cluster) or _Ring()
+        later = [(number, record) for number, record in ring.entries if number > _number(after)]
+        return [(f"{number}-0", record) for number, record in later[:count]]
+
+    async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
+        ring = self._rings.get(cluster) or _Ring()
+        return next((record for _, record in ring.entries if is_decision(record, decision_id)), None)
+
+    async def mark_exported(self, cluster: str, position: str) -> None:
+        ring = self._rings.get(cluster)
+        if ring is not None:
+            ring.exported = max(ring.exported, _number(position))
+
+    async def exported(self, cluster: str) -> str:
+        ring = self._rings.get(cluster)
+        return f"{ring.exported}-0" if ring is not None and ring.exported else "0"
+
+    # -- bundles ------------------------------------------------------------------------------------------------
+
+    async def bundles(self) -> BundleChoice:
+        return self._bundles
+
+    async def choose_bundles(self, choice: BundleChoice) -> bool:
+        if choice.seq != self._bundles.seq:
+            return False
+        self._bundles = replace(choice, seq=choice.seq + 1)
+        return True
+
+    async def close(self) -> None:
+        return
+
+
+async def _wait(appended: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(_HEARTBEAT_S):
+            await appended.wait()
+    except TimeoutError:
+        return
+
+
+def _number(position: str) -> int:
+    return int(position.partition("-")[0])
+
+
+def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
+    """Tries the whole request on a copy. A job that is only reserved may be decided again; a running one may not."""
+    wanted = {job.id: holds_of(job) for job in request.jobs}
+    own = wanted.keys()
+    touched = [*wanted.values(), *(state.holds[job_id] for job_id in own & state.jobs.keys())]
+    trial = state.ledger.copy({hold.node for holds in touched for hold in holds})
+    known = [state.jobs[job_id] for job_id in wanted if job_id in state.jobs]
+    if running := tuple(job for job in known if job.state is RunState.RUNNING):
+        return Conflict("", "JOB_RUNNING", running)
+    for job in known:
+        trial.give_back(job.id, state.holds[job.id])
+    for job_id, holds in wanted.items():
+        for hold in holds:
+            if reason := trial.conflict(hold, request.expected_tenants, own):
+                return Conflict(hold.node, reason)
+            trial.take(job_id, [hold])
+    return None
