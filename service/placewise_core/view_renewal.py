@@ -18,7 +18,7 @@ class Renewal:
         self._fresh: ClusterView | None = None
 
     def prepare(self) -> None:
-        """The work: the columns of telemetry, or a whole view where nodes come, go or change what they have."""
+        """Does the work: the columns of telemetry, or a whole view if nodes come, go or change their capacity."""
         view, change = self._view, self._change
         if view.keeps_layout(change):
             self._columns = NodeColumns.of(change.nodes)
@@ -30,7 +30,7 @@ class Renewal:
         self._fresh = ClusterView(records, view.stale_after_s)
 
     def show(self) -> ClusterView:
-        """The view that shows the report, and what the old one learned meanwhile: itself, or another in its place."""
+        """The view with the report, and with the old one's changes meanwhile: itself, or another in its place."""
         old, fresh = self._view, self._fresh
         if fresh is None:
             assert self._columns is not None

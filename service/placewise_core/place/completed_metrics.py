@@ -1,4 +1,4 @@
-"""Subtask metrics with their holes filled by a learned completion. Knows no net; what is known is never overruled."""
+"""Subtask metrics with their holes filled by a learned completion. Knows no net; known metrics are never overruled."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -16,12 +16,12 @@ class MetricCompleter(Protocol):
     """A learned completion. Must not raise."""
 
     def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:
-        """All metrics of one subtask from those known; the known ones as they are where it cannot say."""
+        """All metrics of one subtask from the known ones; only those if they cannot be completed."""
         ...
 
 
 class CompletedMetrics:
-    """What is known, and for subtasks with a GPU version and at least two known metrics, the rest as completed."""
+    """The known metrics, and for subtasks with a GPU version and at least two known metrics, the completed rest."""
 
     def __init__(self, known: SubtaskMetrics, completer: MetricCompleter) -> None:
         self._known = known
@@ -36,7 +36,7 @@ class CompletedMetrics:
 
 
 def metrics_source(completer: MetricCompleter | None) -> Callable[[ClusterView], SubtaskMetrics]:
-    """What a scheduler of subtasks reads of a view: completed metrics, or known ones where there is no completion."""
+    """The metrics that a scheduler of subtasks reads of a view: completed ones, or known ones without a completion."""
     if completer is None:
         return KnownMetrics.from_view
     return lambda view: CompletedMetrics(KnownMetrics.from_view(view), completer)

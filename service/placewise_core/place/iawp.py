@@ -39,8 +39,8 @@ class SubtaskScheduler:
     def starts(
         self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float, metrics: SubtaskMetrics | None = None
     ) -> list[tuple[str, str, str]]:
-        """(job id, subtask id, unit) of what would start, without decisions and reasons: for hosts that ask often, and
-        whose pipelines are known to be DAGs."""
+        """(job id, subtask id, unit) of the subtasks to start, without decisions and reasons: for hosts that ask often,
+        and whose pipelines are known to be DAGs."""
         played = _played(view.index[node_id], view, jobs, metrics or self.metrics_of(view), self._settings, now_s)
         return [] if played is None else [(r.job.id, r.subtask.id, unit) for r, unit in played.made]
 
@@ -80,8 +80,8 @@ class AsWritten(Round):
 
     In turns the GPU queue, while it has a place, takes the subtask with the largest speedup and an idle core the one
     with the least, until the two ends meet; one slower on a GPU than on a core stays with the cores. Then the GPU with
-    most room takes from the queue the subtask least like what it runs: priority = 1 / mean cosine (6), and on an empty
-    GPU the largest speedup.
+    most room takes from the queue the subtask least similar to those on it: priority = 1 / mean cosine (6), and on an
+    empty GPU the largest speedup.
     """
 
     def share_out(self) -> None:
@@ -97,7 +97,7 @@ class AsWritten(Round):
                 break
 
     def dispatch(self) -> None:
-        """Lines 13–20, one subtask at a time: each one changes what the next is compared with."""
+        """Lines 13–20, one subtask at a time: each one changes the comparison for the next."""
         vectors = {id(r): gpu_vector(r.subtask, self.metrics) for r in self.queue}
         scales = column_scales([*vectors.values(), *(v for gpu in self.units.gpus for v in gpu.running)])
         while self.queue:

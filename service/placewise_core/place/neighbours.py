@@ -1,7 +1,7 @@
 """Predicted speed of a placed job, and of the jobs it shares GPUs with, before and after. Changes nothing.
 
 A gang runs at the pace of its slowest task: the least relative speed over its GPUs. Jobs on the same node but on other
-GPUs are listed with equal speeds: what they do to each other over CPU, memory and network nobody has measured.
+GPUs are listed with equal speeds: nobody has measured their effect on each other over CPU, memory and network.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
 
-# Speed of a job with all its GPUs to itself, in epochs per second; 0 where nothing is known.
+# Speed of a job with all its GPUs to itself, in epochs per second; 0 if unknown.
 SoloSpeed = Callable[[Job, Sequence[Assignment]], float]
 
 Unit = tuple[int, int]  # node index, GPU index
@@ -85,7 +85,7 @@ def _neighbour(
 def _slowest(
     job: Job, units: Sequence[Unit], view: ClusterView, interference: GpuInterference, without: JobId | None = None
 ) -> float:
-    """Relative speed of a job beside its other tenants, on the GPU where it is least; `without` a newcomer."""
+    """Relative speed of a job beside its other tenants, the least over its GPUs; `without` a newcomer."""
     slowest = _UNCHANGED
     for unit in units:
         tenants = view.tenants(*unit)

@@ -17,8 +17,8 @@ _Running = tuple[JobId, Subtask, str]  # of which job, and on which unit
 class GpuUnit:
     """One GPU: utilisation and memory as shares, metric vectors of the subtasks on it, the jobs they are of.
 
-    `measured` (utilisation, memory) as telemetry had them, 0 where it is silent; `util` and `memory_util` also count
-    what was put there since.
+    `measured` (utilisation, memory) as in the telemetry, 0 if missing; `util` and `memory_util` also count
+    subtasks put there since.
     """
 
     index: int
@@ -37,7 +37,7 @@ class GpuUnit:
         return job_id in self.jobs or len(self.jobs) < self.max_jobs
 
     def take(self, job_id: JobId, vector: FloatArray, default_util: float) -> None:
-        """Adds what the subtask is expected to use, until telemetry shows it: its SM and DRAM shares, or where they
+        """Adds the expected use of the subtask, until telemetry shows it: its SM and DRAM shares, or if they
         are unknown an even part of the GPU."""
         self.running.append(vector)
         self.jobs.add(job_id)
@@ -55,7 +55,7 @@ class NodeUnits:
 
 
 def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics) -> NodeUnits:
-    """Units of node m with what the view and the running subtasks of the request say is on them."""
+    """Units of node m with their load, by the view and the request's running subtasks."""
     cores = int(view.capacity[CPU, m])
     held = _held(view, m)
     running = _running(held, jobs)
@@ -70,7 +70,7 @@ def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMet
 
 
 def _unit(view: ClusterView, m: int, gpu: Gpu) -> GpuUnit:
-    util = gpu.util if gpu.util > 0 else 0.0  # NaN where nothing was reported
+    util = gpu.util if gpu.util > 0 else 0.0  # NaN without a report
     memory = gpu.memory_util if gpu.memory_util > 0 else 0.0
     unit = GpuUnit(gpu.index, util, memory, max(1, view.nodes[m].max_jobs_per_gpu), (util, memory))
     unit.jobs.update(t.job_id for t in view.tenants(m, gpu.index))
@@ -80,7 +80,7 @@ def _unit(view: ClusterView, m: int, gpu: Gpu) -> GpuUnit:
 def _add_running(
     view: ClusterView, m: int, running: Sequence[_Running], metrics: SubtaskMetrics, gpus: dict[int, GpuUnit]
 ) -> None:
-    """Running subtasks on their GPUs. Telemetry already counts them; where it is silent, their own metrics do."""
+    """Running subtasks on their GPUs. Telemetry already counts them; if it is missing, their own metrics do."""
     silent = {g.index for g in view.nodes[m].gpus if math.isnan(g.util)}
     for job_id, subtask, unit in running:
         gpu = gpus.get(int(unit[3:])) if unit.startswith("gpu") and unit[3:].isdigit() else None

@@ -21,7 +21,7 @@ DEFAULT_POLICY = "load-balance"
 SEARCH_POLICY = BestOfK.name
 HARMONY_POLICY = Harmony.name
 LDWP_POLICY = LearnedNodes.name
-# Who proposes to the search, in order of trust: the first one answers where the scorer cannot. Tiresias is not among
+# Proposers for the search, in order of trust: the first one answers if the scorer fails. Tiresias is not among
 # them: its placement is always that of consolidate or of load-balance.
 PROPOSERS = (
     "consolidate",
@@ -54,12 +54,12 @@ def placement_policies(tables: PlacementTables | None = None) -> dict[str, Place
 
 
 def harmony_policy(net: PolicyNet, policies: Mapping[str, PlacementPolicy]) -> Harmony:
-    """Harmony's net as a policy; the heuristic that is trusted most answers where the net cannot."""
+    """Harmony's net as a policy; the most trusted heuristic answers if the net fails."""
     return Harmony(net, policies[PROPOSERS[0]])
 
 
 def ldwp_policy(net: NodeValues, policies: Mapping[str, PlacementPolicy]) -> LearnedNodes:
-    """LDWP's net as a policy for pipelines; what is no pipeline the default places."""
+    """LDWP's net as a policy for pipelines; the default policy places other jobs."""
     return LearnedNodes(net, policies[DEFAULT_POLICY])
 
 
@@ -71,9 +71,9 @@ def search_policy(
     samples: int = 0,
 ) -> BestOfK:
     """Best of the placements of `most` proposers, judged by `scorer`: the heuristics in `policies`, and Harmony's net
-    where there is one, with `samples` further draws from it.
+    if present, with `samples` further draws from it.
 
-    With a net, what it proposes stands in for the last of the heuristics, and jobs of a request are placed in Harmony's
+    With a net, its proposal replaces that of the last heuristic, and jobs of a request are placed in Harmony's
     order.
     """
     first, *others = (policies[name] for name in PROPOSERS)

@@ -1,4 +1,5 @@
-"""Node scope, beyond the paper's Algorithm 2: cores wait for what only they can do, GPUs are shared by what it costs.
+"""Node scope, beyond the paper's Algorithm 2: cores wait for the subtasks that only they can run, GPUs are shared by
+cost.
 
 Algorithm 2 lets an idle core take any subtask, also one that a GPU would do ten times as fast a moment later, and ranks
 neighbours by the angle between their metrics, which is small between any two subtasks and says nothing of how much they
@@ -24,7 +25,7 @@ _TIE = 1e-3  # for every neighbour: of equal gains the emptier GPU
 
 
 class ContentionRound(Round):
-    """A core takes what has no GPU version, and something else only if it is done sooner there than behind the GPU
+    """A core takes subtasks without a GPU version, and another only if it is done sooner there than behind the GPU
     queue. A GPU takes the subtask that adds most progress: with n subtasks that want Σ of its scarcest resource, each
     runs at 1 / max(1, Σ)."""
 
@@ -40,8 +41,9 @@ class ContentionRound(Round):
         self.ready = [*stay, *movable[:kept]]
 
     def _relieve(self) -> None:
-        """Idle cores take from the low end of what is left what they finish sooner than the GPUs would reach it. Times
-        are in those of one core; kinds are taken to cost alike per unit of size, as no profile holds times."""
+        """Idle cores take subtasks from the low end of the rest, if they finish them sooner than the GPUs would reach
+        them. Times are in those of one core; kinds are taken to cost alike per unit of size, as no profile holds
+        times."""
         if not self.units.idle_cores:
             return
         order = [*(r for r in self.ready if self.wants_gpu(r)), *self.queue[::-1]]
@@ -94,13 +96,13 @@ def _size(ready: Ready) -> float:
 
 
 def _shares(vector: FloatArray) -> FloatArray:
-    """(7,) what a subtask wants of each resource of a GPU."""
+    """(7,) demand of a subtask for each resource of a GPU."""
     shares = vector[: len(GPU_METRICS)]
     return np.asarray(np.where(np.isnan(shares), _UNKNOWN_SHARE, shares))
 
 
 def _totals(gpu: GpuUnit) -> FloatArray:
-    """(7,) wanted by what runs there, at least what is measured of multiprocessors and memory."""
+    """(7,) demand of the subtasks on it, at least the measured use of multiprocessors and memory."""
     totals = np.zeros(len(GPU_METRICS))
     for vector in gpu.running:
         totals += _shares(vector)

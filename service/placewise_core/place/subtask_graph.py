@@ -1,4 +1,4 @@
-"""The order within a pipeline: which subtasks are ready. Raises InvalidRequestError for what is no DAG."""
+"""The order within a pipeline: the subtasks that are ready. Raises InvalidRequestError if it is no DAG."""
 
 import functools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def check_pipeline(job: Job, field: str) -> None:
 
 @functools.lru_cache(maxsize=4096)  # a node sees the pipelines of a few applications again and again
 def _fault(edges: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[str, str] | None:
-    """What is wrong with a pipeline and where in it; None if it is a DAG."""
+    """The error in a pipeline and its place; None if it is a DAG."""
     after: dict[str, set[str]] = {}
     for i, (subtask, before) in enumerate(edges):
         if subtask in after:

@@ -1,4 +1,4 @@
-"""What is known of subtasks: rows of IAWP's subtask description matrix, and how alike two of them are.
+"""Known metrics of subtasks: rows of IAWP's subtask description matrix, and the similarity of two of them.
 
 The matrix may have holes: a learned completion takes the place of `KnownMetrics` behind the same Protocol.
 """
@@ -29,7 +29,7 @@ class SubtaskMetrics(Protocol):
 
 
 class KnownMetrics:
-    """The request's profile of the subtask first, then what the store knows of its kind."""
+    """The request's profile of the subtask first, then the store's row of its kind."""
 
     def __init__(self, profiles: Mapping[str, Mapping[str, float]]) -> None:
         self._profiles = profiles
@@ -59,7 +59,7 @@ def column_scales(vectors: Iterable[FloatArray]) -> FloatArray:
 
 
 def cosine(a: FloatArray, b: FloatArray) -> float:
-    """Equation (6) over the metrics known of both; 1 (most alike) where nothing is: the careful assumption."""
+    """Equation (6) over the metrics known of both; 1 (most alike) without any: the careful assumption."""
     known = ~(np.isnan(a) | np.isnan(b))
     x, y = a[known], b[known]
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))

@@ -1,6 +1,6 @@
-"""One round of giving ready subtasks to the units of a node: what is ready, what was given, why the rest waits.
+"""One round of giving ready subtasks to the units of a node: the ready ones, their units, and the reasons of the rest.
 
-Who gets what is decided by the rules on top (iawp.py as the paper writes them, subtask_contention.py ours).
+The rules on top choose (iawp.py as the paper writes them, subtask_contention.py ours).
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +33,7 @@ class IawpSettings:
     is_as_written: bool = False
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that triples what one costs, and a round makes dozens
+@dataclass(slots=True, eq=False)  # not frozen: that triples its cost, and a round makes dozens
 class Ready:
     """A ready subtask with its speedup; CPU-only ones have none."""
 
@@ -66,11 +66,11 @@ class Round(ABC):
 
     @abstractmethod
     def share_out(self) -> None:
-        """Ready subtasks to idle cores and into the GPU queue; what is left of `ready` waits."""
+        """Gives ready subtasks to idle cores and to the GPU queue; the rest of `ready` waits."""
 
     @abstractmethod
     def dispatch(self) -> None:
-        """From the queue to GPUs; what is left of `queue` waits."""
+        """Gives the queue to GPUs; the rest of `queue` waits."""
 
     def play(self) -> None:
         """Both parts, and why the rest waits."""
@@ -103,7 +103,7 @@ class Round(ABC):
         """0 for a CPU-only subtask: it is the last any GPU would take."""
         if not subtask.has_gpu_version:
             return 0.0
-        given = subtask.profile.get(SPEEDUP)  # what the request says is never overruled
+        given = subtask.profile.get(SPEEDUP)  # the request's own value is never overruled
         return self.metrics.of(subtask).get(SPEEDUP, UNKNOWN_SPEEDUP) if given is None else given
 
     # -- the answer ---------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Round(ABC):
         )
 
     def _waiting(self, job: Job) -> Outcome:
-        """NO_FIT where a ready subtask needs a kind of unit that the node does not have."""
+        """NO_FIT if a ready subtask needs a kind of unit that the node does not have."""
         ready, _ = split(job.subtasks)
         has_unit = self.units.cores or (self.units.gpus and any(s.has_gpu_version for s in ready))
         return Outcome.NO_FIT if ready and not has_unit else Outcome.WAIT
