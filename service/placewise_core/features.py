@@ -76,7 +76,7 @@ class Observation:
 
 
 class Encoder:
-    """Encodes observations of one view at a time; remembers what does not change about the jobs it saw."""
+    """Encodes observations of one view at a time; remembers the unchanging features of jobs."""
 
     def __init__(self, most_jobs: int = 0) -> None:
         """`most_jobs` > 0 keeps only so many job tokens: the batch first, then the running jobs that came last."""
@@ -96,7 +96,7 @@ class Encoder:
     ) -> Observation:
         """The running jobs of the view and the new ones of `batch`, over the nodes `rows` (None: all).
 
-        `placed` holds what was tentatively decided for jobs of the batch (and claimed on the view). `current` is an
+        `placed` holds tentative placements of the batch's jobs (claimed on the view). `current` is an
         index into `batch`. With `rows`, running jobs that touch none of these nodes are left out.
         """
         running = self._running(view, len(batch), rows)
@@ -211,7 +211,7 @@ def encode_utilisation(view: ClusterView) -> Float32:
 
 
 def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArray) -> None:
-    """Temperature margin, utilisation and link rates where they were reported; zero with its flag at zero elsewhere."""
+    """Temperature margin, utilisation and link rates if reported; otherwise zero, with their flags at zero."""
     margin = telemetry[9] - np.fmax(telemetry[7], telemetry[8])
     known = ~np.isnan(margin)
     out[:, 15] = known

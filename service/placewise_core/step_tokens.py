@@ -1,7 +1,7 @@
-"""What the policy net reads of each candidate node before the next task of a gang (feature_tables.STEP_COLUMNS).
+"""Inputs of the policy net for each candidate node before the next task of a gang (feature_tables.STEP_COLUMNS).
 
-Tokens of nodes and jobs are encoded once per request (features.py); here is what changes from task to task: the gang so
-far, what of it would still fit, and what is free. Changes nothing and decides nothing.
+Tokens of nodes and jobs are encoded once per request (features.py). This module encodes the changes from task to task:
+the gang so far, the room for the rest of it, and the free resources. Changes nothing and decides nothing.
 """
 
 import math
@@ -39,7 +39,7 @@ def encode_step(builder: GangBuilder) -> Float32:
 
 class PlainSteps:
     """`features` (C, STEP_FEATURES) as StepTokens has them and `mask` (2C,) as GangBuilder.mask, while a PlainGang is
-    placed on the candidates `rows`: nothing is claimed, as what is left can be counted.
+    placed on the candidates `rows`: nothing is claimed, as the rest can be counted.
 
     `nodes`: where its tasks went, as indices into the view; `left`: tasks still to place.
     """
@@ -80,7 +80,7 @@ class PlainSteps:
         self._write_room()
 
     def _write_usage(self, c: int, m: int) -> None:
-        """What the gang has on node m, and leaves there."""
+        """The gang's tasks on node m, and the resources left there."""
         out, view, here = self.features, self.gang.view, self.nodes.count(m)
         out[c, _HERE[self._role]] = here * _TASKS_SCALE
         out[c, _IS_USED] = 1.0
@@ -100,7 +100,7 @@ class PlainSteps:
         )
 
     def _write_room(self) -> None:
-        """What is left of the gang, and how much of it each node could still take."""
+        """The rest of the gang, and the number of its tasks that each node could still take."""
         out, left = self.features, self.left
         is_worker = self._role is Role.WORKER
         out[:, _GANG] = (
@@ -113,7 +113,7 @@ class PlainSteps:
 
 
 def encode_free(view: ClusterView, rows: IntArray) -> Float32:
-    """(C, STEP_FEATURES): what is free on the nodes `rows`, and no gang yet."""
+    """(C, STEP_FEATURES): free resources on the nodes `rows`, without a gang."""
     at: slice | IntArray = slice(None) if len(rows) == view.size else rows
     features: Float32 = np.zeros((len(rows), STEP_FEATURES), dtype=np.float32)
     out, free_gpus = features[:, _USAGE], view.free_gpus()[at]
@@ -134,9 +134,9 @@ def free_of(nodes: Float32) -> Float32:
 
 @frozen
 class _Wanted:
-    """One task of a group. `demand`: None where no node has what it asks for. `amounts`: (resource row, how much of
-    it), GPUs counted whole; left out where `plain_rooms` says it all. `is_plain`: its GPUs are counted, not looked at
-    one by one."""
+    """One task of a group. `demand`: None if no node has a resource that it asks for. `amounts`: (resource row, how
+    much of it), GPUs counted whole; left out where `plain_rooms` says it all. `is_plain`: its GPUs are counted, not
+    looked at one by one."""
 
     group: TaskGroup
     demand: FloatArray | None
@@ -147,7 +147,7 @@ class _Wanted:
 class StepTokens:
     """`features` (C, STEP_FEATURES), kept up task by task. Equal at any time to what `encode_step` gives.
 
-    `free`: what `encode_free` gives for the builder's view and nodes, where the caller has it already.
+    `free`: the result of `encode_free` for the builder's view and nodes, if the caller has it already.
     """
 
     def __init__(self, builder: GangBuilder, free: Float32 | None = None) -> None:
@@ -164,7 +164,7 @@ class StepTokens:
         self._write_room()
 
     def update(self, c: int) -> None:
-        """After the builder placed a task on candidate c: only that node has changed, and what is left of the gang."""
+        """After the builder placed a task on candidate c: only that node and the rest of the gang have changed."""
         view = self._builder.view
         group, m = self._builder.placed[-1]
         self._write_here(c, group)
@@ -185,7 +185,7 @@ class StepTokens:
         if not self._left[group.role]:
             self.features[:, _FIT[group.role]] = 0.0
         for wanted, rooms in self._rooms.values():
-            if rooms[c]:  # a gang only takes: where there was no room there is none now
+            if rooms[c]:  # a gang only takes: a full node stays full
                 rooms[c] = self._room_on(wanted, m)
         self._write_room()
 
@@ -197,7 +197,7 @@ class StepTokens:
             self.features[self._rack == self._rack[c], _IN_RACK] = 1.0
 
     def _write_room(self) -> None:
-        """What is left of the gang, and how much of it each node could still take."""
+        """The rest of the gang, and the number of its tasks that each node could still take."""
         out, left = self.features, self._left
         out[:, _GANG] = (_FEW_SCALE * len(self._nodes), *[_FEW_SCALE * count for count in left.values()])
         fits_all: BoolArray | None = None
@@ -211,7 +211,7 @@ class StepTokens:
             out[:, _FITS_ALL] = fits_all & self._fits_together() if len(self._wanted) > 1 else fits_all
 
     def _fits_together(self) -> BoolArray:
-        """(C,) True where what is left of all groups fits at once."""
+        """(C,) True if the rest of all groups fits at once."""
         view, at = self._builder.view, self._builder.at
         need = np.zeros(len(view.free))
         for group in self._builder.groups_left():

@@ -156,7 +156,7 @@ class ClusterView(RoomArrays):
     # -- claiming -----------------------------------------------------------------------------------------------
 
     def add_job(self, running: RunningJob) -> None:
-        """Takes what the job's assignments hold; replaces what the same id held before."""
+        """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
         before = self.jobs.get(running.id)
         if before is not None and before.job is running.job and before.assignments is running.assignments:
             self.jobs[running.id] = running  # as assumed, now with its expiry: nothing moves
@@ -173,7 +173,7 @@ class ClusterView(RoomArrays):
             self.co_runs.add(running.job)
 
     def remove_job(self, job_id: JobId) -> RunningJob | None:
-        """Gives back what a job holds; None if it holds nothing."""
+        """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)
         if running is not None:
             for assignment in running.assignments:
@@ -237,8 +237,8 @@ class ClusterView(RoomArrays):
         self._touch(m, free)
 
     def _tenant(self, job: Job, assignment: Assignment) -> GpuTenant:
-        """What the job is on each GPU of the assignment. The tasks of a gang come one after the other and are alike:
-        the last answer mostly serves again."""
+        """The job as a tenant of each GPU of the assignment. The tasks of a gang come one after the other and are
+        alike: the last answer mostly serves again."""
         for_job, for_demand, for_gpus, tenant = self._last_tenant
         if for_job is job and for_demand is assignment.demand and for_gpus == len(assignment.gpu_indices):
             return tenant
@@ -332,7 +332,7 @@ class ClusterView(RoomArrays):
         return tuple(self._companies)
 
     def _touch(self, m: int, column: FloatArray) -> None:
-        """Renews what is derived from the free amounts (R,) and GPUs of node m, and its stamp."""
+        """Renews the values derived from the free amounts (R,) and GPUs of node m, and its stamp."""
         free: list[float] = column.tolist()
         idle = self._free_gpus[m] = len(self._idle_gpus[m])
         self.plain_free[:, m] = column
@@ -400,7 +400,7 @@ class ClusterView(RoomArrays):
             self.queues.pop(queue.queue, None)
 
     def keeps_layout(self, change: NodesReported) -> bool:
-        """True where no node comes, goes, or changes what it has."""
+        """True if no node comes, goes, or changes its capacity."""
         return not change.removed and all(self._same_layout(node) for node in change.nodes)
 
     def _reset_usage(self) -> None:
@@ -410,10 +410,10 @@ class ClusterView(RoomArrays):
                 self.claim(running.job, assignment)
 
     def fork(self) -> "ClusterView":
-        """The view as it is now, for one decision alone: neither of the two sees what the other takes afterwards. For
+        """The view as it is now, for one decision alone: neither of the two sees later claims of the other. For
         deciding, not for applying events to.
 
-        Costs a copy of the arrays; what is kept per node in lists is shared until one of the two writes it.
+        Costs a copy of the arrays; lists per node are shared until one of the two writes them.
         """
         other = copy.copy(self)
         for name in (*_CLAIMED_COLUMNS, *_CLAIMED_ROWS, *_REPORTED, "node_stamp"):
@@ -436,7 +436,7 @@ class ClusterView(RoomArrays):
         return self._companies is fork._companies and bool(self.node_stamp[m] <= fork.forked_stamp)
 
     def adopt(self, fork: "ClusterView", nodes: Sequence[int]) -> None:
-        """Takes over what is used on these nodes, each of which must be as it was forked; costs less than claiming."""
+        """Takes over the usage of these nodes, each of which must be as it was forked; costs less than claiming."""
         rows = np.array(nodes, dtype=np.int64)
         shared = int((fork.gpu_tenant_count[rows] > 1).sum()) - int((self.gpu_tenant_count[rows] > 1).sum())
         self.shared_gpus += shared
@@ -455,7 +455,7 @@ class ClusterView(RoomArrays):
         self.node_stamp[rows] = self.usage_stamp
 
     def _own(self, m: int) -> None:
-        """Copies what is kept of node m, before the first writing since the view was forked."""
+        """Copies the lists of node m, before the first writing since the view was forked."""
         self._tenants[m] = dict(self._tenants[m])
         self._jobs_on[m] = {job_id: list(tasks) for job_id, tasks in self._jobs_on[m].items()}
         self._idle_gpus[m] = list(self._idle_gpus[m])

@@ -86,7 +86,7 @@ class NodeColumns:
         )
 
 
-# What a newcomer would share a GPU with: (model, limit) of each tenant, sorted.
+# Tenants of a GPU that a newcomer would share: (model, limit) of each, sorted.
 Company = tuple[tuple[str, float], ...]
 
 
@@ -109,7 +109,7 @@ class NodeArrays:
         return self.nodes[m].id
 
     def demand_vector(self, demand: Resources) -> FloatArray | None:
-        """(R,) quantised demand, read-only; None where it names an extended resource that no node has."""
+        """(R,) quantised demand, read-only; None if it names an extended resource that no node has."""
         last, vector = self._last_demand
         if last is demand:  # the tasks of a group share theirs
             return vector
@@ -125,7 +125,7 @@ class NodeArrays:
         return vector
 
     def dominant_share(self, demand: Resources) -> float:
-        """Largest share that `demand` takes of what the largest node has of any resource; inf where no node has it."""
+        """Largest share of `demand` in the largest node's capacity of any resource; inf if no node has the resource."""
         vector = self.demand_vector(demand)
         if vector is None:
             return math.inf
@@ -237,7 +237,7 @@ class NodeArrays:
         self._has_telemetry = self._has_telemetry or bool((columns.observe_time_s > 0).any())
 
     def _reset_usage(self) -> None:
-        """Works out anew what follows from the inventory; nothing is in use then."""
+        """Derives the arrays from the inventory; nothing is in use then."""
         self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
         self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
         self._all_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
@@ -251,7 +251,7 @@ class NodeArrays:
         self._clear_usage()
 
     def _clear_usage(self) -> None:
-        """Nothing is in use: what claims write begins anew, and shares no array with what was before."""
+        """Clears the usage: the arrays of claims are new, and shared with no earlier state."""
         self.free: FloatArray = self.capacity.copy()
         # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what plain tasks are counted on.
         self.plain_free: FloatArray = self.capacity.copy()
@@ -265,7 +265,7 @@ class NodeArrays:
         self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.shared_gpus = 0  # GPUs that serve several tenants
         self._companies: dict[Company, int] = {(): 0}
-        # By node; what is borrowed belongs to another view as well, and is copied before it is written.
+        # By node; borrowed lists belong to another view as well, and are copied before they are written.
         self._idle_gpus: list[list[int]] = list(self._all_gpus)
         nobody: dict[int, tuple[GpuTenant, ...]] = {}
         self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [nobody] * self.size
@@ -277,8 +277,8 @@ class NodeArrays:
         )
         self._load: FloatArray = np.zeros(self.size)
         self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
-        # Grows with every claim and give-back, over all nodes: what a policy derived from a node's jobs is still
-        # right while the node's stamp is the one it was derived at.
+        # Grows with every claim and release, over all nodes: a value derived from a node's jobs is valid
+        # while the node's stamp is the one it was derived at.
         self.usage_stamp += 1
         self.node_stamp: IntArray = np.full(self.size, self.usage_stamp, dtype=np.int64)
 

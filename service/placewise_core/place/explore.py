@@ -1,11 +1,11 @@
-"""Exploration of whole gangs, with the exact propensity of what comes out. Off unless a rate is given.
+"""Exploration of whole gangs, with the exact propensity of the result. Off unless a rate is given.
 
 Harmony's job-aware exploration: with probability ε the gang is placed by bin packing or by load balance, each equally
 likely, instead of by the policy. For a placement a of any origin the propensity is
 
     P(a) = (1 − ε)·π(a) + ε/2·[bin packing gives a] + ε/2·[load balance gives a]
 
-and where one of the two finds no placement, its share goes to the policy: ε/2·π(a).
+and if one of the two finds no placement, its share goes to the policy: ε/2·π(a).
 """
 
 from collections.abc import Sequence

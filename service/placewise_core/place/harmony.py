@@ -1,9 +1,9 @@
 """Harmony's policy net as a placement policy: encode once, then place task by task (Harmony, section V).
 
 A net looks at the cluster as tokens of its nodes and running jobs (features.py), reads up to `CHUNK` jobs of a request
-beside what it saw, and then scores, for each task, a worker or a parameter server on every candidate node (actions.py)
-from what is refreshed in between (step_tokens.py). What it saw serves until the cluster changes; `prepare` looks again
-before anybody asks. The net is injected: this module knows no runtime and trains nothing. Whatever goes wrong, the
+with that encoding, and then scores, for each task, a worker or a parameter server on every candidate node (actions.py)
+from features refreshed in between (step_tokens.py). The encoding serves until the cluster changes; `prepare` renews it
+before the next request. The net is injected: this module knows no runtime and trains nothing. After any error, the
 heuristic answers, flagged.
 """
 
@@ -33,7 +33,7 @@ from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.step_tokens import PlainSteps, StepTokens, free_of
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
-CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and what comes later sees the earlier
+CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and later jobs see the earlier
 MOST_JOBS = 48  # tokens of running jobs
 _LEAST_LEFT_S = 0.002
 _EXPLAINED_CANDIDATES = 8
@@ -42,7 +42,7 @@ _LOWEST = np.array(-np.inf, dtype=np.float32)  # as an array: a float would be c
 
 @frozen
 class ClusterState:
-    """What a net keeps of a cluster. nodes (C, D) · memory: what new jobs are read beside, in arrays of its own."""
+    """A net's encoding of a cluster. nodes (C, D) · memory: arrays that new jobs attend to."""
 
     nodes: Float32
     memory: Sequence[Float32]
@@ -50,8 +50,8 @@ class ClusterState:
 
 @frozen
 class PolicyState:
-    """What the decoder reads. nodes (C, D) · jobs (J, D) · stretch (J, 1): how much longer than it declares each job is
-    guessed to run (pace.stretched); float32."""
+    """Inputs of the decoder. nodes (C, D) · jobs (J, D) · stretch (J, 1): predicted over declared run time of each job
+    (pace.stretched); float32."""
 
     nodes: Float32
     jobs: Float32
@@ -128,7 +128,7 @@ def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, 
 
 @frozen
 class _Encoded:
-    """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` what the first job tokens are of."""
+    """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` those of the first job tokens."""
 
     context: PlaceContext
     lineage: object  # of the view: a gang that is decided on a fork of it has the same nodes
@@ -158,7 +158,7 @@ class _Batch:
 
 
 class Harmony:
-    """The most likely action each time. `fallback` answers where the net cannot."""
+    """The most likely action each time. `fallback` answers if the net fails."""
 
     name = "harmony"
 
@@ -182,7 +182,7 @@ class Harmony:
         """Looks at a view that was asked about before, so that the next request finds that done. Never raises."""
         looked = self._looked.get(view)
         if looked is not None and looked.is_layout(view):
-            with contextlib.suppress(Exception):  # a broken net: whoever asks will be told
+            with contextlib.suppress(Exception):  # a broken net: the next request reports it
                 self._look(looked.rows, view, now_s, ONE_SLICE)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
@@ -198,7 +198,7 @@ class Harmony:
         return jobs
 
     def _minutes(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> list[float]:
-        """How long each job is guessed to run; what it declares where the net does not guess."""
+        """Predicted run time of each job; the declared one if the net predicts none."""
         found: dict[JobId, float] = {}
         for first in range(0, len(jobs), CHUNK):
             batch = [job for job in jobs[first : first + CHUNK] if job.groups]
@@ -262,7 +262,7 @@ class Harmony:
         return encoded
 
     def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _Looked:
-        """At the nodes `rows` and what runs there: the last look where nothing has changed since."""
+        """Encodes the nodes `rows` and their jobs; the last encoding if nothing has changed since."""
         chosen = None if len(rows) == view.size else rows
         running = self._encoder.running(view, chosen)
         looked = self._looked.get(view)
@@ -294,7 +294,7 @@ class HarmonySample:
 
     Proposes to a search; shares the encoding of the policy it is made of. The role to place next is the likelier one
     and only the node is drawn, so that a placement comes about in one way and the product of the nodes' probabilities
-    is its propensity. Proposes nothing where the net cannot, or where the draw leads into a dead end.
+    is its propensity. Proposes nothing if the net fails, or if the draw leads into a dead end.
     """
 
     def __init__(self, harmony: Harmony, seed: int) -> None:
@@ -303,7 +303,7 @@ class HarmonySample:
         self._uniform: list[float] = np.random.default_rng(seed).random(64).tolist()
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs  # what it knows of the request is what the policy was told
+        return jobs  # the policy has seen the same order
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         try:
@@ -328,7 +328,7 @@ def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, floa
 
 
 def _chosen(logits: Float32, mask: BoolArray, placed: int, choose: Choose) -> tuple[int, float]:
-    """An action for the next task, and its probability. Raises PolicyNetError for what is not a logit per action."""
+    """An action for the next task, and its probability. Raises PolicyNetError unless there is one logit per action."""
     if logits.shape != mask.shape:
         raise PolicyNetError(f"logits of shape {logits.shape} for {len(mask)} actions")
     action, probability = choose(logits, mask, placed)

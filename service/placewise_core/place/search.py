@@ -1,8 +1,8 @@
 """Best of K: policies propose, the reward model judges the new job *and its neighbours*, the best one is taken.
 
 Harmony's reward (1), Σ c_n/e_n over the jobs concerned, for K whole placements in one batched call. The net is
-injected: this module knows no runtime. K shrinks with the deadline. Whatever goes wrong, and where the model itself
-says that it is out of its depth, the first heuristic's placement answers, flagged. Proposers draw nothing that their
+injected: this module knows no runtime. K shrinks with the deadline. After any error, and if the model itself
+reports that it is uncertain, the first heuristic's placement answers, flagged. Proposers draw nothing that their
 seed does not fix, so that the propensity of the choice is 1.
 """
 
@@ -27,7 +27,7 @@ from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView, FloatArray
 
-# Of the time left, this much is for scoring and for what the engine does afterwards.
+# Share of the time left that is reserved for scoring and for the engine's later work.
 _RESERVED_SHARE = 0.5
 _LEAST_LEFT_S = 0.002
 # Tokens of neighbours: what scoring costs grows with their number, and with its square beyond some fifty.
@@ -52,7 +52,7 @@ class UncertainScorer(SpeedScorer, Protocol):
 
     @property
     def spread_limit(self) -> float:
-        """Spread of the new job from which on nothing should rest on its score; infinite where there is no spread."""
+        """Spread of the new job above which its score must not decide; infinite without a spread."""
         ...
 
     def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
@@ -73,7 +73,7 @@ class ScoreError(Exception):
 
 
 class BestOfK:
-    """`proposers` in order of trust: the first one, a heuristic, answers where nothing can be scored."""
+    """`proposers` in order of trust: the first one, a heuristic, answers if nothing can be scored."""
 
     name = "search"
 
@@ -104,7 +104,7 @@ class BestOfK:
             prepare = getattr(policy, "prepare", None)
             if prepare is not None:
                 prepare(view, now_s)
-        with contextlib.suppress(Exception):  # whoever asks will be told
+        with contextlib.suppress(Exception):  # the next request reports it
             self._encoder.prepare(view)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
@@ -122,7 +122,7 @@ class BestOfK:
             return found.taken(first, {"k": 1.0})
         try:
             scores = self._scores(job, [proposal for _, proposal in proposals], view, context.slices)
-        except Exception as error:  # whatever the runtime raises: a broken model never fails a call
+        except Exception as error:  # no error of the runtime fails a call
             return _fallback(first, type(error).__name__)
         k = int(scores.progress.argmax())
         if scores.spread[k] > self._spread_limit:
@@ -171,13 +171,13 @@ class BestOfK:
         return Scores(progress(speeds, job, tokens), spread)
 
     def _speeds(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens) -> Float32:
-        """(K, P) as SpeedScorer.speeds: where a subclass may know better than any model."""
+        """(K, P) as SpeedScorer.speeds: a subclass may know better than any model."""
         return self._scorer.speeds(tokens)
 
 
 @dataclass(slots=True)
 class _Found:
-    """What the proposers gave. `failure`: what kept one of them from proposing, "" if nothing did."""
+    """The proposals. `failure`: the error that kept one of the proposers from proposing, "" without one."""
 
     by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
     failure: str = ""

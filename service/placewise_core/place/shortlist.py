@@ -1,7 +1,7 @@
 """The few nodes that a net looks at: found in a handful of passes over arrays, so that 10 000 nodes cost little.
 
-A shortlist holds what any good placement might want: the nodes that take most of a gang, the tightest that take a task,
-and the least loaded ones. Decides nothing else; ties go to the lowest node index.
+A shortlist holds the nodes that any good placement might use: those that take most of a gang, the tightest that take a
+task, and the least loaded ones. Decides nothing else; ties go to the lowest node index.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _MOST_DEMANDS = 8  # distinct ones of a batch that are looked at: each costs pas
 
 
 def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, most: int = MOST_NODES) -> IntArray:
-    """(C,) ascending node indices: every node where there are no more than `most`, else those worth a look for `jobs`,
+    """(C,) ascending node indices: every node if there are no more than `most`, else those worth a look for `jobs`,
     the first of them above all; more than `most` of them only for gangs of many tasks."""
     most = max(most, _NODES_PER_TASK * max(job.task_count for job in jobs))
     if view.size <= most:
