@@ -1,7 +1,7 @@
 """`python requirements/audit.py LOCK…`: known vulnerabilities of locked packages, as pip-audit finds them.
 
-Exit code 1 where there is one. Where no source of advisories can be reached, it says SKIPPED and exits 0: nothing was
-found, as nothing was looked at.
+Exit code 1 if there is one. If no source of advisories can be reached, it prints SKIPPED and exits 0: nothing was
+checked.
 """
 
 import json
@@ -25,7 +25,7 @@ def main(locks: Sequence[str]) -> int:
 
 
 def audited(lock: str) -> list[dict[str, Any]] | None:
-    """What pip-audit says of each package of a lock; None where it could ask nobody."""
+    """pip-audit's result for each package of a lock; None if no source could be reached."""
     command = [sys.executable, "-m", "pip_audit", "--require-hashes", "--disable-pip", "--progress-spinner", "off"]
     try:
         done = subprocess.run(  # noqa: S603 - our own command

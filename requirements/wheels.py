@@ -1,7 +1,7 @@
 """`python requirements/wheels.py LOCK…`: every package of a lock has a wheel for each Python and processor we support.
 
-Asks the package index; nothing is installed. Exit code 1 where a wheel is missing. Where no index can be reached it
-says SKIPPED and exits 0.
+Asks the package index; nothing is installed. Exit code 1 if a wheel is missing. If no index can be reached, it prints
+SKIPPED and exits 0.
 """
 
 import itertools

@@ -77,4 +77,4 @@ async def test_what_became_of_each_decision(
         assert (shown["decisionId"], shown["place"]["decisions"][0]["jobId"]) == (asked, "elsewhere")
         (tmp_path / "file").touch()
         refused = await asyncio.to_thread(invoke, ["log", "export", str(tmp_path / "file" / "log")])
-        assert (refused, "Not a directory; a repeat goes on" in capsys.readouterr().err) == (1, True)
+        assert (refused, "Not a directory. Run the export again" in capsys.readouterr().err) == (1, True)
