@@ -11,7 +11,7 @@ from placewise_service.cli import app
 from placewise_service.settings import FOREIGN_PREFIXES, PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent.parent
-SOURCES = ("service", "training", "clients", "proto", "deploy", "docs", "tests")
+SOURCES = ("service", "training", "clients", "proto", "deploy", "docs", "tests", "tools")
 DOCUMENTS = sorted(
     path.relative_to(ROOT) for pattern in ("*.md", "docs/**/*.md", "*/*/README.md") for path in ROOT.glob(pattern)
 )
