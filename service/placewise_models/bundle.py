@@ -101,7 +101,7 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
         file: _document(directory / file, content) for file, content in contents.items() if file.endswith(".json")
     }
     if manifest.feature_schema != schema_of(contents):
-        raise BundleError(f"{directory.name}: its nets read other features than this version encodes")
+        raise BundleError(f"{directory.name}: its nets read other features than this version encodes: train them again")
     nets = _Nets(directory.name, contents, documents)
     return Bundle(
         manifest,
@@ -212,7 +212,7 @@ def _signer(directory: Path, manifest: bytes, digest: str, keys: Sequence[Public
 def _verified(directory: Path, file: str, sha256: str) -> bytes:
     content = _read(directory, file)
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise BundleError(f"{directory.name}: {file} is not the file the manifest names (checksum differs)")
+        raise BundleError(f"{directory.name}: {file} differs from the manifest (checksum): copy or build it again")
     return content
 
 

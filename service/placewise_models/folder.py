@@ -28,7 +28,7 @@ def bundle_folder(root: Path, name: str) -> Path:
         return path
     folder = root / _checked(target, f"the target of the alias {path}")
     if folder.is_symlink() or folder.is_file():
-        raise ValueError(f"{path} must name a folder beside it, and {target!r} is none")
+        raise ValueError(f"{path} must name a folder beside it: {target!r} is no folder")
     return folder
 
 

@@ -58,4 +58,4 @@ class LdwpRuntime:
         except Exception as error:
             raise ModelError(f"{LDWP_MODEL} does not run on its own sample: {error}") from error
         if given.shape != sample["q"].shape or not answers_alike(given[is_node], sample["q"][is_node]):
-            raise ModelError(f"{LDWP_MODEL} does not answer its sample as it did when it was exported")
+            raise ModelError(f"{LDWP_MODEL} does not answer its sample as at its export: export it again")

@@ -98,7 +98,7 @@ class PolicyRuntime:
         except Exception as error:
             raise ModelError(f"{_ALL} do not run on their own sample: {error}") from error
         if not is_alike:
-            raise ModelError(f"{_ALL} do not answer their sample as when exported")
+            raise ModelError(f"{_ALL} do not answer their sample as at their export: export them again")
 
 
 def _blank(nodes: int, jobs: int) -> Observation:

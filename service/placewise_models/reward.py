@@ -85,7 +85,7 @@ class RewardRuntime:
         is_token = feeds["job"] >= 0
         for name, values in given.items():
             if values.shape != is_token.shape or not answers_alike(values[is_token], wanted[name][is_token]):
-                raise ModelError(f"{REWARD_MODEL} does not answer its sample as it did when it was exported")
+                raise ModelError(f"{REWARD_MODEL} does not answer its sample as at its export: export it again")
 
 
 def _spread_limit(session: onnxruntime.InferenceSession, report: Mapping[str, Any]) -> float:

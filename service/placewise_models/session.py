@@ -34,7 +34,7 @@ def open_token_net(content: bytes, file: str, model: str) -> onnxruntime.Inferen
     tables than those of this version."""
     session = open_session(content, file)
     if _property(session, "feature_schema") != feature_schema(model)["hash"]:
-        raise ModelError(f"{file} was trained on other features than this version encodes")
+        raise ModelError(f"{file} was trained on other features than this version encodes: train it again")
     return session
 
 
@@ -43,7 +43,7 @@ def open_column_net(content: bytes, file: str, columns: Sequence[str]) -> onnxru
     `columns`."""
     session = open_session(content, file)
     if _property(session, "columns") != ",".join(columns):
-        raise ModelError(f"{file} was trained on other columns than this version encodes")
+        raise ModelError(f"{file} was trained on other columns than this version encodes: train it again")
     return session
 
 

@@ -70,4 +70,4 @@ class SharingRuntime:
         except Exception as error:
             raise ModelError(f"{SHARING_MODEL} does not run on its own sample: {error}") from error
         if not answers_alike(given, sample["completed"]):
-            raise ModelError(f"{SHARING_MODEL} does not answer its sample as it did when it was exported")
+            raise ModelError(f"{SHARING_MODEL} does not answer its sample as at its export: export it again")

@@ -64,7 +64,7 @@ def read_private(path: Path) -> Ed25519PrivateKey:
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BundleKeyError(f"{path}: cannot read a private key: {error}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise BundleKeyError(f"{path} must hold an ed25519 private key")
+        raise BundleKeyError(f"{path} must hold an ed25519 private key: make one with `placewise bundle keygen`")
     return key
 
 
@@ -75,7 +75,7 @@ def read_public(path: Path) -> PublicKey:
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise BundleKeyError(f"{path}: cannot read a public key: {error}") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise BundleKeyError(f"{path} must hold an ed25519 public key")
+        raise BundleKeyError(f"{path} must hold an ed25519 public key: make one with `placewise bundle keygen`")
     return PublicKey.of(key)
 
 

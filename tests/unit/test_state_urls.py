@@ -79,9 +79,9 @@ def test_cluster(url: str, more: dict[str, Any]) -> None:
     [
         ("http://secret@example.org", "unknown scheme"),
         ("redis+magic://secret@example.org", "unknown scheme"),
-        ("redis://secret@example.org:port", "no number"),
-        ("redis://secret@", "names no host"),
-        ("redis+sentinel://secret@example.org", "names no service"),
+        ("redis://secret@example.org:port", "must be a number"),
+        ("redis://secret@", "needs a host"),
+        ("redis+sentinel://secret@example.org", "needs a service"),
     ],
 )
 def test_what_is_wrong_is_said_without_quoting_the_url(url: str, words: str) -> None:

@@ -58,7 +58,7 @@ class Dataset:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DatasetBusyError(f"another export is writing to {self.directory}") from None
+                raise DatasetBusyError(f"another export is writing to {self.directory}: wait until it ends") from None
             self._seen.clear()
             self._remove_leftovers()
             yield

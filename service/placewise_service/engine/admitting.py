@@ -157,7 +157,7 @@ class Admitting:
             await self.common.catch_up(live, asked.deadline_s)
             if left:
                 draft, result = await self._attempt(asked, None)
-        raise StaleSnapshotError("the queue kept changing under the decision", {"queue": command.queue})
+        raise StaleSnapshotError("the queue changed during each attempt: try again", {"queue": command.queue})
 
     async def _is_committed(self, live: LiveView, result: Awaitable[Event | None]) -> bool:
         event = await result

@@ -130,7 +130,7 @@ class SharedBundles:
                     self._seen = replace(choice, seq=choice.seq + 1)
                     self._is_behind, self.problem = False, ""
                     return
-            raise StaleSnapshotError("the choice of bundles kept changing")
+            raise StaleSnapshotError("the choice of bundles changed during each attempt: try again")
         except PlacewiseError:
             await self._adopt(self._seen)
             raise

@@ -64,7 +64,7 @@ class Common:
         """Reading of the monotonic clock at the start of a decision. Raises DeadlineExceededError."""
         now_s = self.clock.monotonic_s()
         if now_s >= deadline_s:
-            raise DeadlineExceededError("the deadline had passed when the decision began")
+            raise DeadlineExceededError("the deadline passed before the decision began")
         return now_s
 
     def elapsed_ms(self, started_s: float) -> float:
@@ -131,7 +131,7 @@ class Common:
         """Waits for the view to move after a conflict. Raises DeadlineExceededError."""
         left_s = deadline_s - self.clock.monotonic_s()
         if left_s <= 0:
-            raise DeadlineExceededError("the deadline passed while the decision was made again")
+            raise DeadlineExceededError("the deadline passed before the decision was repeated")
         await live.changed(min(_CATCH_UP_S, left_s))
 
     async def remembered(
@@ -157,7 +157,7 @@ class Common:
             if live.view.version >= result.version:
                 return
             await live.changed(_CATCH_UP_S)
-        raise StaleSnapshotError("the view does not follow the state", {"cluster": live.cluster})
+        raise StaleSnapshotError("the view has not caught up with the state: try again", {"cluster": live.cluster})
 
 
 def known(name: str, policies: Collection[str], field: str) -> None:
@@ -183,5 +183,7 @@ async def repeated(first: Repeated | Reused, kind: type[Decision], request_id: s
         )
     decision = await decode_answer(first.answer, kind, first.expire_time_s)
     if decision is None:
-        raise InvalidRequestError(f"request_id {request_id!r} was used for another kind of request", "request_id")
+        raise InvalidRequestError(
+            f"request_id {request_id!r} was used for another kind of request: use a new one", "request_id"
+        )
     return decision

@@ -20,7 +20,9 @@ def with_groups(job: Job, view: ClusterView) -> Job:
     shape = job.shape or _admitted_shape(job, view)
     if shape is None:
         if not job.groups:
-            raise InvalidRequestError(f"job {job.id!r} has no task groups and no shape was admitted", "jobs.groups")
+            raise InvalidRequestError(
+                f"job {job.id!r} has neither task groups nor an admitted shape: set groups", "jobs.groups"
+            )
         return job
     return replace(job, shape=shape, groups=(_shaped_group(job, shape),))
 

@@ -130,7 +130,7 @@ class Placing:
                 self._note(asked, attempt.draft, attempt.seed, attempt.decision)
                 return attempt.decision
             if not attempts:
-                message = "the cluster changed under the decision three times"
+                message = "the cluster changed during each of three attempts: try again"
                 raise StaleSnapshotError(message, {"cluster": command.cluster})
             attempts -= 1
             attempt = await self._attempt(asked, settled, over)

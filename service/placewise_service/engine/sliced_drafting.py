@@ -162,5 +162,5 @@ class _Work:
                 return
             live.close()
         raise StaleSnapshotError(
-            "the cluster changed under the decision three times", {"cluster": self.command.cluster}
+            "the cluster changed during each of three attempts: try again", {"cluster": self.command.cluster}
         )

@@ -70,7 +70,7 @@ def _thrown(worker: greenlet, error: BaseException) -> Any:
 
 def _shown(error: BaseException) -> BaseException:
     if isinstance(error, _Late):
-        return DeadlineExceededError("the deadline passed while the answer was worked out")
+        return DeadlineExceededError("the deadline passed before the decision was complete")
     return error
 
 

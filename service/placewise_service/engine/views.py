@@ -146,7 +146,7 @@ class LiveView:
         """
         for event in events:
             if event.epoch != self.view.epoch:
-                raise StaleSnapshotError("the state began a new life")
+                raise StaleSnapshotError("the cluster was created again; load it again")
             if event.version > self.view.version:
                 self._ahead[event.version] = event
         self._advance()
@@ -264,7 +264,7 @@ class LiveView:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 await self._opened.wait()
         except TimeoutError:
-            raise DeadlineExceededError("the deadline passed while a large gang was decided") from None
+            raise DeadlineExceededError("the deadline passed before a large gang was decided") from None
 
     def settle(self, jobs: Sequence[RunningJob], is_held: bool) -> None:
         """Ends an assumption: the event stands for it now, or nothing does."""

@@ -173,7 +173,7 @@ def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
         case b"deleted":
             return ClusterDeleted()
         case _:
-            raise msgspec.DecodeError(f"an event of unknown kind {kind!r}")
+            raise msgspec.DecodeError(f"unknown kind of event {kind!r}")
 
 
 async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
@@ -196,7 +196,7 @@ async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
     except DamagedError:
         raise  # a ValueError as well
     except (KeyError, ValueError) as error:
-        raise msgspec.DecodeError("an entry of the event stream has another form") from error
+        raise msgspec.DecodeError("an entry of the event stream is malformed") from error
 
 
 _envelope = msgspec.msgpack.Decoder(tuple[int, str, str, msgspec.Raw])

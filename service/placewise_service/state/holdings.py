@@ -116,7 +116,7 @@ def check_reservable(jobs: Sequence[RunningJob]) -> None:
     """Raises ValueError for a request that no decision may make: a job twice, a GPU twice in one task, or GPUs without
     indices, which could be given twice. (A host's report may do so.)"""
     if len(jobs) > 1 and len({job.id for job in jobs}) < len(jobs):
-        raise ValueError("a job comes twice in one reservation")
+        raise ValueError("a reservation must not name a job twice")
     for running in jobs:
         for assignment in running.assignments:
             gpus = assignment.gpu_indices

@@ -172,7 +172,7 @@ class Desk:
         if self.is_draining:
             raise DrainingError()
         if call.start_s >= call.deadline_s:
-            raise DeadlineExceededError("the deadline had passed when the request was read")
+            raise DeadlineExceededError("the deadline passed before the request was read")
         call.principal = self._authenticator.authenticate(call.credentials)
         _admit_scope(call.principal, call.rpc)
         if call.principal.method is not Method.OPEN:  # else callers have no names

@@ -127,4 +127,4 @@ def _group_id(text: str) -> int | None:
     try:
         return grp.getgrnam(text).gr_gid
     except KeyError:
-        raise CommandError(f"--group {text}: unknown group", Exit.USAGE) from None
+        raise CommandError(f"--group {text}: unknown group; create it first", Exit.USAGE) from None

@@ -113,9 +113,9 @@ def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
         try:
             hosts.append(((name if is_split else text).strip("[]"), int(port) if is_split else default_port))
         except ValueError:
-            raise ValueError("the Redis URL has a port that is no number") from None
+            raise ValueError("the port in the Redis URL must be a number") from None
     if not all(name for name, _ in hosts):
-        raise ValueError("the Redis URL names no host")
+        raise ValueError("the Redis URL needs a host: redis://host:port")
     return hosts
 
 
@@ -152,7 +152,7 @@ def _addressed(kwargs: dict[str, Any], hosts: list[tuple[str, int]]) -> dict[str
 
 def _sentinel_gate(hosts: list[tuple[str, int]], service: str, kwargs: dict[str, Any], options: RedisOptions) -> Gate:
     if not service:
-        raise ValueError("the Redis URL of a Sentinel names no service: redis+sentinel://host/service")
+        raise ValueError("the Redis URL of a Sentinel needs a service: redis+sentinel://host/service")
     to_sentinel = {name: kwargs[name] for name in kwargs if name.startswith("ssl")}
     to_sentinel |= {"socket_timeout": options.timeout_s, "socket_connect_timeout": options.timeout_s, "protocol": 2}
     to_sentinel["retry"] = Retry(NoBackoff(), 0)

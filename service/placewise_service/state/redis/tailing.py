@@ -118,7 +118,7 @@ async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterato
                 entries = []
                 behind = behind + 1 if _is_behind(news, life, last) else 0
         if behind >= _BEHIND_ROUNDS:
-            raise StateUnavailableError("the state store answers from a server that was left behind")
+            raise StateUnavailableError("the state store answers from an outdated replica")
         yield position_of(life.encode(), last), _Batch(cluster, entries)
         if entries and entries[-1][1].get(b"kind") == b"deleted":
             return
