@@ -164,7 +164,7 @@ ATTACKS = [
         Attack(
             f"a gang of 1,024 tasks on 10,000 nodes, {policy}",
             f"A gang of 1,024 tasks on 10,000 nodes holds the loop no longer than 50 ms: {policy}, all carriers.",
-            "tests/unit/test_sliced_drafting.py::test_others_have_a_turn_within_a_gang_and_see_none_of_it_or_all",
+            "tests/unit/engine/test_sliced_drafting.py::test_others_have_a_turn_within_a_gang_and_see_none_of_it_or_all",
             _longest(policy, 1, 1024),
             _holds(1024),
             is_quick=policy == "consolidate",
@@ -174,7 +174,7 @@ ATTACKS = [
     Attack(
         "8,192 tasks in 256 jobs on 10,000 nodes",
         "8,192 tasks in 256 jobs hold the loop no longer than 50 ms, and each job sees the decisions before it.",
-        "tests/unit/test_sliced_drafting.py::test_the_next_job_sees_what_others_took_in_between",
+        "tests/unit/engine/test_sliced_drafting.py::test_the_next_job_sees_what_others_took_in_between",
         _longest("consolidate", 256, 32),
         _holds(8192),
         is_quick=False,
@@ -182,7 +182,7 @@ ATTACKS = [
     Attack(
         "a policy's first gang on 10,000 nodes",
         "The first count of a policy on a new view of 10,000 nodes holds the loop no longer than 50 ms: all policies.",
-        "tests/unit/test_place_policies.py::test_a_first_count_of_many_nodes_takes_few_steps",
+        "tests/unit/place/test_place_policies.py::test_a_first_count_of_many_nodes_takes_few_steps",
         _first_counts,
         lambda figures: figures["placed_tasks"] == 2 and float(figures["longest_ms"]) <= _LONGEST_MS,
         is_quick=False,

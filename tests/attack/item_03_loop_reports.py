@@ -190,7 +190,7 @@ ATTACKS = [
     Attack(
         "2,000,000 empty jobs in 4 MiB",
         "The lists of a message are counted before anything is built from it.",
-        "tests/unit/test_counts.py::test_of_a_request_with_too_many_jobs_nothing_is_built",
+        "tests/unit/api/test_counts.py::test_of_a_request_with_too_many_jobs_nothing_is_built",
         _empty_jobs,
         lambda figures: (
             figures["answer"] == "INVALID_ARGUMENT"
@@ -211,14 +211,14 @@ ATTACKS = [
             (
                 "ReportNodes of 10,000 nodes",
                 "A report of 10,000 nodes holds the loop no longer than 50 ms, and is seen whole or not at all.",
-                "tests/unit/test_view_renewal.py::test_a_large_report_is_shown_whole_and_what_follows_waits_for_it",
+                "tests/unit/core/test_view_renewal.py::test_a_large_report_is_shown_whole_and_what_follows_waits_for_it",
                 lambda: _Question("ClusterService/ReportNodes", _nodes(_NODES), "PUT", "/v1/clusters/c/nodes"),
                 None,
             ),
             (
                 "10,000 job events",
                 "A report of 10,000 events holds the loop no longer than 50 ms.",
-                "tests/unit/test_view_renewal.py::test_events_are_reported_in_portions_that_keep_their_order",
+                "tests/unit/core/test_view_renewal.py::test_events_are_reported_in_portions_that_keep_their_order",
                 lambda: _Question(
                     "ClusterService/ReportJobEvents", _events(), "POST", "/v1/clusters/c/jobs:reportEvents"
                 ),
@@ -227,7 +227,7 @@ ATTACKS = [
             (
                 "GetCluster of 10,000 nodes",
                 "A listing of 10,000 nodes holds the loop no longer than 50 ms.",
-                "tests/unit/test_view_renewal.py::test_a_large_message_is_converted_beside_the_loop_and_a_small_one_on_it",
+                "tests/unit/core/test_view_renewal.py::test_a_large_message_is_converted_beside_the_loop_and_a_small_one_on_it",
                 lambda: _Question(
                     "ClusterService/GetCluster",
                     cluster_pb2.GetClusterRequest(cluster="c", full=True),
@@ -240,7 +240,7 @@ ATTACKS = [
             (
                 "Partition over 10,000 nodes",
                 "Splitting a task over 80,000 units holds the loop no longer than 50 ms.",
-                "tests/unit/test_sliced_questions.py::test_a_large_partition_pauses_and_answers_the_same",
+                "tests/unit/engine/test_sliced_questions.py::test_a_large_partition_pauses_and_answers_the_same",
                 lambda: _Question(
                     "DecisionService/Partition",
                     _partition([f"n{i}/gpu{g}" for i in range(_NODES) for g in range(8)]),
@@ -252,7 +252,7 @@ ATTACKS = [
             (
                 "AdmitOrWait behind 10,000 waiting",
                 "256 jobs behind 10,000 waiting hold the loop no longer than 50 ms.",
-                "tests/unit/test_sliced_questions.py::test_many_jobs_to_admit_pause_and_are_answered_the_same",
+                "tests/unit/engine/test_sliced_questions.py::test_many_jobs_to_admit_pause_and_are_answered_the_same",
                 lambda: _Question(
                     "DecisionService/AdmitOrWait",
                     _admit(_WAITING - 256, "qos"),

@@ -137,7 +137,7 @@ ATTACKS = (
     Attack(
         "no room for records",
         "A record that cannot be written fails no call, is counted, and turns readiness red.",
-        "tests/unit/test_audit_log.py::test_a_full_disk_is_told",
+        "tests/unit/service/test_audit_log.py::test_a_full_disk_is_told",
         _full,
         _is_told,
         needs="audit records",

@@ -277,8 +277,8 @@ def _are_refused(figures: Figures) -> bool:
 
 
 _CERTIFICATES = "tests/contract/test_api_certificates.py"
-_FILES = "tests/unit/test_token_files.py"
-_SETTINGS = "tests/unit/test_settings.py"
+_FILES = "tests/unit/api/test_token_files.py"
+_SETTINGS = "tests/unit/service/test_settings.py"
 
 ATTACKS = (
     Attack(
@@ -329,7 +329,7 @@ ATTACKS = (
     Attack(
         "JSON Web Tokens",
         "Of JSON Web Tokens only those that a known key signed, for this service and not yet over, are taken.",
-        "tests/unit/test_web_tokens.py::test_expired_wrongly_addressed_or_incomplete_is_refused",
+        "tests/unit/api/test_web_tokens.py::test_expired_wrongly_addressed_or_incomplete_is_refused",
         _web_tokens,
         _are_refused,
         needs="JSON Web Tokens",

@@ -96,7 +96,7 @@ def _queues(source: Source) -> Figures:
         return {"queues": made, "series": sum(line.startswith("placewise_queue_") for line in lines)}
 
 
-_SOAK = "tests/unit/test_shared_tail.py::test_one_connection_follows_all_streams_and_ends_with_the_last"
+_SOAK = "tests/unit/state/test_shared_tail.py::test_one_connection_follows_all_streams_and_ends_with_the_last"
 
 ATTACKS = [
     Attack(
@@ -117,7 +117,7 @@ ATTACKS = [
     Attack(
         "1,100 queues",
         "A cluster has a limit of queues; metrics name a limited number of them.",
-        "tests/unit/test_engine_queues.py::test_a_cluster_has_room_for_so_many_queues",
+        "tests/unit/engine/test_engine_queues.py::test_a_cluster_has_room_for_so_many_queues",
         _queues,
         lambda figures: 0 < int(figures["queues"]) <= 1000 and int(figures["series"]) <= 3003,
     ),

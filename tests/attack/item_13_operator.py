@@ -269,7 +269,7 @@ ATTACKS = (
     Attack(
         "calls home",
         "Service, commands, trainers and adapters look up only the addresses that they are configured to call.",
-        "tests/unit/test_telemetry_host.py::test_a_package_switches_it_off_before_its_first_module",
+        "tests/unit/service/test_telemetry_host.py::test_a_package_switches_it_off_before_its_first_module",
         _calls_home,
         lambda figures: figures["watched"] == 4 and figures["names"] == "none",
         is_quick=False,
@@ -277,7 +277,7 @@ ATTACKS = (
     Attack(
         "gauges of queues on three replicas",
         "The gauges of queues come from the state: equal on every replica from its start, and gone with the cluster.",
-        "tests/unit/test_engine_queues.py::test_every_replica_shows_the_queues_of_the_state",
+        "tests/unit/engine/test_engine_queues.py::test_every_replica_shows_the_queues_of_the_state",
         _gauges,
         lambda figures: (
             int(figures["series"]) > 0
@@ -289,14 +289,14 @@ ATTACKS = (
     Attack(
         "a mistyped default policy",
         "doctor names a policy that does not exist, with the nearest that does, and the service does not start.",
-        "tests/unit/test_engine_settings.py::test_a_policy_that_does_not_exist_is_a_reason_not_to_start",
+        "tests/unit/engine/test_engine_settings.py::test_a_policy_that_does_not_exist_is_a_reason_not_to_start",
         _mistyped_policy,
         lambda figures: tuple(figures.values()) == (5, 1, 0, 1),
     ),
     Attack(
         "five mistakes",
         "doctor names the file or the setting that is wrong, and what to do.",
-        "tests/unit/test_cli_doctor.py::test_the_file_that_spoils_tls_is_named",
+        "tests/unit/service/test_cli_doctor.py::test_the_file_that_spoils_tls_is_named",
         _named,
         lambda figures: figures["named"] == figures["mistakes"],
         is_quick=False,

@@ -25,7 +25,7 @@ from placewise_core.errors import StaleSnapshotError
 from placewise_core.job import JobId
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
-from placewise_service.engine.reports import ReportOutcome
+from placewise_service.engine.reporting.reports import ReportOutcome
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 

@@ -20,9 +20,9 @@ from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.common import Common, known, repeated
-from placewise_service.engine.drafting import seed_of
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.pending import Pending
+from placewise_service.engine.place.drafting import seed_of
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 

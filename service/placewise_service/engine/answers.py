@@ -11,7 +11,7 @@ from placewise_core.decision import AdmitDecision, JobDecision, Outcome, Partiti
 from placewise_core.frozen import frozen
 from placewise_core.job import JobId
 from placewise_service import pieces
-from placewise_service.engine.gang import held
+from placewise_service.engine.place.gang import held
 
 Decision = TypeVar("Decision", PlaceDecision, PartitionDecision, AdmitDecision)
 

@@ -25,8 +25,8 @@ from placewise_models.learned import LEARNED_POLICIES, learned_policies
 from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.common import Common, EngineOptions, nearest
-from placewise_service.engine.drafting import Placer
 from placewise_service.engine.engine import Engine
+from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.registry import BundleRegistry
 from placewise_service.engine.views import Views
 from placewise_service.state.store import StateStore

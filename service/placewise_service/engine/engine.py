@@ -34,12 +34,12 @@ from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.common import Common, known
-from placewise_service.engine.drafting import Placer
 from placewise_service.engine.growth import Growth
 from placewise_service.engine.pending import Pending
-from placewise_service.engine.placing import Placing
-from placewise_service.engine.reports import Reporter, ReportOutcome, portions
-from placewise_service.engine.sliced_drafting import SlicedPlacer
+from placewise_service.engine.place.drafting import Placer
+from placewise_service.engine.place.placing import Placing
+from placewise_service.engine.place.sliced_drafting import SlicedPlacer
+from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.errors import CorruptStateError

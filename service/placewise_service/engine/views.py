@@ -23,7 +23,7 @@ from placewise_core.view import ClusterView
 from placewise_core.view_renewal import Renewal
 from placewise_service.aside import aside
 from placewise_service.background import ended
-from placewise_service.engine.departed import Departed
+from placewise_service.engine.reporting.departed import Departed
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
 

@@ -16,11 +16,11 @@ from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
-from placewise_service.engine.drafting import NONE_SETTLED, Draft, Placer, seed_of
-from placewise_service.engine.gang import held
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.pending import Pending
-from placewise_service.engine.sliced_drafting import SlicedPlacer, is_large
+from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
+from placewise_service.engine.place.gang import held
+from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, ReserveResult, Reused
 

@@ -26,9 +26,9 @@ from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice
-from placewise_service.engine.gang import held, with_groups
 from placewise_service.engine.ids import random_bits
-from placewise_service.engine.observing import choice_of
+from placewise_service.engine.place.gang import held, with_groups
+from placewise_service.engine.place.observing import choice_of
 
 log = structlog.get_logger(__name__)
 

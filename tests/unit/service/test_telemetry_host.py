@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 RUNTIME = "onnxruntime"
 # Their first file, which Python runs before any other of them, sets the variable.
 GUARDED = ("placewise_models", "placewise_training")

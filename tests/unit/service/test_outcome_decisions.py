@@ -16,7 +16,7 @@ from placewise_core.events import JobsEnded
 from placewise_core.job import JobId
 from placewise_service.declog.record import OutcomeRecord, decode_entry
 from placewise_service.engine import Engine
-from placewise_service.engine.departed import Departed
+from placewise_service.engine.reporting.departed import Departed
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import JobReport, ReportResult
 

@@ -228,5 +228,5 @@ def test_among_equals_the_smallest_relative_shortfall_comes_first() -> None:
 
 
 def test_the_table_of_reasons_is_complete() -> None:
-    table = (Path(__file__).parents[2] / "docs" / "reasons.md").read_text("utf-8")
+    table = (Path(__file__).parents[3] / "docs" / "reasons.md").read_text("utf-8")
     assert sorted(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE)) == sorted(Reason)

@@ -18,7 +18,7 @@ from placewise_core.job import GpuSharing, Job, Resources, Role, TaskGroup
 from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
-from placewise_service.engine.sliced_drafting import is_large
+from placewise_service.engine.place.sliced_drafting import is_large
 
 NODES, GPUS = 60, 4
 LARGE = 130  # tasks: on so few nodes a gang has to be this large not to be decided in one go

@@ -11,7 +11,7 @@ from placewise_service.state.keys import REGISTRY, keys_of
 from placewise_service.state.redis.scripts import NAMES, script
 
 LUA = Path(str(resources.files("placewise_service.state.redis"))) / "lua"
-DOCS = Path(__file__).parents[2] / "docs" / "state.md"
+DOCS = Path(__file__).parents[3] / "docs" / "state.md"
 
 
 def test_all_keys_of_a_cluster_are_in_one_slot() -> None:

@@ -17,7 +17,7 @@ from placewise_core.errors import AlreadyExistsError, InvalidRequestError
 from placewise_core.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_service.engine import Engine
-from placewise_service.engine.reports import ReportOutcome
+from placewise_service.engine.reporting.reports import ReportOutcome
 from placewise_service.state.reference.memory import MemoryStore
 
 TTL_S = 5.0

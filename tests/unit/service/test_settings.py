@@ -6,7 +6,7 @@ import pytest
 
 from placewise_service.settings import Settings, SettingsError, load_settings, reject_unknown, settings_markdown
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "settings.md"
+DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from placewise_core.view import ClusterView
 from placewise_core.view_renewal import Renewal
 from placewise_service.api.calls import rpcs
 from placewise_service.api.convert import convert_in
-from placewise_service.engine.reports import portions
+from placewise_service.engine.reporting.reports import portions
 from placewise_service.engine.views import LiveView
 from placewise_service.state.reference.memory import MemoryStore
 

@@ -16,7 +16,7 @@ from placewise_service.aside import aside
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.growth import within
-from placewise_service.engine.observed import completed
+from placewise_service.engine.reporting.observed import completed
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import JobReport, Overcommit, StateStore
 

@@ -1,0 +1,1 @@
+"""What hosts report: mutations of the store, and outcomes of decisions."""
