@@ -190,13 +190,16 @@ def gpu_relative_speed(model: str) -> float:
     return next((speed for known, speed in GPU_RELATIVE_SPEED.items() if known in name), 1.0)
 
 
-def encode_utilisation(view: ClusterView) -> Float32:
-    """(M, 6) LDWP's S_j: reported utilisation, else the share that jobs hold."""
-    held = 1.0 - view.free * view.inverse_capacity
+def encode_utilisation(
+    view: ClusterView, free: FloatArray | None = None, free_gpus: FloatArray | None = None
+) -> Float32:
+    """(M, 6) LDWP's S_j: reported utilisation, else the share that jobs hold. `free` (R, M) and `free_gpus` (M,) are
+    those of the view unless they are given."""
+    held = 1.0 - (view.free if free is None else free) * view.inverse_capacity
     gpus = np.maximum(view.gpu_exists.sum(axis=1), 1)
     allocated = (
         held[CPU],
-        (gpus - view.free_gpus()) / gpus,
+        (gpus - (view.free_gpus() if free_gpus is None else free_gpus)) / gpus,
         held[MEMORY],
         held[GPU_MEMORY],
         held[NETWORK],

@@ -14,7 +14,8 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Role, TaskGroup
 from placewise_core.place.capacity import gpu_slots, per_task
 from placewise_core.place.gang_builder import GangBuilder
-from placewise_core.place.plain_gang import PlainGang, load_of
+from placewise_core.place.offer import load_of
+from placewise_core.place.plain_gang import PlainGang
 from placewise_core.view import CPU, GPUS, MEMORY, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
 
 _AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}

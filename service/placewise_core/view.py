@@ -62,6 +62,7 @@ __all__ = [
     "IntArray",
     "may_share",
     "telemetry_row",
+    "tenant_of",
 ]
 
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
@@ -242,7 +243,7 @@ class ClusterView(RoomArrays):
         for_job, for_demand, for_gpus, tenant = self._last_tenant
         if for_job is job and for_demand is assignment.demand and for_gpus == len(assignment.gpu_indices):
             return tenant
-        tenant = _tenant(job, assignment)
+        tenant = tenant_of(job, assignment)
         self._last_tenant = (job, assignment.demand, len(assignment.gpu_indices), tenant)
         return tenant
 
@@ -482,7 +483,8 @@ def _is_alike(one: Assignment, other: Assignment) -> bool:
     return one.node == other.node and one.demand is other.demand and len(one.gpu_indices) == len(other.gpu_indices)
 
 
-def _tenant(job: Job, assignment: Assignment) -> GpuTenant:
+def tenant_of(job: Job, assignment: Assignment) -> GpuTenant:
+    """What a task of the job is on each of its GPUs."""
     demand = assignment.demand
     gpus = max(1, len(assignment.gpu_indices))
     is_fraction = demand.is_gpu_fraction

@@ -52,14 +52,15 @@ class GpuTenant:
 
 @frozen
 class Need:
-    """What a plain demand asks for, GPUs counted whole: the rows, (K,), the amounts in them, (K, 1), both again as
-    `pairs`, and the least that must be free in every row, (R, 1): a host may have reported more in use than there is of
-    what is not asked for."""
+    """What a demand asks for, GPUs counted whole: the rows, (K,), the amounts in them, (K, 1), both again as `pairs`,
+    and the least that must be free in every row, (R, 1): a host may have reported more in use than there is of what is
+    not asked for. `exact`: as `pairs`, with GPUs as they are asked for."""
 
     rows: IntArray
     amounts: FloatArray
     least: FloatArray
     pairs: tuple[tuple[int, float], ...]
+    exact: tuple[tuple[int, float], ...]
 
 
 @frozen

@@ -1,6 +1,7 @@
 """Where on the arrays of a view a task would fit. Only reads and counts; what is taken is view.py's affair."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,20 @@ from placewise_core.view_arrays import GPU_MEMORY, GPUS, BoolArray, FloatArray, 
 _KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
 _KEPT_NEEDS = 4096  # as view_arrays keeps demands
 _COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
+
+
+class GpuUsage(NamedTuple):
+    """What is in use of the GPUs of N nodes, (N, G) each, as the arrays of a view of the same names."""
+
+    tenant_count: IntArray
+    is_exclusive: BoolArray
+    fraction_free: FloatArray
+    memory_free: FloatArray
+
+    def copy(self) -> "GpuUsage":
+        return GpuUsage(
+            self.tenant_count.copy(), self.is_exclusive.copy(), self.fraction_free.copy(), self.memory_free.copy()
+        )
 
 
 class RoomArrays(NodeArrays):
@@ -54,17 +69,21 @@ class RoomArrays(NodeArrays):
 
     def plain_feasible(self, demand: FloatArray) -> BoolArray:
         """(M,) nodes with room for one task of a plain demand, usable or not."""
-        return np.asarray(np.logical_and.reduce(self.plain_free >= self._need(demand).least, axis=0))
+        rooms = self._kept_rooms(demand)
+        if rooms is not None:
+            return rooms >= 1.0
+        return np.asarray(np.logical_and.reduce(self.plain_free >= self.need(demand).least, axis=0))
 
     def plain_feasible_on(self, m: int, demand: FloatArray) -> bool:
         """`plain_feasible` for the one node m."""
         free: list[float] = self.plain_free[:, m].tolist()
-        for row, amount in self._need(demand).pairs:  # noqa: SIM110 - a generator costs more
+        for row, amount in self.need(demand).pairs:  # noqa: SIM110 - a generator costs more
             if free[row] < amount:
                 return False
         return True
 
-    def _need(self, demand: FloatArray) -> Need:
+    def need(self, demand: FloatArray) -> Need:
+        """What one task of the demand takes, GPUs counted whole."""
         key = demand.tobytes()
         found = self._needs.get(key)
         if found is None:
@@ -74,37 +93,36 @@ class RoomArrays(NodeArrays):
             rows = np.flatnonzero(amounts)
             least = np.where(amounts > 0, amounts, -np.inf)
             pairs = tuple(zip(rows.tolist(), amounts[rows].tolist(), strict=True))
-            found = self._needs[key] = Need(rows, amounts[rows, None], least[:, None], pairs)
+            exact = tuple(zip(rows.tolist(), demand[rows].tolist(), strict=True))
+            found = self._needs[key] = Need(rows, amounts[rows, None], least[:, None], pairs, exact)
         return found
 
     def plain_rooms(self, demand: FloatArray) -> FloatArray:
         """(M,) whole number of tasks of a plain demand that each node has room for at once; inf for one that asks for
         nothing. Do not write: it is kept, and only nodes that changed since are counted again."""
+        rooms = self._kept_rooms(demand)
+        if rooms is None:
+            if len(self._rooms) >= _KEPT_ROOMS:
+                self._rooms.clear()
+            rooms = self.count_slots(self.plain_free, demand)
+            self._rooms[demand.tobytes()] = (rooms, self.usage_stamp)
+        return rooms
+
+    def _kept_rooms(self, demand: FloatArray) -> FloatArray | None:
+        """`plain_rooms`, where they are kept and only few nodes have changed since."""
         key = demand.tobytes()
         kept = self._rooms.get(key)
         if kept is None:
-            if len(self._rooms) >= _KEPT_ROOMS:
-                self._rooms.clear()
-            rooms = self._count_rooms(demand)
-        else:
-            rooms, stamp = kept
-            if stamp == self.usage_stamp:
-                return rooms
+            return None
+        rooms, stamp = kept
+        if stamp != self.usage_stamp:
             changed = (self.node_stamp > stamp).nonzero()[0].tolist()
-            if len(changed) <= _COUNTED_SINGLY + self.size // 100:
-                for m in changed:
-                    rooms[m] = self.plain_rooms_on(m, demand)
-            else:
-                rooms = self._count_rooms(demand)
-        self._rooms[key] = (rooms, self.usage_stamp)
+            if len(changed) > _COUNTED_SINGLY + self.size // 100:
+                return None
+            for m in changed:
+                rooms[m] = self.plain_rooms_on(m, demand)
+            self._rooms[key] = (rooms, self.usage_stamp)
         return rooms
-
-    def _count_rooms(self, demand: FloatArray) -> FloatArray:
-        return self._rooms_in(self.plain_free, demand)
-
-    def plain_rooms_beside(self, demand: FloatArray, promised: FloatArray) -> FloatArray:
-        """`plain_rooms` where so much, (R, M), is taken first; GPUs counted whole."""
-        return self._rooms_in(self.plain_free - promised, demand)
 
     def amounts(self, demand: FloatArray) -> FloatArray:
         """(R,) what one task of a plain demand takes; GPUs counted whole."""
@@ -112,8 +130,10 @@ class RoomArrays(NodeArrays):
         amounts[GPUS] = math.ceil(demand[GPUS])
         return amounts
 
-    def _rooms_in(self, free: FloatArray, demand: FloatArray) -> FloatArray:
-        need = self._need(demand)
+    def count_slots(self, free: FloatArray, demand: FloatArray) -> FloatArray:
+        """(N,) whole number of tasks that fit at once on nodes with so much free (R, N), GPUs counted whole; inf for a
+        task that asks for nothing."""
+        need = self.need(demand)
         rooms: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
         np.maximum(rooms, 0.0, out=rooms)  # a host may have reported more than there is
         return rooms
@@ -121,7 +141,7 @@ class RoomArrays(NodeArrays):
     def plain_rooms_on(self, m: int, demand: FloatArray) -> float:
         """`plain_rooms` of the one node m, counted now."""
         free: list[float] = self.plain_free[:, m].tolist()
-        rooms = min([free[row] // amount for row, amount in self._need(demand).pairs], default=math.inf)
+        rooms = min([free[row] // amount for row, amount in self.need(demand).pairs], default=math.inf)
         return rooms if rooms > 0.0 else 0.0
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
@@ -136,23 +156,43 @@ class RoomArrays(NodeArrays):
         memory = float(demand[GPU_MEMORY])
         return memory == 0 or memory <= self._least_gpu_memory * max(1.0, float(demand[GPUS]))
 
+    def idle_gpus(self, m: int) -> list[int]:
+        """GPUs of node m that serve no job, ascending. Do not write."""
+        return self._idle_gpus[m]
+
+    def gpu_usage(self, rows: slice = slice(None)) -> GpuUsage:
+        """Of the GPUs of these nodes. Do not write."""
+        return GpuUsage(
+            self.gpu_tenant_count[rows],
+            self.gpu_is_exclusive[rows],
+            self.gpu_fraction_free[rows],
+            self.gpu_memory_free[rows],
+        )
+
     def gpu_open(
-        self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
+        self,
+        demand: FloatArray,
+        group: TaskGroup,
+        sharing: GpuSharing,
+        rows: slice = slice(None),
+        usage: GpuUsage | None = None,
     ) -> tuple[BoolArray, BoolArray]:
-        """Two (M, G) masks: GPUs free for a task of this group, and GPUs in use that it might share."""
+        """Two (M, G) masks: GPUs free for a task of this group, and GPUs in use that it might share; with another
+        `usage` than the view's where one is given."""
+        now = usage or self.gpu_usage(rows)
         fits = self.gpu_exists[rows]
         if group.gpu_model:
             fits = fits & (self.gpu_model[rows] == self._gpu_model_ids.get(group.gpu_model, -1))
         memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
         if memory > 0:
-            fits = fits & (self.gpu_memory_free[rows] >= memory)
-        empty = fits & (self.gpu_tenant_count[rows] == 0)
+            fits = fits & (now.memory_free >= memory)
+        empty = fits & (now.tenant_count == 0)
         if not may_share(demand, sharing):
             return empty, np.zeros_like(empty)
-        shared = fits & (self.gpu_tenant_count[rows] > 0) & ~self.gpu_is_exclusive[rows]
-        shared &= self.gpu_tenant_count[rows] < self.max_jobs_per_gpu[rows][:, None]
+        shared = fits & (now.tenant_count > 0) & ~now.is_exclusive
+        shared &= now.tenant_count < self.max_jobs_per_gpu[rows][:, None]
         if demand[GPUS] < 1:
-            shared &= self.gpu_fraction_free[rows] >= demand[GPUS]
+            shared &= now.fraction_free >= demand[GPUS]
         return empty, shared
 
     def _gpu_feasible(

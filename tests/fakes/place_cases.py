@@ -7,7 +7,7 @@ import numpy as np
 from placewise_core.cluster import Assignment, Gpu, Node, RunningJob
 from placewise_core.events import ClusterRecords
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.place.policy import PlaceContext
+from placewise_core.place.context import PlaceContext
 from placewise_core.view import ClusterView
 
 

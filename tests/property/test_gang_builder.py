@@ -9,8 +9,8 @@ from placewise_core.actions import action_of
 from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
 from placewise_core.job import Job, JobId, Resources, Role, TaskGroup
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang_builder import GangBuilder
-from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
 from placewise_training.sim.hardware import harmony_cluster
 

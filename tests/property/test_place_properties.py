@@ -1,25 +1,25 @@
 """What holds for every placement policy on any cluster: no oversubscription, all or nothing, nothing left behind."""
 
+import copy
 import dataclasses
 import itertools
-from typing import cast
 
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.fakes.most_memory import MostMemory
 from tests.fakes.place_cases import arrays, context, view_of
 
 from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.place.gpus import gpu_model_of, pick_gpus, takers
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.plain_gang import PlainGang
-from placewise_core.place.policy import ClaimingPolicy, Proposal
+from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import placement_policies
+from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import packaged_tables
 from placewise_core.view import GPUS, ClusterView
 
-POLICIES = placement_policies()
+POLICIES = placement_policies(others=[MostMemory()])
 INTERFERENCE = packaged_tables().interference
 MODELS = ("resnet50", "vgg16", "lm", "transformer", "recommendation", "something-new")
 
@@ -188,29 +188,17 @@ def test_nobody_is_slowed_beyond_their_limit(situation: tuple[list[Node], list[J
 
 @given(situations())
 @settings(max_examples=100, deadline=None)
-def test_a_plain_gang_is_counted_out_as_it_would_be_claimed(situation: tuple[list[Node], list[Job], str]) -> None:
-    made, asked, policy = situation
+def test_nodes_are_scored_anew_only_where_that_changes_nothing(situation: tuple[list[Node], list[Job], str]) -> None:
+    """A policy that says that its scores are by node is asked about nodes ahead; asked every turn it says the same."""
+    made, asked, name = situation
+    policy = POLICIES[name]
+    assume(isinstance(policy, ScoredPolicy) and policy.is_by_node)
     view = view_of(made)
-    place_all(view, asked[:-1], policy)
-    group, demand = asked[-1].groups[0], asked[-1].groups[0].demand
-    group = dataclasses.replace(group, gpu_model="", demand=dataclasses.replace(demand, gpus=float(int(demand.gpus))))
-    job = dataclasses.replace(asked[-1], groups=(group,), gpu_sharing=GpuSharing())
-    gang = PlainGang.of(job, view, context())
-    outlook = None if gang is None else Outlook.of(gang)
-    assume(outlook is not None)
-    assert gang is not None
-    assert outlook is not None
-    counting = {name: known.counted for name, known in POLICIES.items() if hasattr(known, "counted")}
-    assert set(counting) == set(POLICIES) - {"tiresias", "random"}
-    before = arrays(view)
-    for name, counted in counting.items():
-        nodes = counted(outlook)
-        proposal = POLICIES[name].propose(job, view, context(interference=INTERFERENCE))
-        assert proposal is not None
-        assert (nodes is None) == (name == "consolidate" and view.has_racks())
-        if nodes is not None:
-            assert gang.assignments(nodes) == proposal.assignments
-    _assert_same(before, arrays(view))
+    place_all(view, asked[:-1], name)
+    one_by_one = copy.copy(policy)
+    one_by_one.is_by_node = one_by_one.fills_nodes = False
+    found = [p.propose(asked[-1], view, context(interference=INTERFERENCE)) for p in (policy, one_by_one)]
+    assert found[0] == found[1]
 
 
 @given(situations())
@@ -222,28 +210,6 @@ def test_a_proposal_leaves_the_view_as_it_was(situation: tuple[list[Node], list[
     before = arrays(view)
     POLICIES[policy].propose(asked[-1], view, context(interference=INTERFERENCE))
     _assert_same(before, arrays(view))
-
-
-@given(situations(), st.sampled_from(sorted(POLICIES)))
-@settings(max_examples=120, deadline=None)
-def test_a_gang_that_stays_claimed_is_the_one_proposed(situation: tuple[list[Node], list[Job], str], name: str) -> None:
-    """Decided and held at once, by the policies that can, the view is as if the proposal were held afterwards."""
-    made, asked, _ = situation
-    policy = cast(ClaimingPolicy, POLICIES[name])
-    view, other = view_of(made), view_of(made)
-    for job in asked:
-        expected = policy.propose(job, other, context(interference=INTERFERENCE))
-        claimed = policy.claim(job, view, context(interference=INTERFERENCE))
-        if expected is None or claimed is None:
-            assert claimed is expected
-        else:
-            assert claimed == dataclasses.replace(expected, is_claimed=True)
-            view.hold(RunningJob(job, claimed.assignments))
-            other.add_job(RunningJob(job, expected.assignments))
-        _assert_same(arrays(other), arrays(view))
-    for job in asked:
-        view.remove_job(job.id)
-    _assert_same(arrays(view_of(made)), arrays(view))
 
 
 @given(situations(), st.randoms())

@@ -8,9 +8,7 @@ from tests.fakes.place_cases import arrays, context, gang, node, view_of
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.place.consolidate import Consolidate
-from placewise_core.place.decode import decode
 from placewise_core.place.tetris import Tetris
-from placewise_core.view import ClusterView
 
 _NODES = [node(f"n{i}", gpus=i % 5, cpu=8 + 8 * i, max_jobs_per_gpu=3) for i in range(12)]
 _DEMANDS = (Resources(4, 1, 8), Resources(1.5, 2, 0.3), Resources(6, 0, 1), Resources(0, 1), Resources())
@@ -69,7 +67,7 @@ class _ConsolidateOneByOne(Consolidate):
 
 
 class _TetrisOneByOne(Tetris):
-    fills_nodes = False
+    fills_nodes = is_by_node = False
 
 
 _FILLING = ((Consolidate(), _ConsolidateOneByOne()), (Tetris(), _TetrisOneByOne()))
@@ -82,17 +80,6 @@ def test_filling_a_node_in_one_step_places_as_task_by_task_does(
 ) -> None:
     job = gang(workers=workers, gpus=gpus, servers=servers, group={"max_per_node": most})
     taken = [(m, _DEMANDS[m % 3], m % 4, False) for m in range(0, 12, 1 + workers % 5)]
-    found = [_placed(scorer, job, view_of(_NODES, [_running(0, taken)])) for scorer in _FILLING[policy]]
+    view = view_of(_NODES, [_running(0, taken)])
+    found = [scorer.propose(job, view, context()) for scorer in _FILLING[policy]]
     assert found[0] == found[1]
-
-
-def _placed(scorer: Consolidate | Tetris, job: Job, view: ClusterView) -> tuple[tuple[Assignment, ...], ...]:
-    """The gang as proposed, and as proposed and claimed; after the first the view is as before."""
-    before = arrays(view)
-    proposed = decode(scorer, job, view, context())
-    for name, value in arrays(view).items():
-        np.testing.assert_array_equal(value, before[name], err_msg=name)
-    claimed = decode(scorer, job, view, context(), keeps_claims=True)
-    if claimed is not None:
-        assert int(view.task_count.sum()) == int(before["task_count"].sum()) + job.task_count
-    return tuple(p.assignments if p else () for p in (proposed, claimed))

@@ -12,8 +12,8 @@ from placewise_core.cluster import RunningJob, Telemetry
 from placewise_core.events import ClusterRecords
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder, encode_utilisation, feature_schema
 from placewise_core.job import Job, JobId
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.truths import make_truth

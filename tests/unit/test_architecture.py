@@ -33,7 +33,7 @@ def test_a_line_of_code_is_in_its_file(path: str, line: str) -> None:
 
 
 def test_the_way_ends_where_the_node_is_chosen() -> None:
-    assert "argmax" in {path.rpartition("/")[2]: line for path, line in excerpts()}["decode.py"]
+    assert "argmax" in {path.rpartition("/")[2]: line for path, line in excerpts()}["greedy.py"]
 
 
 def test_the_table_has_twenty_rows() -> None:

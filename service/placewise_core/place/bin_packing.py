@@ -1,13 +1,11 @@
 """Bin packing: the node that is left with the least when the task is there."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.greedy import Terms
+from placewise_core.place.offer import Offer
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import GPUS, FloatArray
+from placewise_core.view import FloatArray
 
 
 class BinPacking(ScoredPolicy):
@@ -16,24 +14,14 @@ class BinPacking(ScoredPolicy):
 
     name = "bin-packing"
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        return _left_over(task.view.plain_free, task.demand[:, None], task.view.inverse_capacity)
+    def scores(self, offer: Offer) -> FloatArray:
+        demand = offer.demand[:, None, None]
+        left = offer.whole_free - demand
+        left *= offer.inverse_capacity
+        left *= demand > 0
+        left *= left
+        scores: FloatArray = np.add.reduce(left, axis=0)
+        return np.negative(scores, out=scores)
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        return (("left_over", float(-self.scores(task)[m])),)
-
-    def counted(self, outlook: Outlook) -> Sequence[int]:
-        demand, inverse = outlook.gang.demand[:, None, None], outlook.gang.view.inverse_capacity[:, None]
-        free = outlook.free.copy()
-        free[GPUS] = outlook.free_gpus
-        return outlook.greedy(_left_over(free, demand, inverse))
-
-
-def _left_over(free: FloatArray, demand: FloatArray, inverse: FloatArray) -> FloatArray:
-    """The scores, of nodes with so much free (R, …), GPUs counted as those that serve nobody."""
-    left = free - demand
-    left *= inverse
-    left *= demand > 0
-    left *= left
-    scores: FloatArray = np.add.reduce(left, axis=0)
-    return np.negative(scores, out=scores)
+    def terms(self, offer: Offer, m: int) -> Terms:
+        return (("left_over", float(-self.scores(offer)[0, m])),)

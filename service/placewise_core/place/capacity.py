@@ -24,7 +24,7 @@ def task_capacity(
     """
     most = min(group.count, group.max_per_node) if group.max_per_node else group.count
     if view.is_plain(demand, group, sharing):
-        found = view.plain_rooms(demand) if promised is None else view.plain_rooms_beside(demand, promised)
+        found = view.plain_rooms(demand) if promised is None else view.count_slots(view.plain_free - promised, demand)
         rooms = np.minimum(found, float(most))
     else:
         rooms = _rooms(view, demand, group, sharing, most, promised)

@@ -8,8 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewise_core.place.plain_gang import PlainGang
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.offer import Offer
 from placewise_core.place.tables import GpuSpeeds
 from placewise_core.view import (
     CPU,
@@ -37,19 +36,19 @@ class NodeSpeeds:
         self._gpu_speeds = gpu_speeds
         self._kept: WeakKeyDictionary[ClusterView, tuple[int, dict[str, FloatArray]]] = WeakKeyDictionary()
 
-    def of(self, task: TaskContext | PlainGang) -> FloatArray:
-        """(M,) > 0. A task on GPUs: the node's GPU model that is fastest for the job's model, over the reference GPU
+    def of(self, offer: Offer) -> FloatArray:
+        """(N,) > 0. A task on GPUs: the node's GPU model that is fastest for the job's model, over the reference GPU
         (measured, Gavel). A CPU task: the CPU clock over the cluster's mean; unknown clocks count as the mean."""
-        view = task.view
+        view = offer.view
         stamp, kept = self._kept.get(view, (0, {}))
         if stamp != view.layout_stamp:
             kept = {}
             self._kept[view] = (view.layout_stamp, kept)
-        key = task.job.model if task.demand[GPUS] > 0 else ""
+        key = offer.job.model if offer.demand[GPUS] > 0 else ""
         speeds = kept.get(key)
         if speeds is None:
-            speeds = kept[key] = self._on_gpus(view, key) if task.demand[GPUS] > 0 else _on_cpus(view)
-        return speeds
+            speeds = kept[key] = self._on_gpus(view, key) if offer.demand[GPUS] > 0 else _on_cpus(view)
+        return speeds if offer.nodes is None else speeds[offer.nodes]
 
     def _on_gpus(self, view: ClusterView, model: str) -> FloatArray:
         # gpu_model is -1 where there is no GPU: that picks the last entry.
@@ -84,8 +83,16 @@ class NodeLoads:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
 
-    def of(self, view: ClusterView, asked: BoolArray) -> FloatArray:
-        """(M,) in [0, 1], of the nodes that are asked for; what others say is of an earlier time. Do not write."""
+    def of(self, offer: Offer) -> FloatArray:
+        """(J, N) in [0, 1], right for the nodes that may take the task. Do not write."""
+        if offer.nodes is None and offer.depth == 1:
+            return offer.kept(self._renewed(offer.view, offer.mask), self._after)
+        return self._after(offer)
+
+    def _after(self, offer: Offer) -> FloatArray:
+        return _load(offer.free, self._of(offer.view).terms[:, :, None, offer.at])
+
+    def _renewed(self, view: ClusterView, asked: BoolArray) -> FloatArray:
         kept = self._of(view)
         is_old = kept.stamps != view.node_stamp
         is_old &= asked
@@ -93,10 +100,6 @@ class NodeLoads:
             kept.load[m] = _load_on(view, kept, m)
             kept.stamps[m] = view.node_stamp[m]
         return kept.load
-
-    def after(self, view: ClusterView, free: FloatArray) -> FloatArray:
-        """(J, M) what it would be with so much free (R, J, M)."""
-        return _load(free, self._of(view).terms[:, :, None])
 
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)

@@ -1,16 +1,11 @@
 """ECT (LDWP's baseline): the node where the task is expected to be complete first."""
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from placewise_core.job import Job, TaskGroup
 from placewise_core.place.completion import NodeLoads, NodeSpeeds
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.greedy import Terms
+from placewise_core.place.offer import Offer
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import BoolArray, FloatArray
+from placewise_core.view import FloatArray
 
 
 class ExpectedCompletionTime(ScoredPolicy):
@@ -26,28 +21,19 @@ class ExpectedCompletionTime(ScoredPolicy):
         self._speeds = NodeSpeeds(gpu_speeds)
         self._loads = NodeLoads()
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        scores = self._completion_s(task, task.mask)
-        return np.negative(scores, out=scores)
+    def scores(self, offer: Offer) -> FloatArray:
+        return -self._completion_s(offer)
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+    def terms(self, offer: Offer, m: int) -> Terms:
         return (
-            ("completion_s", float(self._completion_s(task, np.ones_like(task.mask))[m])),
-            ("speed", float(self._speeds.of(task)[m])),
-            ("load", float(self._loads.of(task.view, np.ones_like(task.mask))[m])),
+            ("completion_s", float(self._completion_s(offer)[0, m])),
+            ("speed", float(self._speeds.of(offer)[m])),
+            ("load", float(self._loads.of(offer)[0, m])),
         )
 
-    def counted(self, outlook: Outlook) -> Sequence[int]:
-        gang = outlook.gang
-        seconds = _seconds(gang.job, gang.group, self._speeds.of(gang), self._loads.after(gang.view, outlook.free))
-        return outlook.greedy(np.negative(seconds, out=seconds))
-
-    def _completion_s(self, task: TaskContext, asked: BoolArray) -> FloatArray:
-        return _seconds(task.job, task.group, self._speeds.of(task), self._loads.of(task.view, asked))
-
-
-def _seconds(job: Job, group: TaskGroup, speeds: FloatArray, loads: FloatArray) -> FloatArray:
-    """Expected completion by the nodes' speeds (M,) and loads (…, M)."""
-    work = job.single_gpu_s / max(1, group.count) if job.single_gpu_s > 0 else 1.0
-    seconds: FloatArray = work / speeds * (1.0 + loads)
-    return seconds
+    def _completion_s(self, offer: Offer) -> FloatArray:
+        """(J, N)"""
+        job, group = offer.job, offer.group
+        work = job.single_gpu_s / max(1, group.count) if job.single_gpu_s > 0 else 1.0
+        seconds: FloatArray = work / self._speeds.of(offer) * (1.0 + self._loads.of(offer))
+        return seconds

@@ -15,8 +15,9 @@ from typing import Protocol, runtime_checkable
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
 from placewise_core.place.bin_packing import BinPacking
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
 
 _EXPLORERS: tuple[PlacementPolicy, ...] = (BinPacking(), LoadBalance())

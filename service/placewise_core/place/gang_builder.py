@@ -12,9 +12,9 @@ import numpy as np
 from placewise_core.actions import decode_action
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job, NodeId, Role, TaskGroup
-from placewise_core.place.decode import task_names
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gang import task_names
 from placewise_core.place.gpus import pick_gpus
-from placewise_core.place.policy import PlaceContext
 from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, IntArray
 
 _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)

@@ -1,10 +1,12 @@
 """Which GPUs of a node a task gets. Respects exclusivity, fractions, memory and every tenant's slowdown limit."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from placewise_core.job import Job, TaskGroup
+from placewise_core.place.offer import NOTHING_LEFT, NodeLeft
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, may_share
 from placewise_core.view_arrays import Company
@@ -13,9 +15,16 @@ _COMPANY_SPAN = 2**32  # GPU model and company of a GPU in one number
 
 
 def pick_gpus(
-    view: ClusterView, m: int, job: Job, group: TaskGroup, demand: FloatArray, interference: GpuInterference
+    view: ClusterView,
+    m: int,
+    job: Job,
+    group: TaskGroup,
+    demand: FloatArray,
+    interference: GpuInterference,
+    left: NodeLeft | None = None,
 ) -> tuple[int, ...] | None:
-    """GPU indices for one task on node m, or None if there are too few or the slowdown limits leave too few.
+    """GPU indices for one task on node m, or None if there are too few or the slowdown limits leave too few. `left`:
+    the node as earlier tasks of the gang leave it.
 
     Fractions go to the fullest GPU that takes them (best fit: whole GPUs stay whole); whole GPUs to empty ones first,
     and beside others only where the job allows it.
@@ -24,11 +33,14 @@ def pick_gpus(
     if need == 0:
         return ()
     if view.wants_plain_gpus(demand, group, job.gpu_sharing):
-        plain = view.first_free_gpus(m, need)
+        plain = tuple((view.idle_gpus(m) if left is None else left.idle)[:need])
         return plain if len(plain) == need else None
-    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1))
+    own = left.taken if left is not None else ()  # two tasks of one job on one GPU would wait for each other
+    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1), None if left is None else left.usage)
     free = np.flatnonzero(empty[0]).tolist()
-    beside = [g for g in np.flatnonzero(shared[0]).tolist() if is_tolerated(view, m, g, job, interference)]
+    beside = [
+        g for g in np.flatnonzero(shared[0]).tolist() if g not in own and is_tolerated(view, m, g, job, interference)
+    ]
     if demand[GPUS] < 1:
         beside.sort(key=lambda g: (view.gpu_fraction_free[m, g], g))
         chosen = [*beside, *free]
@@ -38,12 +50,18 @@ def pick_gpus(
 
 
 def takers(
-    view: ClusterView, mask: BoolArray, job: Job, group: TaskGroup, demand: FloatArray, interference: GpuInterference
+    view: ClusterView,
+    mask: BoolArray,
+    job: Job,
+    group: TaskGroup,
+    demand: FloatArray,
+    interference: GpuInterference,
+    left: Mapping[int, NodeLeft] = NOTHING_LEFT,
 ) -> BoolArray:
     """(M,) the nodes of `mask` that really take one task, slowdown limits included.
 
-    Asks once per combination of tenants and GPU model, not once per GPU. Nodes that hold a task of this job already are
-    looked at one by one, as a GPU never serves two of them.
+    Asks once per combination of tenants and GPU model, not once per GPU. Nodes that have tasks of the job already
+    (`left`: those of the gang) are looked at one by one.
     """
     if not may_share(demand, job.gpu_sharing):
         return mask
@@ -58,9 +76,10 @@ def takers(
     ]
     shared[shared] = np.array(answers, dtype=np.bool_)[where]
     found: BoolArray = mask & ((empty | shared).sum(axis=1) >= np.ceil(demand[GPUS]))
-    for m in np.flatnonzero(found & (view.task_count > 0)).tolist():
-        if view.is_on(job.id, m):
-            found[m] = pick_gpus(view, m, job, group, demand, interference) is not None
+    known = view.jobs.get(job.id)
+    for m in {*left, *(view.index[a.node] for a in (known.assignments if known else ()) if a.node in view.index)}:
+        if mask[m]:
+            found[m] = pick_gpus(view, m, job, group, demand, interference, left.get(m)) is not None
     return found
 
 

@@ -25,9 +25,10 @@ from placewise_core.features import Encoder, Float32, Observation
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.pace import linear_minutes, shortest_first, stretched
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.plain_gang import PlainGang
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
 from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.step_tokens import PlainSteps, StepTokens, free_of
@@ -213,37 +214,26 @@ class Harmony:
         return [found[job.id] if job.id in found else linear_minutes(job) for job in jobs]
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return self._propose(job, view, context, keeps_claims=False)
-
-    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        """As ClaimingPolicy.claim; a proposal of the fallback comes unclaimed."""
-        return self._propose(job, view, context, keeps_claims=True)
-
-    def _propose(self, job: Job, view: ClusterView, context: PlaceContext, *, keeps_claims: bool) -> Proposal | None:
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
             return self._fall_back("deadline", job, view, context)
         try:
-            proposal = self.decode(job, view, context, _most_likely, keeps_claims=keeps_claims)
+            proposal = self.decode(job, view, context, _most_likely)
         except Exception as error:  # whatever the runtime raises: a broken net never fails a call
             return self._fall_back(type(error).__name__, job, view, context)
         return proposal or self._fall_back("dead end", job, view, context)
 
-    def decode(
-        self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose, *, keeps_claims: bool = False
-    ) -> Proposal | None:
-        """The gang placed action by action; None where that leads into a dead end. Raises what the net raises.
-
-        `keeps_claims` leaves a proposal, and nothing else, claimed on the view."""
+    def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
+        """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
         gang = None if context.is_explaining else PlainGang.of(job, view, context)
 
         def begun(rows: IntArray) -> "PlainSteps | GangBuilder":
             if gang is not None:
                 return PlainSteps(gang, rows)
-            return GangBuilder(job, view, context, rows, claims_last=keeps_claims)
+            return GangBuilder(job, view, context, rows, claims_last=False)
 
         encoded = self._encoded
         if encoded is not None and encoded.serves(job, view, context):
-            proposal = _proposal(self._net, encoded, begun(encoded.rows), choose, None, keeps_claims)
+            proposal = _proposal(self._net, encoded, begun(encoded.rows), choose, None)
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = self._chunk(job, context)
@@ -253,7 +243,7 @@ class Harmony:
             return None
         looked = self._look(rows, view, context.now_s, context.slices)
         encoded = self._encode(batch, looked, view, context)
-        return _proposal(self._net, encoded, placing, choose, looked.free, keeps_claims)
+        return _proposal(self._net, encoded, placing, choose, looked.free)
 
     def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
         state = self._net.read(looked.state, self._encoder.encode_new(batch))
@@ -343,14 +333,13 @@ def _proposal(
     placing: PlainSteps | GangBuilder,
     choose: Choose,
     free: Float32 | None,
-    keeps_claims: bool,
 ) -> Proposal | None:
     """The gang placed on one encoding; None where that leads into a dead end. `free`: what encode_free gives for its
     nodes, where that is known."""
     if placing.is_stuck():
         return None
     if isinstance(placing, GangBuilder):
-        return _Decoding(net, encoded, placing, choose).run(StepTokens(placing, free), keeps_claims)
+        return _Decoding(net, encoded, placing, choose).run(StepTokens(placing, free))
     gang = placing.gang
     placing.begin(free)
     token, size, propensity = encoded.token_of(gang.job), len(encoded.rows), 1.0
@@ -361,35 +350,29 @@ def _proposal(
         placing.take(action % size)
         encoded.context.slices.pause()
     assignments = gang.assignments(placing.nodes)
-    if keeps_claims:
-        gang.view.claim_all(gang.job, assignments)
-    return Proposal(assignments, propensity, is_claimed=keeps_claims)
+    return Proposal(assignments, propensity)
 
 
 class _Decoding:
-    """One gang on one encoding. For one use; the view is as before when `run` returns, unless claims are kept."""
+    """One gang on one encoding. For one use; the view is as before when `run` returns."""
 
     def __init__(self, net: PolicyNet, encoded: _Encoded, builder: GangBuilder, choose: Choose) -> None:
         self._net, self._encoded, self._builder, self._choose = net, encoded, builder, choose
         self._candidates: list[Candidate] = []
         self._propensity = 1.0
 
-    def run(self, steps: StepTokens, keeps_claims: bool) -> Proposal | None:
+    def run(self, steps: StepTokens) -> Proposal | None:
         builder, state = self._builder, self._encoded.state
         token = self._encoded.token_of(builder.job)
-        proposal = None
         try:
             while (c := self._place(self._net.decode(state, token, steps.features))) >= 0:
                 if not builder.remaining:
-                    candidates = tuple(self._candidates)
-                    proposal = Proposal(builder.placement(), self._propensity, candidates, is_claimed=keeps_claims)
-                    return proposal
+                    return Proposal(builder.placement(), self._propensity, tuple(self._candidates))
                 steps.update(c)
                 builder.context.slices.pause()
             return None
         finally:
-            if proposal is None or not keeps_claims:
-                builder.give_back()
+            builder.give_back()
 
     def _place(self, logits: Float32) -> int:
         """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out

@@ -2,9 +2,9 @@
 
 from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.job import Job, TaskGroup
-from placewise_core.place.decode import task_names
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gang import task_names
 from placewise_core.place.gpus import is_tolerated
-from placewise_core.place.policy import PlaceContext
 from placewise_core.view import BoolArray, ClusterView
 
 

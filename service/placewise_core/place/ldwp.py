@@ -14,9 +14,11 @@ import numpy as np
 
 from placewise_core.features import Float32
 from placewise_core.job import Job
-from placewise_core.place.decode import decode
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.greedy import Terms, propose
 from placewise_core.place.ldwp_rows import COLUMNS, RowEncoder, shortlist
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal, TaskContext
+from placewise_core.place.offer import Offer
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView, FloatArray
 
 _MOST_NODES = 64  # a row costs a pass over the node's jobs: beyond it only the least used are looked at
@@ -35,6 +37,8 @@ class LearnedNodes:
     """LDWP under the name it is logged with."""
 
     name = "ldwp"
+    fills_nodes = False
+    is_by_node = False  # only the least used nodes are looked at
 
     def __init__(
         self,
@@ -56,22 +60,24 @@ class LearnedNodes:
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
             return self._fallback(job, view, context, "deadline")
         try:
-            return decode(self, job, view, context)
+            return propose(self, job, view, context)
         except Exception as error:  # whatever the runtime raises: a broken model never fails a call
             return self._fallback(job, view, context, type(error).__name__)
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        nodes = shortlist(task.view, task.mask, self._most)
-        scores = np.full(task.view.size, -np.inf)
+    def scores(self, offer: Offer) -> FloatArray:
+        nodes = shortlist(offer.view, offer.mask, self._most, offer)
+        scores = np.full((1, offer.view.size), -np.inf)
         if len(nodes):
-            values = np.asarray(self._net.values(self._encoder.encode(task.job, task.view, nodes)), dtype=np.float64)
+            values = np.asarray(
+                self._net.values(self._encoder.encode(offer.job, offer.view, nodes, offer)), dtype=np.float64
+            )
             if values.shape != nodes.shape or not np.isfinite(values).all():
                 raise ValueError(f"values of shape {values.shape} for {len(nodes)} nodes")
-            scores[nodes] = values
+            scores[0, nodes] = values
         return scores
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        row = self._encoder.encode(task.job, task.view, [m])[0]
+    def terms(self, offer: Offer, m: int) -> Terms:
+        row = self._encoder.encode(offer.job, offer.view, [m], offer)[0]
         return tuple(zip(COLUMNS, (float(value) for value in row), strict=True))
 
     def _fallback(self, job: Job, view: ClusterView, context: PlaceContext, reason: str) -> Proposal | None:

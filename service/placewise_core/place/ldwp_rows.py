@@ -13,8 +13,9 @@ import numpy as np
 from placewise_core.features import Float32, encode_utilisation, gpu_relative_speed
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Subtask, SubtaskState
+from placewise_core.place.offer import Offer
 from placewise_core.place.subtask_metrics import SPEEDUP
-from placewise_core.view import CPU, ClusterView, FloatArray, IntArray
+from placewise_core.view import CPU, BoolArray, ClusterView, FloatArray, IntArray
 
 # Optional in a subtask's profile: seconds on one core per unit of size. Where nobody measured it all kinds cost alike.
 CORE_SECONDS = "core_s"
@@ -76,8 +77,11 @@ class RowEncoder:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[ClusterView, dict[JobId, _Work]] = WeakKeyDictionary()
 
-    def encode(self, job: Job, view: ClusterView, nodes: Sequence[int] | IntArray) -> Float32:
-        """(C, len(COLUMNS)) for one pipeline on each of C nodes. Unknown utilisations are what jobs hold."""
+    def encode(
+        self, job: Job, view: ClusterView, nodes: Sequence[int] | IntArray, offer: Offer | None = None
+    ) -> Float32:
+        """(C, len(COLUMNS)) for one pipeline on each of C nodes. Unknown utilisations are what jobs hold. `offer`: of
+        all nodes, where the job has tasks already."""
         rows = np.asarray(nodes, dtype=np.int64)
         work = _Work.of(job, view)
         own = work.left[0]
@@ -87,11 +91,11 @@ class RowEncoder:
         speed = _gpu_speeds(view)
         power = gpus * speed[rows] / _slowest(speed)
         out = np.zeros((len(rows), len(COLUMNS)), dtype=np.float32)
-        out[:, :6] = encode_utilisation(view)[rows]
+        out[:, :6] = _utilisation(view, offer)[rows]
         out[:, 6] = np.log1p(view.capacity[CPU, rows]) / 5.0
         out[:, 7] = gpus / 8.0
         out[:, 8] = speed[rows]
-        out[:, 9] = view.task_count[rows] / cores
+        out[:, 9] = _task_count(view, offer)[rows] / cores
         out[:, 10] = waiting[:, 0] / cores
         out[:, 11] = _on_gpus(waiting[:, 1], power, cores)
         out[:, 12] = (waiting[:, 0] + own[0]) / cores
@@ -146,11 +150,19 @@ def _on_gpus(seconds: FloatArray | float, power: FloatArray, cores: FloatArray) 
     return np.asarray(np.where(power > 0, np.asarray(seconds) / np.maximum(power, 1e-9), slow))
 
 
-def shortlist(view: ClusterView, mask: np.ndarray, most: int) -> IntArray:
+def _utilisation(view: ClusterView, offer: Offer | None) -> Float32:
+    return encode_utilisation(view) if offer is None else encode_utilisation(view, offer.free[:, 0], offer.free_gpus[0])
+
+
+def _task_count(view: ClusterView, offer: Offer | None) -> IntArray:
+    return view.task_count if offer is None else np.asarray(offer.task_count[0])
+
+
+def shortlist(view: ClusterView, mask: BoolArray, most: int, offer: Offer | None = None) -> IntArray:
     """At most `most` of the masked nodes: those with least in use and fewest tasks per core."""
     feasible = np.flatnonzero(mask)
     if len(feasible) <= most:
         return feasible
-    used = encode_utilisation(view)[feasible, :2].sum(axis=1)
-    crowd = view.task_count[feasible] / np.maximum(1.0, view.capacity[CPU, feasible])
+    used = _utilisation(view, offer)[feasible, :2].sum(axis=1)
+    crowd = _task_count(view, offer)[feasible] / np.maximum(1.0, view.capacity[CPU, feasible])
     return np.sort(feasible[np.argpartition(used + crowd, most)[:most]])

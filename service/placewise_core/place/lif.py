@@ -12,9 +12,8 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from placewise_core.job import Job, Resources
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.plain_gang import Amount
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.greedy import Terms
+from placewise_core.place.offer import Amount, Offer
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import LifCoefficients
 from placewise_core.slices import ONE_SLICE, Slices
@@ -73,16 +72,17 @@ class LeastInterference(ScoredPolicy):
         if sums is not None:
             self._renewed(view, sums.stamps > 0, ONE_SLICE)
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        return self._weighed(task, task.mask)
+    def scores(self, offer: Offer) -> FloatArray:
+        if offer.nodes is None and offer.depth == 1:
+            return offer.kept(self._weighed(offer), self._counted)
+        return self._counted(offer)
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        everywhere = np.ones_like(task.mask)
-        table = self._renewed(task.view, everywhere, task.context.slices)
+    def terms(self, offer: Offer, m: int) -> Terms:
+        used = (offer.capacity - offer.free) * offer.inverse_capacity
         return (
-            ("interference", -float(self._weighed(task, everywhere)[m])),
-            ("cpu_used", float(table[_U, m])),
-            ("bandwidth_used", float(table[_B, m])),
+            ("interference", -float(self.scores(offer)[0, m])),
+            ("cpu_used", float(used[CPU, 0, m])),
+            ("bandwidth_used", float(used[NETWORK, 0, m])),
         )
 
     def slowdown(self, model: str, cpu: float, bandwidth: float) -> float:
@@ -90,11 +90,11 @@ class LeastInterference(ScoredPolicy):
         a1, a2, a3, a4 = self._of(model)
         return 1.0 + a1 * cpu + a2 * bandwidth + a3 * cpu * cpu + a4 * bandwidth * bandwidth
 
-    def _weighed(self, task: TaskContext, asked: BoolArray) -> FloatArray:
-        """(M,) right for the nodes that are asked for."""
+    def _weighed(self, offer: Offer) -> FloatArray:
+        """(M,) without tasks of the gang, right for the nodes that may take the next one."""
         # Not a matrix product: that may round equal nodes differently, and ties go to the first.
-        weights = self._weights(task.job, task.demand)
-        table = self._renewed(task.view, asked, task.context.slices)
+        weights = self._weights(offer.job, offer.demand)
+        table = self._renewed(offer.view, offer.mask, offer.context.slices)
         scores: FloatArray = np.add.reduce(weights * table[: len(weights)], axis=0)
         return scores
 
@@ -111,24 +111,29 @@ class LeastInterference(ScoredPolicy):
             weights = self._kept[key] = -np.array(row)[:, None]
         return weights
 
-    def counted(self, outlook: Outlook) -> Sequence[int]:
-        gang, view = outlook.gang, outlook.gang.view
-        cpu_scale, network_scale = view.inverse_capacity[CPU], view.inverse_capacity[NETWORK]
-        own = self._own(gang.job.model, gang.group.demand, cpu_scale, network_scale)
-        sums: FloatArray = np.empty((*own.shape[:1], *outlook.free_gpus.shape))  # (5, J, M)
-        sums[:, 0] = self._renewed(view, gang.rooms >= 1.0, gang.slices)[_SUMMED]
-        for count in range(1, sums.shape[1]):
+    def _counted(self, offer: Offer) -> FloatArray:
+        """(J, N) with tasks of the gang."""
+        cpu_scale, network_scale = offer.inverse_capacity[[CPU, NETWORK], 0]
+        own = self._own(offer.job.model, offer.group.demand, cpu_scale, network_scale)
+        sums: FloatArray = np.empty((5, offer.depth, own.shape[1]))
+        sums[:, 0] = self._renewed(offer.view, offer.whole.mask, offer.context.slices)[_SUMMED, offer.at]
+        for i, m in offer.changed:
+            for group in offer.left_on(m).tasks:
+                sums[:, 0, i : i + 1] += self._own(
+                    offer.job.model, group.demand, cpu_scale[i : i + 1], network_scale[i : i + 1]
+                )
+        for count in range(1, offer.depth):
             np.add(sums[:, count - 1], own, out=sums[:, count])
-        cpu = (view.capacity[CPU] - outlook.free[CPU]) * cpu_scale
-        network = (view.capacity[NETWORK] - outlook.free[NETWORK]) * network_scale
+        cpu = (offer.capacity[CPU] - offer.free[CPU]) * cpu_scale
+        network = (offer.capacity[NETWORK] - offer.free[NETWORK]) * network_scale
         constant, u, b, uu, bb = sums
-        table = np.array(_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale))  # (9, J, M)
-        weights = self._weights(gang.job, gang.demand)[:, None]
-        table = table[: len(weights)] * weights
-        return outlook.greedy(table.sum(axis=0))
+        table = np.array(_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale))  # (9, J, N)
+        weights = self._weights(offer.job, offer.demand)[:, None]
+        scores: FloatArray = np.add.reduce(table[: len(weights)] * weights, axis=0)
+        return scores
 
     def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
-        """(5, M) what one task adds to the sums of _column."""
+        """(5, N) what one task adds to the sums of _column."""
         a1, a2, a3, a4 = self._of(model)
         p, q = demand.cpu_cores * cpu_scale, demand.network_gbps * network_scale
         own: FloatArray = np.empty((5, len(p)))

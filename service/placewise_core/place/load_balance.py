@@ -1,10 +1,7 @@
 """Load balance (Harmony's LB baseline): every task goes to the least loaded node."""
 
-from collections.abc import Sequence
-
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.plain_gang import load_of
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.greedy import Terms
+from placewise_core.place.offer import Offer
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.view import FloatArray
 
@@ -14,12 +11,8 @@ class LoadBalance(ScoredPolicy):
 
     name = "load-balance"
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        return -task.view.load()
+    def scores(self, offer: Offer) -> FloatArray:
+        return -offer.load
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        return (("load", float(task.view.load()[m])),)
-
-    def counted(self, outlook: Outlook) -> Sequence[int]:
-        view = outlook.gang.view
-        return outlook.greedy(-load_of(list(view.capacity), list(outlook.free), list(view.inverse_capacity)))
+    def terms(self, offer: Offer, m: int) -> Terms:
+        return (("load", float(offer.load[0, m])),)

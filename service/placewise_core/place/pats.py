@@ -6,11 +6,12 @@ import numpy as np
 
 from placewise_core.job import Job
 from placewise_core.place.completion import NodeSpeeds
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.policy import PlaceContext, TaskContext
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.greedy import Terms
+from placewise_core.place.offer import Offer
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import GpuSpeeds
-from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray
+from placewise_core.view import CPU, GPUS, ClusterView, FloatArray
 
 
 class RelativePerformance(ScoredPolicy):
@@ -31,35 +32,28 @@ class RelativePerformance(ScoredPolicy):
         names = view.gpu_model_names()
         return sorted(jobs, key=lambda job: -self._spread(job, names))
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        return _speedup(self._speeds.of(task), task.mask) * _idle(task.view, task.demand, task.view.free)
+    def scores(self, offer: Offer) -> FloatArray:
+        return self._speedup(offer) * _idle(offer)
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        return (
-            ("speedup", float(_speedup(self._speeds.of(task), task.mask)[m])),
-            ("idle", float(_idle(task.view, task.demand, task.view.free)[m])),
-        )
+    def terms(self, offer: Offer, m: int) -> Terms:
+        return (("speedup", float(self._speedup(offer)[m])), ("idle", float(_idle(offer)[0, m])))
+
+    def _speedup(self, offer: Offer) -> FloatArray:
+        """(N,) over the slowest node that may take the task."""
+        everywhere = self._speeds.of(offer.whole)
+        slowest = np.where(offer.whole.mask, everywhere, np.inf).min(initial=np.inf)
+        return np.asarray(everywhere[offer.at] / slowest)
 
     def _spread(self, job: Job, gpu_models: Sequence[str]) -> float:
         """How much faster the job is on the fastest GPU model of the cluster than on the slowest."""
         speeds = [self._gpu_speeds.of(job.model, name) for name in gpu_models]
         return max(speeds) / min(speeds) if speeds and job.gpus > 0 else 1.0
 
-    def counted(self, outlook: Outlook) -> Sequence[int]:
-        gang = outlook.gang
-        speedup = _speedup(self._speeds.of(gang), gang.rooms >= 1.0)
-        return outlook.greedy(speedup * _idle(gang.view, gang.demand, outlook.free))
 
-
-def _speedup(speeds: FloatArray, mask: BoolArray) -> FloatArray:
-    """(M,) over the slowest node of the mask."""
-    return np.asarray(speeds / np.where(mask, speeds, np.inf).min(initial=np.inf))
-
-
-def _idle(view: ClusterView, demand: FloatArray, free: FloatArray) -> FloatArray:
-    """(…, M) idle share of the units, with so much free (R, …, M)."""
-    row = GPUS if demand[GPUS] > 0 else 0
-    idle: FloatArray = free[row] * view.inverse_capacity[row]
+def _idle(offer: Offer) -> FloatArray:
+    """(J, N) idle share of the units."""
+    row = GPUS if offer.demand[GPUS] > 0 else CPU
+    idle: FloatArray = offer.free[row] * offer.inverse_capacity[row]
     np.minimum(np.maximum(idle, 0.0, out=idle), 1.0, out=idle)  # not clip: it takes longer than both
     idle += 1e-3
     return idle

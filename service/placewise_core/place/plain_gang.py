@@ -6,18 +6,16 @@ task takes its part away: whoever tries placements of such a gang need not claim
 
 import math
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import Self
 
 from placewise_core.cluster import Assignment
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, NodeId, TaskGroup
 from placewise_core.place.capacity import task_capacity
-from placewise_core.place.decode import task_names
-from placewise_core.place.policy import PlaceContext
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gang import task_names
 from placewise_core.slices import ONE_SLICE, Slices
-from placewise_core.view import CPU, GPUS, MEMORY, NETWORK, ClusterView, FloatArray
-
-Amount = TypeVar("Amount", float, FloatArray)
+from placewise_core.view import GPUS, ClusterView, FloatArray
 
 
 @frozen
@@ -56,11 +54,3 @@ class PlainGang:
             gpus = view.first_free_gpus(m, before + each)[before:]
             placed.append(Assignment(name, group.role, NodeId(view.nodes[m].id), gpus, demand=group.demand))
         return tuple(placed)
-
-
-def load_of(capacity: Sequence[Amount], free: Sequence[Amount], inverse: Sequence[Amount]) -> Amount:
-    """ClusterView.load of nodes with so much free, to the last bit; each by resource row, `inverse` that of the
-    capacity."""
-    cpu, memory, network, gpus = inverse[CPU], inverse[MEMORY], inverse[NETWORK], inverse[GPUS]
-    whole = capacity[CPU] * cpu + capacity[MEMORY] * memory + capacity[NETWORK] * network + capacity[GPUS] * gpus
-    return whole - (free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus)

@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from placewise_core.cluster import Assignment
-from placewise_core.job import Job
-from placewise_core.place.decode import decode
-from placewise_core.place.gpus import takers
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.decision import Candidate
+from placewise_core.job import Job, TaskGroup
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gang import Gang
+from placewise_core.place.greedy import Terms, place_all
+from placewise_core.place.offer import Offer
+from placewise_core.place.policy import Proposal
 from placewise_core.view import BoolArray, ClusterView, FloatArray
 
 
@@ -20,49 +23,45 @@ class Random:
     """
 
     name = "random"
+    fills_nodes = False
+    is_by_node = True
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context, _uniform)
-
-    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context, _uniform, keeps_claims=True)
+        return self._placed(Gang(job, view, context), None)
 
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:
         """Probability with which `propose` gives exactly these assignments; 0 if it cannot."""
-        replayed = decode(self, job, view, context, _Follow({a.task: view.index.get(a.node, -1) for a in assignments}))
+        nodes = {a.task: view.index.get(a.node, -1) for a in assignments}
+        replayed = self._placed(Gang(job, view, context), nodes)
         return replayed.propensity if replayed and replayed.assignments == tuple(assignments) else 0.0
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        return np.zeros(task.view.size)
+    def scores(self, offer: Offer) -> FloatArray:
+        return np.zeros((1, offer.view.size))
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        return (("probability", 1.0 / max(1, int(task.mask.sum()))),)
+    def terms(self, offer: Offer, m: int) -> Terms:
+        return (("probability", 1.0 / max(1, int(offer.mask.sum()))),)
 
+    def _placed(self, gang: Gang, given: Mapping[str, int] | None) -> Proposal | None:
+        """The gang on nodes drawn, or on those given by the names of its tasks."""
+        propensity, candidates = 1.0, list[Candidate]()
 
-def _uniform(task: TaskContext, scores: FloatArray) -> tuple[int, float]:
-    nodes = _takers(task).nonzero()[0]
-    if not len(nodes):
-        return -1, 1.0
-    return int(nodes[task.context.rng.integers(len(nodes))]), 1.0 / len(nodes)
+        def choose(gang: Gang, group: TaskGroup, mask: BoolArray) -> int:
+            nonlocal propensity
+            takers = gang.takers(group, mask)
+            nodes = takers.nonzero()[0]
+            if not len(nodes):
+                return -1
+            propensity *= 1.0 / len(nodes)
+            if given is None:
+                return int(nodes[gang.context.rng.integers(len(nodes))])
+            m = given.get(gang.next_name(group), -1)
+            return m if m >= 0 and takers[m] else -1
 
-
-class _Follow:
-    """Chooses the given node of each task, with the probability `_uniform` has for it."""
-
-    def __init__(self, nodes: Mapping[str, int]) -> None:
-        self._nodes = nodes
-
-    def __call__(self, task: TaskContext, scores: FloatArray) -> tuple[int, float]:
-        m = self._nodes.get(task.task, -1)
-        takers = _takers(task)
-        return (m, 1.0 / int(takers.sum())) if m >= 0 and takers[m] else (-1, 0.0)
-
-
-def _takers(task: TaskContext) -> BoolArray:
-    """(M,) nodes that really take the task, slowdown limits of shared GPUs included."""
-    return takers(task.view, task.mask, task.job, task.group, task.demand, task.context.interference)
+        if not place_all(self, gang, candidates, choose):
+            return None
+        return Proposal(gang.assignments(), propensity, tuple(candidates))

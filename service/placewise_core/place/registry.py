@@ -1,6 +1,6 @@
 """The placement policies by name. Nothing here decides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from placewise_core.place.bin_packing import BinPacking
 from placewise_core.place.consolidate import Consolidate
@@ -35,8 +35,11 @@ PROPOSERS = (
 )
 
 
-def placement_policies(tables: PlacementTables | None = None) -> dict[str, PlacementPolicy]:
-    """Every heuristic policy by its name, on the packaged tables unless others are given."""
+def placement_policies(
+    tables: PlacementTables | None = None, others: Sequence[PlacementPolicy] = ()
+) -> dict[str, PlacementPolicy]:
+    """Every heuristic policy by its name, on the packaged tables unless others are given; and `others` of the caller's
+    own. Raises ValueError if two have one name."""
     known = tables or packaged_tables()
     policies: tuple[PlacementPolicy, ...] = (
         LoadBalance(),
@@ -49,8 +52,12 @@ def placement_policies(tables: PlacementTables | None = None) -> dict[str, Place
         Random(),
         ExpectedCompletionTime(known.gpu_speeds),
         RelativePerformance(known.gpu_speeds),
+        *others,
     )
-    return {policy.name: policy for policy in policies}
+    found = {policy.name: policy for policy in policies}
+    if len(found) < len(policies):
+        raise ValueError("two placement policies have the same name: rename one")
+    return found
 
 
 def harmony_policy(net: PolicyNet, policies: Mapping[str, PlacementPolicy]) -> Harmony:

@@ -4,29 +4,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from placewise_core.job import Job
-from placewise_core.place.decode import decode
-from placewise_core.place.policy import PlaceContext, Proposal, TaskContext
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.greedy import Terms, propose
+from placewise_core.place.offer import Offer
+from placewise_core.place.policy import Proposal
 from placewise_core.view import ClusterView, FloatArray
 
 
 class ScoredPolicy(ABC):
-    """A ClaimingPolicy and the NodeScorer it decodes with, in one."""
+    """A PlacementPolicy and the NodeScorer that it places by, in one."""
 
     name: str
+    fills_nodes = False
+    is_by_node = True
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context)
-
-    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return decode(self, job, view, context, keeps_claims=True)
+        return propose(self, job, view, context)
 
     @abstractmethod
-    def scores(self, task: TaskContext) -> FloatArray:
+    def scores(self, offer: Offer) -> FloatArray:
         """As NodeScorer.scores."""
 
     @abstractmethod
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+    def terms(self, offer: Offer, m: int) -> Terms:
         """As NodeScorer.terms."""

@@ -21,9 +21,8 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job, Role
 from placewise_core.pace import workers_of
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.plain_gang import PlainGang
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView, FloatArray
 
@@ -33,8 +32,6 @@ _LEAST_LEFT_S = 0.002
 # Tokens of neighbours: what scoring costs grows with their number, and with its square beyond some fifty.
 _MOST_PARTS = 40
 
-# CountingPolicy.counted.
-Counted = Callable[[Outlook], Sequence[int] | None]
 _Key = tuple[tuple[int, bool], ...]
 
 
@@ -89,7 +86,6 @@ class BestOfK:
         if not proposers:
             raise ValueError("a search needs a policy that proposes")
         self._proposers = tuple(proposers)
-        self._counted: list[Counted | None] = [getattr(policy, "counted", None) for policy in proposers]
         self._scorer = scorer
         self._uncertain = scorer if isinstance(scorer, UncertainScorer) and math.isfinite(scorer.spread_limit) else None
         self._spread_limit = math.inf if self._uncertain is None else self._uncertain.spread_limit
@@ -133,18 +129,12 @@ class BestOfK:
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
-        gang = None if context.is_explaining else PlainGang.of(job, view, context)
-        outlook = None if gang is None else Outlook.of(gang)
         began_s = self._monotonic_s()
         stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
         found = _Found()
-        for policy, counted in zip(self._proposers, self._counted, strict=True):
+        for policy in self._proposers:
             if found.by_placement and (len(found.by_placement) == self._most or self._monotonic_s() >= stop_s):
                 break
-            if outlook is not None and counted is not None and (nodes := counted(outlook)) is not None:
-                found.count_in(policy.name, nodes, outlook.gang)
-                context.slices.pause()
-                continue
             proposal = policy.propose(job, view, context)
             context.slices.pause()
             if proposal is None:
@@ -182,13 +172,6 @@ class _Found:
     by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
     failure: str = ""
     is_late: bool = False
-
-    def count_in(self, name: str, nodes: Sequence[int], gang: PlainGang) -> None:
-        """A placement of a plain gang, by the node of each task."""
-        role = gang.group.role
-        key = _key([(m, role) for m in nodes])
-        if key not in self.by_placement:
-            self.by_placement[key] = (name, Proposal(gang.assignments(nodes)))
 
     def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer: its proposers' draws are fixed, so it is certain to be this one."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from placewise_core.decision import Reason
 from placewise_core.frozen import frozen
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.offer import Offer
 from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, BoolArray, FloatArray, may_share
 
 _REASONS = {
@@ -33,12 +33,12 @@ class Shortage:
         return float((self.wanted - self.free[short]).min()) if short.any() else 0.0
 
 
-def shortages(task: TaskContext) -> list[Shortage]:
-    """One entry per resource the task asks for, on the view as it is (earlier tasks of the gang claimed)."""
+def shortages(task: Offer) -> list[Shortage]:
+    """One entry per resource the task asks for, on what earlier tasks of the gang leave."""
     found = []
     for row in np.flatnonzero(task.demand).tolist():
         if row != GPUS:
-            free = task.view.free[row]
+            free = task.free[row, 0]
             reason = _REASONS.get(row, Reason.INSUFFICIENT_EXTENDED)
             found.append(_shortage(reason, task.view.columns[row], float(task.demand[row]), free))
     if task.demand[GPUS] > 0:
@@ -50,22 +50,22 @@ def _shortage(reason: Reason, resource: str, wanted: float, free: FloatArray) ->
     return Shortage(reason, resource, wanted, free, free < wanted)
 
 
-def _gpu_shortages(task: TaskContext) -> Iterator[Shortage]:
+def _gpu_shortages(task: Offer) -> Iterator[Shortage]:
     """GPUs, and memory on enough of them. A node whose GPUs are of another model is judged by all its GPUs."""
-    view, demand = task.view, task.demand
-    empty = view.gpu_exists & (view.gpu_tenant_count == 0)
+    view, demand, usage = task.view, task.demand, task.gpu_usage()
+    empty = view.gpu_exists & (usage.tenant_count == 0)
     shareable = np.zeros_like(empty)
-    if may_share(demand, task.sharing):
-        shareable = view.gpu_exists & ~empty & ~view.gpu_is_exclusive
-        shareable &= view.gpu_tenant_count < view.max_jobs_per_gpu[:, None]
+    if may_share(demand, task.job.gpu_sharing):
+        shareable = view.gpu_exists & ~empty & ~usage.is_exclusive
+        shareable &= usage.tenant_count < view.max_jobs_per_gpu[:, None]
     if task.group.gpu_model:
         of_model = view.gpu_model == view.gpu_model_id(task.group.gpu_model)
         of_model |= ~of_model.any(axis=1)[:, None]
         empty, shareable = empty & of_model, shareable & of_model
     if demand[GPUS] < 1:
-        best = np.where(empty, 1.0, np.where(shareable, view.gpu_fraction_free, 0.0)).max(axis=1, initial=0.0)
+        best = np.where(empty, 1.0, np.where(shareable, usage.fraction_free, 0.0)).max(axis=1, initial=0.0)
         yield _shortage(Reason.INSUFFICIENT_GPU, "gpus", float(demand[GPUS]), best)
-        is_open = empty | (shareable & (view.gpu_fraction_free >= demand[GPUS]))
+        is_open = empty | (shareable & (usage.fraction_free >= demand[GPUS]))
     else:
         is_open = empty | shareable
         free = is_open.sum(axis=1).astype(np.float64)
@@ -74,7 +74,7 @@ def _gpu_shortages(task: TaskContext) -> Iterator[Shortage]:
     memory = float(demand[GPU_MEMORY]) / need
     if memory > 0:
         # The need-th largest free memory decides; a node with too few open GPUs is short of GPUs, not of memory.
-        amounts = np.sort(np.where(is_open, view.gpu_memory_free, -1.0), axis=1)[:, ::-1]
+        amounts = np.sort(np.where(is_open, usage.memory_free, -1.0), axis=1)[:, ::-1]
         nth = amounts[:, need - 1] if amounts.shape[1] >= need else np.full(view.size, -1.0)
         yield Shortage(
             Reason.INSUFFICIENT_GPU_MEMORY, "gpu_memory_gib", memory, nth, np.asarray((nth >= 0) & (nth < memory))

@@ -10,7 +10,7 @@ import numpy as np
 
 from placewise_core.job import Job, TaskGroup
 from placewise_core.place.capacity import task_capacity
-from placewise_core.place.policy import PlaceContext
+from placewise_core.place.context import PlaceContext
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 MOST_NODES = 32  # as many as the clusters that nets are trained on have; every node there costs time with every task
@@ -33,7 +33,7 @@ def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, mos
     chosen: IntArray = np.zeros(0, dtype=np.int64)
     # Each in turn fills its share with nodes that are not chosen yet: a third, a third, the rest.
     for cost, share in ((free - 1e3 * rooms[fits], most // 3), (free, most // 3), (view.load()[fits], most)):
-        left = _least(cost, most)
+        left = least(cost, most)
         left = left[~np.isin(left, chosen)]
         chosen = np.concatenate([chosen, left[: min(share, most - len(chosen))]])
     return np.sort(fits[chosen])
@@ -67,7 +67,7 @@ def _kind(job: Job, group: TaskGroup) -> tuple[object, ...]:
     )
 
 
-def _least(cost: FloatArray, count: int) -> IntArray:
+def least(cost: FloatArray, count: int) -> IntArray:
     """(count,) places of the smallest costs, ascending, the lowest of equal ones; no full sort of thousands."""
     bound = np.partition(cost, count - 1)[count - 1]
     below = np.flatnonzero(cost < bound)

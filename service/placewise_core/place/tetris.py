@@ -1,13 +1,11 @@
 """Tetris (Harmony's baseline): the node whose free resources align best with what the task asks for."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from placewise_core.place.outlook import Outlook
-from placewise_core.place.policy import TaskContext
+from placewise_core.place.greedy import Terms
+from placewise_core.place.offer import Offer
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import ClusterView, FloatArray
+from placewise_core.view import FloatArray
 
 # Each more than any alignment (at most one per resource kind): they rank nodes before alignment does.
 _BEING_FILLED, _IN_USE = 2e3, 1e3
@@ -24,35 +22,25 @@ class Tetris(ScoredPolicy):
 
     name = "tetris"
     fills_nodes = True
-    counts_rooms = False
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        scores = self._scores(task.view, task.demand)
-        if task.placed:
-            scores[task.placed[-1][1]] += _BEING_FILLED
+    def scores(self, offer: Offer) -> FloatArray:
+        scores = self._alignment(offer)
+        scores += _IN_USE * (offer.task_count > 0)
+        if offer.last >= 0 and offer.nodes is None:
+            scores[:, offer.last] += _BEING_FILLED
         return scores
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
+    def terms(self, offer: Offer, m: int) -> Terms:
         return (
-            ("alignment", float(self._alignment(task.view, task.demand)[m])),
-            ("in_use", float(task.view.task_count[m] > 0)),
-            ("being_filled", float(bool(task.placed) and task.placed[-1][1] == m)),
+            ("alignment", float(self._alignment(offer)[0, m])),
+            ("in_use", float(offer.task_count[0, m] > 0)),
+            ("being_filled", float(offer.last == m)),
         )
 
-    def counted(self, outlook: Outlook) -> Sequence[int]:
-        return outlook.filling(self._scores(outlook.gang.view, outlook.gang.demand))
-
-    def _scores(self, view: ClusterView, demand: FloatArray) -> FloatArray:
-        """(M,) with no node being filled."""
-        scores = self._alignment(view, demand)
-        scores += _IN_USE * (view.task_count > 0)
-        return scores
-
     @staticmethod
-    def _alignment(view: ClusterView, demand: FloatArray) -> FloatArray:
-        # GPUs are counted as those that serve nobody: a shared one may be promised more than once.
-        aligned = demand[:, None] * view.inverse_capacity
-        aligned *= view.inverse_capacity
-        aligned *= view.plain_free
-        total: FloatArray = np.add.reduce(aligned, axis=0)
+    def _alignment(offer: Offer) -> FloatArray:
+        """(J, N)"""
+        aligned = offer.demand[:, None, None] * offer.inverse_capacity
+        aligned *= offer.inverse_capacity
+        total: FloatArray = np.add.reduce(aligned * offer.whole_free, axis=0)
         return total

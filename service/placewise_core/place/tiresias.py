@@ -5,8 +5,9 @@ from functools import lru_cache
 
 from placewise_core.job import Job
 from placewise_core.place.consolidate import Consolidate
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.policy import Proposal
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import SkewTable
 from placewise_core.view import ClusterView
@@ -41,9 +42,6 @@ class Tiresias:
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return self._policy_of(job).propose(job, view, context)
-
-    def claim(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return self._policy_of(job).claim(job, view, context)
 
     def _policy_of(self, job: Job) -> ScoredPolicy:
         return self._consolidate if self.is_consolidated(job) else self._spread

@@ -24,8 +24,9 @@ import numpy as np
 from placewise_core.cluster import NodeState
 from placewise_core.decision import Blocker, Outcome, Reason
 from placewise_core.job import Job
-from placewise_core.place.decode import obstacle
-from placewise_core.place.policy import PlaceContext, TaskContext
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.greedy import obstacle
+from placewise_core.place.offer import Offer
 from placewise_core.place.shortage import Shortage, shortages
 from placewise_core.view import BoolArray, ClusterView
 
@@ -37,12 +38,12 @@ def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome
     unknown = tuple(_unknown_resources(job, view))
     if unknown:
         return Outcome.NO_FIT, unknown
-    with obstacle(job, view.emptied(), context) as task:
-        if task is not None:
-            return Outcome.NO_FIT, tuple(_blockers(task, is_empty=not task.placed))
-    with obstacle(job, view, context) as task:
-        if task is not None:
-            return Outcome.WAIT, tuple(_blockers(task))
+    task = obstacle(job, view.emptied(), context)
+    if task is not None:
+        return Outcome.NO_FIT, tuple(_blockers(task, is_empty=not task.placed))
+    task = obstacle(job, view, context)
+    if task is not None:
+        return Outcome.WAIT, tuple(_blockers(task))
     message = "the policy found no way to place the gang as it is; best fit would"
     return Outcome.WAIT, (Blocker(Reason.FRAGMENTED, message=message),)
 
@@ -54,7 +55,7 @@ def _unknown_resources(job: Job, view: ClusterView) -> Iterator[Blocker]:
         yield Blocker(Reason.INSUFFICIENT_EXTENDED, view.size, wanted[name], name, message)
 
 
-def _blockers(task: TaskContext, is_empty: bool = False) -> Iterator[Blocker]:
+def _blockers(task: Offer, is_empty: bool = False) -> Iterator[Blocker]:
     """`is_empty`: nothing at all is claimed, so that a shortage is one of size, not of fragmentation."""
     view, group = task.view, task.group
     short = shortages(task)
@@ -75,7 +76,7 @@ def _blockers(task: TaskContext, is_empty: bool = False) -> Iterator[Blocker]:
     yield from _excluded(task, has_room & usable, selected, has_model)
 
 
-def _never(task: TaskContext, selected: BoolArray, has_model: BoolArray) -> Iterator[Blocker]:
+def _never(task: Offer, selected: BoolArray, has_model: BoolArray) -> Iterator[Blocker]:
     size = task.view.size
     if not selected.any():
         yield Blocker(Reason.SELECTOR_MISMATCH, size, message=f"no node has the labels {_labels(task)}")
@@ -87,7 +88,7 @@ def _never(task: TaskContext, selected: BoolArray, has_model: BoolArray) -> Iter
         yield Blocker(Reason.SELECTOR_MISMATCH, int((~selected).sum()), message=message)
 
 
-def _held_back(task: TaskContext, nodes: BoolArray) -> Iterator[Blocker]:
+def _held_back(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
     """Nodes with room that are not usable, by the first reason that holds for each."""
     view = task.view
     not_ready = nodes & ~view.is_ready
@@ -108,7 +109,7 @@ def _held_back(task: TaskContext, nodes: BoolArray) -> Iterator[Blocker]:
     yield from sorted((b for b in found if b.nodes), key=lambda b: -b.nodes)
 
 
-def _refused(task: TaskContext, nodes: BoolArray) -> Iterator[Blocker]:
+def _refused(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
     """Usable nodes with room, where the job's own limits say no."""
     group = task.group
     if not nodes.any():
@@ -126,7 +127,7 @@ def _refused(task: TaskContext, nodes: BoolArray) -> Iterator[Blocker]:
         yield Blocker(Reason.SLOWDOWN_LIMIT, too_slow, resource="gpus", message=message)
 
 
-def _fragmented(task: TaskContext, short: list[Shortage], nodes: BoolArray) -> Blocker | None:
+def _fragmented(task: Offer, short: list[Shortage], nodes: BoolArray) -> Blocker | None:
     """Set where what is free on `nodes` adds up to the tasks left of this group, and no node has room for one."""
     placed = sum(group is task.group for group, _ in task.placed)
     left = task.group.count - placed
@@ -139,7 +140,7 @@ def _fragmented(task: TaskContext, short: list[Shortage], nodes: BoolArray) -> B
     return Blocker(Reason.FRAGMENTED, count, worst.least(nodes), worst.resource, message)
 
 
-def _insufficient(task: TaskContext, short: list[Shortage], nodes: BoolArray) -> Iterator[Blocker]:
+def _insufficient(task: Offer, short: list[Shortage], nodes: BoolArray) -> Iterator[Blocker]:
     fitting = f" once {len(task.placed)} of {task.job.task_count} tasks are placed" if task.placed else ""
     lacking = [s for s in short if (s.is_short & nodes).any()]
     missing = np.sum([s.is_short for s in lacking], axis=0) if lacking else np.zeros(len(nodes))
@@ -152,7 +153,7 @@ def _insufficient(task: TaskContext, short: list[Shortage], nodes: BoolArray) ->
         yield Blocker(s.reason, count, s.least(nodes), s.resource, message)
 
 
-def _excluded(task: TaskContext, nodes: BoolArray, selected: BoolArray, has_model: BoolArray) -> Iterator[Blocker]:
+def _excluded(task: Offer, nodes: BoolArray, selected: BoolArray, has_model: BoolArray) -> Iterator[Blocker]:
     by_label, by_model = int((nodes & ~selected).sum()), int((nodes & selected & ~has_model).sum())
     if by_label:
         message = f"nodes with room do not have the labels {_labels(task)}"
@@ -162,7 +163,7 @@ def _excluded(task: TaskContext, nodes: BoolArray, selected: BoolArray, has_mode
         yield Blocker(Reason.GPU_MODEL_MISMATCH, by_model, resource="gpus", message=message)
 
 
-def _has_gpu_model(task: TaskContext) -> BoolArray:
+def _has_gpu_model(task: Offer) -> BoolArray:
     """(M,) nodes that own as many GPUs of the wanted model as a task takes."""
     view, wanted = task.view, task.group.gpu_model
     if not wanted or not _gpus_needed(task):
@@ -171,11 +172,11 @@ def _has_gpu_model(task: TaskContext) -> BoolArray:
     return np.asarray(of_model.sum(axis=1) >= _gpus_needed(task))
 
 
-def _gpus_needed(task: TaskContext) -> int:
+def _gpus_needed(task: Offer) -> int:
     return int(np.ceil(task.demand[4]))
 
 
-def _labels(task: TaskContext) -> str:
+def _labels(task: Offer) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(task.group.node_selector.items()))
 
 

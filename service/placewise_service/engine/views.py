@@ -17,8 +17,8 @@ from placewise_core.cluster import RunningJob
 from placewise_core.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
 from placewise_core.events import Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.job import JobId
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.landing import land
-from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
 from placewise_core.view_renewal import Renewal
 from placewise_service.aside import aside

@@ -14,7 +14,8 @@ from placewise_core.decision import Outcome, Reason, Verdict
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
-from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import Proposal
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.state.codec import encode

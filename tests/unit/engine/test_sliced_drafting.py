@@ -15,7 +15,7 @@ from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.decision import JobDecision, Outcome, PlaceDecision, Reason
 from placewise_core.errors import DeadlineExceededError
 from placewise_core.job import GpuSharing, Job, Resources, Role, TaskGroup
-from placewise_core.place.policy import PlaceContext
+from placewise_core.place.context import PlaceContext
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.engine.place.sliced_drafting import is_large

@@ -25,8 +25,9 @@ def report(*nodes: object, removed: tuple[str, ...] = ()) -> Change:
 
 def decided(job: Job, view: ClusterView) -> tuple[RunningJob, ClusterView]:
     fork = view.fork()
-    proposal = Consolidate().claim(job, fork, context())
+    proposal = Consolidate().propose(job, fork, context())
     assert proposal is not None
+    fork.claim_all(job, proposal.assignments)
     return RunningJob(job, proposal.assignments), fork
 
 

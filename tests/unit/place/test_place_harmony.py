@@ -14,9 +14,10 @@ from placewise_core.features import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Flo
 from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.part_tokens import PartTokens
 from placewise_core.place.consolidate import Consolidate
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import harmony_policy, placement_policies, search_policy
 from placewise_core.place.shortlist import MOST_NODES, shortlist
 from placewise_core.speed.interference import GpuInterference
@@ -104,31 +105,12 @@ def test_the_likeliest_action_is_taken_task_by_task() -> None:
     np.testing.assert_array_equal(view.free, free)
 
 
-def test_a_claimed_proposal_is_on_the_view_as_if_it_had_been_added() -> None:
-    view, added = a_view(), a_view()
-    job = with_servers("a")
-    claimed, proposed = (
-        Harmony(Spreads(), Consolidate()).claim(job, view, context()),
-        Harmony(Spreads(), Consolidate()).propose(job, added, context()),
-    )
-    assert claimed is not None
-    assert proposed is not None
-    assert claimed.is_claimed
-    assert claimed.assignments == proposed.assignments
-    view.hold(RunningJob(job, claimed.assignments))
-    added.add_job(RunningJob(job, proposed.assignments))
-    np.testing.assert_array_equal(view.free, added.free)
-    np.testing.assert_array_equal(view.free_gpus(), added.free_gpus())
-    view.remove_job(job.id)
-    np.testing.assert_array_equal(view.free, a_view().free)
-
-
 @pytest.mark.parametrize("answer", [RuntimeError("torn"), "look", "read", "nan"])
 def test_where_the_net_fails_nothing_stays_claimed(answer: object) -> None:
     view = a_view()
-    proposal = Harmony(Broken(answer), Consolidate()).claim(with_servers("a"), view, context())
+    proposal = Harmony(Broken(answer), Consolidate()).propose(with_servers("a"), view, context())
     assert proposal is not None
-    assert (proposal.is_fallback, proposal.is_claimed) == (True, False)
+    assert proposal.is_fallback
     np.testing.assert_array_equal(view.free, a_view().free)
 
 

@@ -9,10 +9,10 @@ from tests.fakes.place_cases import view_of
 from placewise_core.cluster import Assignment, Gpu, Node, RunningJob, Telemetry
 from placewise_core.features import Float32
 from placewise_core.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState, TaskGroup
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.ldwp import LearnedNodes
 from placewise_core.place.ldwp_rows import COLUMNS, RowEncoder, shortlist
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext
 from placewise_core.view import ClusterView
 
 

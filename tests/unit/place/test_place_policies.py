@@ -1,15 +1,18 @@
 """The preferences of each placement policy, on clusters small enough to see them."""
 
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes.most_memory import MostMemory
 from tests.fakes.place_cases import context, gang, node, running, view_of
 from tests.fakes.slices import Counting
 
 from placewise_core.cluster import Hardware, Node, NodeState, Telemetry
 from placewise_core.job import GpuSharing, Job, Resources
-from placewise_core.place.decode import RESCUED
+from placewise_core.place.greedy import RESCUED
 from placewise_core.place.lif import LeastInterference
 from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import DEFAULT_POLICY, placement_policies
@@ -249,3 +252,11 @@ def test_a_first_count_of_many_nodes_takes_few_steps() -> None:
     pauses = Counting()
     assert policy.propose(gang(workers=2), view, context(slices=pauses)) is not None
     assert pauses.pauses < 50
+
+
+def test_a_policy_of_ones_own_is_one_short_file_with_a_name_of_its_own() -> None:
+    source = Path(inspect.getfile(MostMemory)).read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 30
+    assert "most-memory" in placement_policies(others=[MostMemory()])
+    with pytest.raises(ValueError, match="the same name"):
+        placement_policies(others=[MostMemory(), MostMemory()])

@@ -14,8 +14,10 @@ from placewise_core.features import Float32
 from placewise_core.job import Job, JobId, NodeId, Role
 from placewise_core.part_tokens import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.place.consolidate import Consolidate
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal, TaskContext
+from placewise_core.place.offer import Offer
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies, search_policy
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.search import BestOfK, progress
@@ -116,11 +118,11 @@ class Claiming(ScoredPolicy):
 
     name = "claiming"
 
-    def scores(self, task: TaskContext) -> FloatArray:
-        return LoadBalance().scores(task)
+    def scores(self, offer: Offer) -> FloatArray:
+        return LoadBalance().scores(offer)
 
-    def terms(self, task: TaskContext, m: int) -> tuple[tuple[str, float], ...]:
-        return LoadBalance().terms(task, m)
+    def terms(self, offer: Offer, m: int) -> tuple[tuple[str, float], ...]:
+        return LoadBalance().terms(offer, m)
 
 
 class Failed(Claiming):

@@ -12,7 +12,7 @@ from placewise_core.cluster import Gpu, Node, NodeState, Telemetry
 from placewise_core.decision import Blocker, Outcome, Reason
 from placewise_core.job import GpuSharing, Job, Resources, Role, TaskGroup
 from placewise_core.place import why
-from placewise_core.place.policy import PlaceContext
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.tables import packaged_tables
 from placewise_core.view import ClusterView
 

@@ -12,9 +12,9 @@ from placewise_core.events import ClusterRecords
 from placewise_core.features import STEP_COLUMNS, Encoder, Float32
 from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.place.consolidate import Consolidate
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang_builder import GangBuilder
 from placewise_core.place.plain_gang import PlainGang
-from placewise_core.place.policy import PlaceContext
 from placewise_core.step_tokens import PlainSteps, StepTokens, encode_free, encode_step, free_of
 from placewise_core.view import BoolArray, ClusterView
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from placewise_core.job import Job
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.harmony import Harmony
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.search import BestOfK
 from placewise_core.view import ClusterView
 from placewise_models.bundle import Bundle

@@ -16,8 +16,9 @@ from placewise_core.features import Float32, Observation
 from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.part_tokens import PartEncoder
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.harmony import ClusterState, Harmony, PolicyNet, PolicyState
-from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import BoolArray, ClusterView

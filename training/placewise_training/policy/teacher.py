@@ -17,8 +17,9 @@ from placewise_core.features import Float32
 from placewise_core.job import Job, NodeId, Role
 from placewise_core.pace import linear_speed, workers_of
 from placewise_core.part_tokens import PADDING, PartEncoder
-from placewise_core.place.decode import task_names
-from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gang import task_names
+from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import CPU, MEMORY, ClusterView, FloatArray

@@ -18,7 +18,8 @@ from placewise_core.cluster import Assignment
 from placewise_core.job import GpuSharing, Job
 from placewise_core.pace import linear_speed
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import ClusterView
 from placewise_training.sim.discipline import Discipline

@@ -22,8 +22,9 @@ from placewise_core.cluster import Assignment
 from placewise_core.job import Job
 from placewise_core.pace import linear_speed, reported_speed
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.lif import LeastInterference
-from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import ClusterView

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_training.sim.jobs import SimJob
 

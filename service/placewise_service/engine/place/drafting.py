@@ -20,7 +20,8 @@ from placewise_core.features import Encoder
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.place import explore, neighbours, why
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
@@ -31,8 +32,6 @@ from placewise_service.engine.place.gang import held, with_groups
 from placewise_service.engine.place.observing import choice_of
 
 log = structlog.get_logger(__name__)
-
-Propose = Callable[[Job, ClusterView, PlaceContext], Proposal | None]
 
 NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 
@@ -181,10 +180,7 @@ class Placer:
             reservation_id=f"{draft.decision_id}.{draft.held_before + len(draft.holds)}",
             decision_id=draft.decision_id,
         )
-        if proposal.is_claimed:
-            view.hold(running)
-        else:
-            view.add_job(running)
+        view.add_job(running)
         draft.holds.append(running)
         context.slices.pause()
         if view.shared_gpus:
@@ -228,9 +224,6 @@ class Placer:
     ) -> tuple[Proposal | None, bool]:
         """Never fails the call for a policy's error: the heuristic answers, flagged."""
         try:
-            claim: Propose | None = getattr(policy, "claim", None)
-            if claim is not None and rate <= 0 and not draft.is_observed:  # it is seen unclaimed
-                return claim(job, view, context), False
             return explore.propose(policy, rate, job, view, context)
         except Exception as error:
             failed = {"decision_id": draft.decision_id, "policy": policy.name, "job": job.id}

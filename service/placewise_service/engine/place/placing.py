@@ -10,8 +10,9 @@ from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavai
 from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_core.job import JobId
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.iawp import SubtaskScheduler
-from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.policy import PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of

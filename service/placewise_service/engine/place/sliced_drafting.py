@@ -14,7 +14,8 @@ from placewise_core.decision import JobDecision
 from placewise_core.errors import StaleSnapshotError
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
-from placewise_core.place.policy import PlaceContext, PlacementPolicy
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy
 from placewise_core.slices import ONE_SLICE, Slices
 from placewise_service.engine.common import ATTEMPTS
 from placewise_service.engine.place.drafting import Draft, Placer, answered

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placewise_core.job import Job
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import InterruptedRunError

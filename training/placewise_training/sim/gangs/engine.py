@@ -16,8 +16,9 @@ from placewise_core.clock import ManualClock
 from placewise_core.cluster import Assignment, NodeState, RunningJob
 from placewise_core.events import ClusterRecords, NodesReported
 from placewise_core.job import Job, JobId, NodeId
-from placewise_core.place.decode import can_fit
-from placewise_core.place.policy import PlaceContext, PlacementPolicy, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.greedy import can_fit
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
@@ -59,8 +60,6 @@ class Simulation:
         self.options = options or SimOptions()
         self.speed = speed
         self.policy = policy
-        # As in the service: policies that can hold a decision at once.
-        self._decide: Decide | None = getattr(policy, "claim", None) or getattr(policy, "propose", None)
         self.clock = ManualClock()
         self.events = EventQueue()
         self.hash = EventHash()
@@ -254,16 +253,16 @@ class Simulation:
         return self.options.discipline.ordered(jobs, self.policy, self.view, self.context)
 
     def _try(self, job: SimJob) -> bool:
-        assert self._decide is not None
+        assert self.policy is not None
         began = time.thread_time()
-        proposal = self._decide(job.job, self.view, self.context)
+        proposal = self.policy.propose(job.job, self.view, self.context)
         self._decide_s += time.thread_time() - began
         if proposal is None:
             self._decisions += 1
             self._failed.add(job.signature)
             return False
         self._decisions += len(proposal.assignments)
-        self.start(job, proposal.assignments, is_claimed=proposal.is_claimed)
+        self.start(job, proposal.assignments)
         return True
 
     def start(self, job: SimJob, assignments: tuple[Assignment, ...], *, is_claimed: bool = False) -> LiveJob:

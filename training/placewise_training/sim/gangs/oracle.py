@@ -12,8 +12,9 @@ import numpy as np
 
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job, NodeId, Role
-from placewise_core.place.decode import task_names
-from placewise_core.place.policy import PlaceContext, Proposal
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gang import task_names
+from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import CPU, MEMORY, ClusterView
 from placewise_training.sim.gangs.engine import Simulation, spots_of

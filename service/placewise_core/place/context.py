@@ -1,0 +1,35 @@
+"""What one decision may use besides the view."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from placewise_core.slices import ONE_SLICE, Slices
+from placewise_core.speed.interference import GpuInterference, NoInterference
+
+
+@dataclass(slots=True)
+class PlaceContext:
+    """What one decision may use besides the view.
+
+    `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
+    candidates with their score terms. `randomness` is a generator or its seed: most decisions draw nothing, and
+    building a generator costs more than scoring thirty nodes. `slices` may be other than one only where the view is the
+    decision's own. `first_offers` is the business of gang.py alone.
+    """
+
+    now_s: float
+    randomness: np.random.Generator | int
+    deadline_s: float = float("inf")
+    is_explaining: bool = False
+    interference: GpuInterference = field(default_factory=NoInterference)
+    slices: Slices = ONE_SLICE
+    first_offers: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Seeded by the request, so that a decision can be repeated."""
+        if isinstance(self.randomness, int):
+            self.randomness = np.random.default_rng(self.randomness)
+        return self.randomness

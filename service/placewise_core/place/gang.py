@@ -1,0 +1,273 @@
+"""Gang: one placement in the making. It keeps account of its own nodes and never writes the view.
+
+Whoever places a gang asks for an `offer` of one of its groups, chooses a node, and says so by `take`; the next offer
+has that node as the gang leaves it. Decides nothing but which GPUs of a node a task gets.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+from placewise_core.cluster import Assignment
+from placewise_core.frozen import frozen
+from placewise_core.job import Job, NodeId, Role, TaskGroup
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.gpus import pick_gpus, takers
+from placewise_core.place.offer import NodeLeft, Offer, open_gpus, slots_on
+from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, tenant_of
+
+_ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
+
+
+@frozen
+class Wanted:
+    """What one task of a group takes: `demand` (R,), `gpus` counted whole, the demand again as `amounts` by resource
+    row, and as `whole` with GPUs counted whole. `is_countable`: counting amounts and idle GPUs says all about the room
+    for it."""
+
+    demand: FloatArray
+    gpus: int
+    amounts: tuple[tuple[int, float], ...]
+    whole: tuple[tuple[int, float], ...]
+    is_countable: bool
+
+
+class Gang:
+    """`placed`: (group, node) of each task so far · `left`: the nodes that have its tasks, as these leave them."""
+
+    def __init__(self, job: Job, view: ClusterView, context: PlaceContext, *, looks_at_gpus: bool = False) -> None:
+        """`looks_at_gpus`: somebody will ask who is on each GPU; else that is counted only where the gang needs it."""
+        self.job, self.view, self.context = job, view, context
+        self.placed: list[tuple[TaskGroup, int]] = []
+        self.remaining = job.task_count
+        self.left: dict[int, NodeLeft] = {}
+        self.tasks: list[Assignment] = []  # in the order they were placed
+        self._counts: Counter[tuple[int, int]] = Counter()  # (group's id, node) → tasks
+        self._names: dict[int, list[str]] = {}  # by group's id, of the tasks still to place, the next one last
+        for group, name in reversed(task_names(job)):
+            self._names.setdefault(id(group), []).append(name)
+        self._wanted = {id(group): self._wants(group) for group in job.groups}
+        self._looks_at_gpus = looks_at_gpus or not all(w is None or w.is_countable for w in self._wanted.values())
+        self._first = _first_of(self)
+
+    def _wants(self, group: TaskGroup) -> Wanted | None:
+        demand = self.view.demand_vector(group.demand)
+        if demand is None:
+            return None
+        need = self.view.need(demand)
+        is_countable = self.view.is_plain(demand, group, self.job.gpu_sharing)
+        return Wanted(demand, math.ceil(demand[GPUS]), need.exact, need.pairs, is_countable)
+
+    def wanted(self, group: TaskGroup) -> Wanted | None:
+        """None where no node has a resource that it asks for."""
+        return self._wanted[id(group)]
+
+    def groups(self) -> Sequence[TaskGroup]:
+        """Those with the largest dominant share first: large tasks are the hard ones to fit."""
+        groups = self.job.groups
+        if len(groups) < 2:
+            return groups
+        return sorted(groups, key=lambda group: -self.view.dominant_share(group.demand))
+
+    def count(self, group: TaskGroup, m: int) -> int:
+        """Tasks of the group on node m."""
+        return self._counts[id(group), m]
+
+    def next_name(self, group: TaskGroup) -> str:
+        """The name of the group's next task. Raises IndexError if none is left."""
+        return self._names[id(group)][-1]
+
+    # -- what nodes offer ---------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> BoolArray:
+        """(M,) do not write."""
+        return self._first.usable
+
+    def open(self, group: TaskGroup) -> BoolArray:
+        """(M,) nodes that are usable and carry the labels the group asks for. Do not write."""
+        return self.usable & self.view.selected(group) if group.node_selector else self.usable
+
+    def offer(self, group: TaskGroup, mask: BoolArray | None = None) -> Offer | None:
+        """What every node offers the group's next task; None where no node has a resource that it asks for. `mask`:
+        where that may go, from who knows."""
+        wanted = self.wanted(group)
+        if wanted is None:
+            return None
+        if self.placed:
+            mask = self.mask_of(group, wanted) if mask is None else mask
+            return Offer(
+                self.job,
+                group,
+                self.view,
+                self.context,
+                wanted.demand,
+                mask,
+                remaining=self.remaining,
+                placed=self.placed,
+                left=self.left,
+            )
+        found = self._first.offers.get(id(group))
+        if found is None or mask is not None:
+            first = self.mask_of(group, wanted) if mask is None else mask
+            found = Offer(self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining)
+            if mask is None:
+                self._first.offers[id(group)] = found
+        return found
+
+    def mask_of(self, group: TaskGroup, wanted: Wanted) -> BoolArray:
+        """(M,) where the group's next task may go."""
+        if wanted.is_countable:
+            mask = self.view.plain_feasible(wanted.demand)
+            mask &= self.usable
+            if group.node_selector:
+                mask &= self.view.selected(group)
+        else:
+            mask = self.view.feasible(wanted.demand, group, self.job.gpu_sharing, self.usable)
+        for m in self.left:
+            mask[m] = mask[m] and self.fits_on(group, m)
+        return mask
+
+    def fits_on(self, group: TaskGroup, m: int) -> bool:
+        """Whether another task of the group fits node m, which has tasks of the gang; usability and labels aside."""
+        wanted, left = self._wanted[id(group)], self.left[m]
+        if wanted is None or (group.max_per_node and self.count(group, m) >= group.max_per_node):
+            return False
+        free = left.whole() if wanted.is_countable else left.free
+        for row, amount in wanted.whole:
+            if free[row] < amount and (row != GPUS or wanted.is_countable):
+                return False
+        if wanted.is_countable:
+            return True
+        return open_gpus(self.view, m, left, wanted.demand, group, self.job) >= wanted.gpus
+
+    def slots_on(self, group: TaskGroup, m: int) -> float:
+        """Tasks of a countable group that node m takes at once; inf for tasks that ask for nothing."""
+        wanted, left = self._wanted[id(group)], self.left.get(m)
+        assert wanted is not None
+        if left is None:
+            return self.view.plain_rooms_on(m, wanted.demand)
+        return slots_on(self.view, left, wanted.demand)
+
+    def takers(self, group: TaskGroup, mask: BoolArray) -> BoolArray:
+        """(M,) the nodes of `mask` that really take the group's next task, slowdown limits of shared GPUs included."""
+        wanted = self._wanted[id(group)]
+        assert wanted is not None
+        return takers(self.view, mask, self.job, group, wanted.demand, self.context.interference, self.left)
+
+    # -- placing ------------------------------------------------------------------------------------------------
+
+    def take(self, group: TaskGroup, m: int, count: int = 1) -> bool:
+        """Places the group's next `count` tasks on node m, which has the room; several only of a countable group.
+        False, and nothing is placed, where GPUs there turn out too slow to share."""
+        wanted, names = self._wanted[id(group)], self._names[id(group)]
+        assert wanted is not None
+        left = self.left.get(m)
+        each = wanted.gpus
+        gpus: tuple[int, ...] = ()
+        if not wanted.is_countable:
+            picked = pick_gpus(self.view, m, self.job, group, wanted.demand, self.context.interference, left)
+            if picked is None:
+                return False
+            gpus = picked
+        if left is None:
+            left = self.left[m] = NodeLeft(self.view, m)
+        if wanted.is_countable and each:
+            gpus, left.idle = tuple(left.idle[: each * count]), left.idle[each * count :]
+        for row, amount in wanted.amounts:
+            left.free[row] -= amount * count
+        left.tasks += [group] * count
+        node = NodeId(self.view.nodes[m].id)
+        for i in range(count):
+            mine = gpus if count == 1 else gpus[i * each : (i + 1) * each]
+            self.tasks.append(Assignment(names.pop(), group.role, node, mine, group.demand))
+        if gpus and self._looks_at_gpus:
+            self._occupy(left, m, gpus)
+        self.placed += [(group, m)] * count
+        self.remaining -= count
+        if group.max_per_node:
+            self._counts[id(group), m] += count
+        return True
+
+    def take_all(self, group: TaskGroup, nodes: Sequence[int]) -> None:
+        """Places the next tasks of a countable group on these nodes, one after the other."""
+        if self._looks_at_gpus or self.left or self.remaining > len(nodes):
+            for m in nodes:
+                self.take(group, m)
+            return
+        wanted, names, view = self._wanted[id(group)], self._names[id(group)], self.view
+        assert wanted is not None
+        each, role, demand = wanted.gpus, group.role, group.demand
+        taken: dict[int, int] = {}
+        for m in nodes:  # nobody will ask what they leave
+            before = taken.get(m, 0)
+            taken[m] = before + each
+            gpus = tuple(view.idle_gpus(m)[before : before + each])
+            self.tasks.append(Assignment(names.pop(), role, NodeId(view.nodes[m].id), gpus, demand))
+        self.placed += [(group, m) for m in nodes]
+        self.remaining = 0
+
+    def _occupy(self, left: NodeLeft, m: int, gpus: tuple[int, ...]) -> None:
+        """Another task, the last one placed, has these GPUs: as ClusterView counts it."""
+        left.taken.update(gpus)
+        left.idle = [g for g in left.idle if g not in left.taken]
+        if left.usage is None:
+            left.usage = self.view.gpu_usage(slice(m, m + 1)).copy()
+        tenant, usage, at = tenant_of(self.job, self.tasks[-1]), left.usage, (0, list(gpus))
+        usage.tenant_count[at] += 1
+        usage.is_exclusive[at] |= not tenant.is_sharing
+        usage.fraction_free[at] -= tenant.fraction
+        usage.memory_free[at] -= tenant.memory_gib
+
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The placement in the order of the request. Raises ValueError before the gang is complete."""
+        if self.remaining:
+            raise ValueError(f"job {self.job.id}: {self.remaining} tasks are not placed yet")
+        if len(self.job.groups) == 1:
+            return tuple(self.tasks)
+        order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
+        return tuple(sorted(self.tasks, key=lambda task: order[task.task]))
+
+
+class _First:
+    """What nodes offer before anything of a gang is placed: those who propose for one job ask for the same."""
+
+    def __init__(self, gang: Gang) -> None:
+        self.job, self.view, self.now_s = gang.job, gang.view, gang.context.now_s
+        self.stamps = _stamps(gang.view)
+        self.usable = gang.view.usable(gang.context.now_s)
+        self.offers: dict[int, Offer] = {}
+
+    def serves(self, gang: Gang) -> bool:
+        is_same = self.job is gang.job and self.view is gang.view and self.now_s == gang.context.now_s
+        return is_same and self.stamps == _stamps(gang.view)
+
+
+def _stamps(view: ClusterView) -> tuple[int, int, int]:
+    return view.usage_stamp, view.layout_stamp, view.telemetry_stamp
+
+
+def _first_of(gang: Gang) -> _First:
+    kept: _First | None = gang.context.first_offers
+    if kept is None or not kept.serves(gang):
+        kept = gang.context.first_offers = _First(gang)
+    return kept
+
+
+def task_names(job: Job) -> list[tuple[TaskGroup, str]]:
+    """Every task of the gang with its group, named "worker-0", "ps-1", … in the order of the request. Names count on
+    per role, so that two groups of workers share one numbering."""
+    counts: dict[Role, int] = {}
+    named: list[tuple[TaskGroup, str]] = []
+    for group in job.groups:
+        first = counts.get(group.role, 0)
+        counts[group.role] = first + group.count
+        named += [(group, name) for name in _names(group.role, first, group.count)]
+    return named
+
+
+@lru_cache(maxsize=1024)  # gangs of a few sizes come again and again
+def _names(role: Role, first: int, count: int) -> Sequence[str]:
+    stem = _ROLE_NAMES[role]
+    return tuple([f"{stem}-{i}" for i in range(first, first + count)])
