@@ -66,7 +66,7 @@ async def test_jobs_of_one_request_stand_or_fall_together(store: StateStore) -> 
 async def test_what_no_decision_may_ask_is_a_mistake(store: StateStore) -> None:
     with pytest.raises(ValueError, match="names none"):
         await hold(store, job("a", task(gpus=(), ask=demand(gpus=1.0))))
-    with pytest.raises(ValueError, match="a job comes twice"):
+    with pytest.raises(ValueError, match="must not name a job twice"):
         await hold(store, job("a"), job("a"))
     with pytest.raises(ValueError, match="names a GPU twice"):
         await hold(store, job("a", task(gpus=(0, 0))))
