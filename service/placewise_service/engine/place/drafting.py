@@ -40,14 +40,14 @@ NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 class Draft:
     """A decision before the store has agreed: the answers, and the jobs to reserve.
 
-    `unpredicted` is the job decided last, if it was placed: what its placement means for speeds is worked out on the
-    view as that job left it, and not before somebody wants the answer (Placer.answers).
+    `last` is the job decided last, if it was placed. It goes onto the view before the next job is decided, or while the
+    store works; speeds are predicted then, on the view with it (Placer.predict).
     """
 
     decision_id: str
     version: int = 0
     answers: dict[JobId, JobDecision] = field(default_factory=dict)
-    unpredicted: tuple[RunningJob, Proposal] | None = None
+    last: tuple[RunningJob, Proposal] | None = None
     interference: GpuInterference = field(default_factory=NoInterference)
     holds: list[RunningJob] = field(default_factory=list)
     expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
@@ -93,7 +93,8 @@ class Placer:
     ) -> Draft:
         """Decides every job of the command but those that the store knows better than the view: these are `settled`.
 
-        The draft's gangs stay on the view, assumed, until the caller settles it; a dry run leaves nothing.
+        The draft's gangs are on the view, the last one once the caller has assumed them (LiveView.assume); a dry run
+        leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, if the time is up before the last job's turn.
         """
         draft = Draft(decision_id, view.version, interference=context.interference)
@@ -122,7 +123,7 @@ class Placer:
         draft: Draft,
         settled: Mapping[JobId, JobDecision],
     ) -> None:
-        """Decides every job of the command; the gangs that found their places are then on the view."""
+        """Decides every job of the command; the gangs that found their places are on the view, `draft.last` aside."""
         rate = self.rate(command, view, draft)
         answers = draft.answers
         for job in policy.order(command.jobs, view, context):
@@ -147,7 +148,7 @@ class Placer:
             raise DeadlineExceededError(f"the deadline passed after {decided}")
 
     def answers(self, draft: Draft, command: PlaceCommand, view: ClusterView) -> tuple[JobDecision, ...]:
-        """The decisions in the order of the request. `view` is as the draft left it."""
+        """The decisions in the order of the request. `view` is as the draft left it, or with its last job."""
         self.predict(draft, view)
         return tuple([draft.answers[job.id] for job in command.jobs])
 
@@ -160,7 +161,7 @@ class Placer:
         rate: float,
         draft: Draft,
     ) -> None:
-        """Decides one job; a gang that found its place is then on the view, and in the draft's holds."""
+        """Decides one job; a gang that found its place is in the draft's holds and its `last`."""
         job = with_groups(job, view)
         proposal, is_explored = self._propose(job, view, policy, context, rate, draft)
         context.slices.pause()
@@ -180,18 +181,19 @@ class Placer:
             reservation_id=f"{draft.decision_id}.{draft.held_before + len(draft.holds)}",
             decision_id=draft.decision_id,
         )
-        view.add_job(running)
         draft.holds.append(running)
-        context.slices.pause()
-        if view.shared_gpus:
+        draft.last = (running, proposal)
+        if view.shared_gpus or _may_share(job):
+            view.add_job(running)
+            context.slices.pause()
             draft.expected_tenants.update(_shared_tenants(running, view))
-        draft.unpredicted = (running, proposal)
 
     def predict(self, draft: Draft, view: ClusterView, slices: Slices = ONE_SLICE) -> None:
-        """Completes the answer for the job decided last. `view` is as that job left it."""
-        if draft.unpredicted is None:
+        """Puts the job decided last onto the view and completes its answer. Nothing else was put there since."""
+        if draft.last is None:
             return
-        (running, proposal), draft.unpredicted = draft.unpredicted, None
+        (running, proposal), draft.last = draft.last, None
+        view.add_job(running)
         prediction = neighbours.predict(
             running.job, proposal.assignments, view, draft.interference, self.solo_speed, slices
         )
@@ -240,6 +242,10 @@ def answered(job: Job, view: ClusterView, settled: Mapping[JobId, JobDecision]) 
         return answer
     known = view.jobs.get(job.id)
     return held(known) if known is not None else None
+
+
+def _may_share(job: Job) -> bool:
+    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
 
 
 def _shared_tenants(running: RunningJob, view: ClusterView) -> dict[str, tuple[JobId, ...]]:

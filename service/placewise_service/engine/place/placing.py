@@ -89,14 +89,16 @@ class Placing:
             settled = {**settled, **await self._confirmed(asked.live, known)}
         draft, seed = await self._draft(asked, settled)
         decide_ms = self.common.elapsed_ms(asked.started_s)
-        asked.live.assume(draft.holds)
         try:
             answer, decision = b"", None
             if asked.command.request_id:
+                asked.live.assume(draft.holds)
                 decision = self._decision(asked, draft, decide_ms)
                 answer = await encode_answer(decision, _reservations(draft))
             result = self._ask(asked.command, draft, answer, over)
-            decision = decision or self._decision(asked, draft, decide_ms)  # while the store works
+            if decision is None:  # the store works meanwhile
+                asked.live.assume(draft.holds)
+                decision = self._decision(asked, draft, decide_ms)
         except BaseException:
             await asked.live.give_back(draft.holds)
             raise
