@@ -2,8 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Mapping
 from dataclasses import field, replace
 from functools import partial
 
@@ -86,10 +85,13 @@ class Admitting:
             draft = await self._draft(asked)
             if command.is_dry_run or draft.is_settled:  # policies that keep no queue need no turn
                 return Pending(await self._answer(asked, draft))
-        async with AsyncExitStack() as turn:
-            await turn.enter_async_context(self._turn(key))
+        await self._begin_turn(key)
+        try:
             draft, result = await self._attempt(asked, draft)
-            return Pending(draft.decision, self._settle(asked, turn.pop_all(), draft, result))
+        except BaseException:
+            self._end_turn(key)
+            raise
+        return Pending(draft.decision, self._settle(asked, key, draft, result))
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
@@ -116,18 +118,27 @@ class Admitting:
         known(name, self.policies, "policy")
         return self.policies[name]
 
-    @asynccontextmanager
-    async def _turn(self, key: tuple[str, str]) -> AsyncIterator[None]:
+    async def _begin_turn(self, key: tuple[str, str]) -> None:
         """One call at a time per queue on this replica: it would only refuse itself the second commit."""
-        turns = self.turns.setdefault(key, _Turns())
+        turns = self.turns.get(key)
+        if turns is None:
+            turns = self.turns[key] = _Turns()
         turns.users += 1
         try:
-            async with turns:
-                yield
-        finally:
-            turns.users -= 1
-            if not turns.users:
-                del self.turns[key]
+            await turns.acquire()
+        except BaseException:
+            self._leave(key)
+            raise
+
+    def _end_turn(self, key: tuple[str, str]) -> None:
+        self.turns[key].release()
+        self._leave(key)
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        turns = self.turns[key]
+        turns.users -= 1
+        if not turns.users:
+            del self.turns[key]
 
     async def _attempt(
         self, asked: _Asked, draft: AdmitDraft | None
@@ -141,11 +152,13 @@ class Admitting:
         return draft, self.common.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
 
     async def _settle(
-        self, asked: _Asked, turn: AsyncExitStack, draft: AdmitDraft, result: Awaitable[Event | None] | None
+        self, asked: _Asked, turn: tuple[str, str], draft: AdmitDraft, result: Awaitable[Event | None] | None
     ) -> AdmitDecision:
-        """The answer, once the store has agreed to the draft or to one of those that follow it."""
-        async with turn:
+        """The answer, once the store has agreed to the draft or to one of those that follow it. Ends the turn."""
+        try:
             draft = await self._agreed(asked, draft, result)
+        finally:
+            self._end_turn(turn)
         return await self._answer(asked, draft)
 
     async def _agreed(self, asked: _Asked, draft: AdmitDraft, result: Awaitable[Event | None] | None) -> AdmitDraft:

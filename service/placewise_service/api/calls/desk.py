@@ -68,6 +68,7 @@ class Desk:
         self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self.json = JsonCodec(limits.json_objects, partial(telemetry.refused, "http"))
         self._in_flight = 0
+        self._shows_in_flight = False  # soon: one look serves all calls that begin until then
         self._held: dict[str, int] = {}  # in flight, by the caller's name
         self._most_held = max(1, int(limits.caller_share * limits.in_flight))
         self._room = BodyRoom(limits.bodies_bytes, limits.caller_share)
@@ -163,7 +164,9 @@ class Desk:
     def _admit(self, call: "Call") -> None:
         """Settles all that the headers can tell. Raises PlacewiseError."""
         self._in_flight += 1
-        self.telemetry.afterwards.add(self._show_in_flight)
+        if not self._shows_in_flight:
+            self._shows_in_flight = True
+            self.telemetry.afterwards.add(self._show_in_flight)
         if self._in_flight == 1:
             self._idle.clear()
         if self._in_flight > self.limits.in_flight:
@@ -227,6 +230,7 @@ class Desk:
         self._show_in_flight()
 
     def _show_in_flight(self) -> None:
+        self._shows_in_flight = False
         self.telemetry.in_flight(self._in_flight)
 
     @property

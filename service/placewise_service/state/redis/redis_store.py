@@ -8,9 +8,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import NoScriptError
 
 from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.events import (
@@ -55,7 +57,9 @@ from placewise_service.state.sums import check_record
 _EXPIRE_AT_ONCE = 1000
 _MOST_TASKS = 500  # of a reservation that is packed on the loop, in some milliseconds
 _FIND_PAGE = 256
+_KEPT_KEYS = 1024  # clusters
 _CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
+_NO_TENANTS = codec.encode({})
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
 
 
@@ -147,13 +151,13 @@ class RedisStore:
             request.request_id,
             request.answer,
             self._options.answer_ttl_s,
-            codec.encode(request.expected_tenants),
+            codec.encode(request.expected_tenants) if request.expected_tenants else _NO_TENANTS,
             request.fingerprint,
             request.over,
         ]
         for job in request.jobs:
             args += (job.id, job.reservation_id, codec.encode_record(job), codec.encode(holds_of(job)))
-        return _reserve_keys(keys_of(cluster)), args
+        return _reserve_keys(cluster), args
 
     async def _reserved(self, request: ReserveRequest, answer: Awaitable[Any]) -> ReserveResult:
         reply = await answer
@@ -342,22 +346,25 @@ class RedisStore:
     def _begin(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Awaitable[Any]:
         """As _run, but the script is on its way already: sent, or, if the link cannot take it at once, in a task."""
         if self._link is not None:
-            call = script(name).call(keys, [self._options.retain_events_s, *args])
-            if (sent := self._link.send(*call)) is not None:
-                return self._run(name, cluster, keys, args, sent)
+            sent = self._link.send(*script(name).call(keys, [self._options.retain_events_s, *args]))
+            if sent is not None:
+                return self._answered(sent, name, cluster, keys, args)
         return asyncio.create_task(self._run(name, cluster, keys, args))
 
-    async def _run(
-        self,
-        name: str,
-        cluster: str,
-        keys: tuple[str, ...],
-        args: list[Argument],
-        sent: asyncio.Future[Any] | None = None,
+    async def _answered(
+        self, sent: asyncio.Future[Any], name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]
     ) -> Any:
+        """The reply to a script that was sent; a server that does not know it gets its text."""
+        with redis_meant(cluster):
+            try:
+                return await sent
+            except NoScriptError:
+                return await self._run(name, cluster, keys, args)
+
+    async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
         """Runs a script that may append an event."""
         with redis_meant(cluster):
-            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args], sent)
+            return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
 
 
 def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
@@ -378,7 +385,9 @@ def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:
     return codec.pack_nodes(records), rows
 
 
-def _reserve_keys(k: ClusterKeys) -> tuple[str, ...]:
+@lru_cache(_KEPT_KEYS)
+def _reserve_keys(cluster: str) -> tuple[str, ...]:
+    k = keys_of(cluster)
     return (
         k.meta,
         k.events,

@@ -1,6 +1,5 @@
 """Loads the Lua scripts and runs them by digest. Knows nothing of their purpose."""
 
-import asyncio
 import hashlib
 from functools import cache
 from importlib import resources
@@ -56,17 +55,10 @@ class Script:
         """The command that runs it if the server knows it."""
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
-    async def run(
-        self,
-        client: Executor,
-        keys: tuple[str, ...],
-        args: list[Argument],
-        sent: asyncio.Future[Any] | None = None,
-    ) -> Any:
-        """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text.
-        `sent` is the reply to `call`, if that is on its way already."""
+    async def run(self, client: Executor, keys: tuple[str, ...], args: list[Argument]) -> Any:
+        """Runs it in one round trip; a server that does not know it yet (new, restarted, failed over) gets the text."""
         try:
-            return await (sent or client.execute_command(*self.call(keys, args)))
+            return await client.execute_command(*self.call(keys, args))
         except NoScriptError:
             return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
 
