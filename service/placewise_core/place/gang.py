@@ -5,7 +5,6 @@ has that node as the gang leaves it. Decides nothing but which GPUs of a node a 
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -43,12 +42,15 @@ class Gang:
         self.remaining = job.task_count
         self.left: dict[int, NodeLeft] = {}
         self.tasks: list[Assignment] = []  # in the order they were placed
-        self._counts: Counter[tuple[int, int]] = Counter()  # (group's id, node) → tasks
-        self._names: dict[int, list[str]] = {}  # by group's id, of the tasks still to place, the next one last
-        for group, name in reversed(task_names(job)):
-            self._names.setdefault(id(group), []).append(name)
-        self._wanted = {id(group): self._wants(group) for group in job.groups}
-        self._looks_at_gpus = looks_at_gpus or not all(w is None or w.is_countable for w in self._wanted.values())
+        self._counts: dict[tuple[int, int], int] = {}  # (group's id, node) → tasks, where their number is limited
+        self._begun: dict[int, int] = {}  # by group's id, tasks placed
+        self._names = _names_of(job)
+        self._wanted: dict[int, Wanted | None] = {}
+        self._looks_at_gpus = looks_at_gpus
+        for group in job.groups:
+            wanted = self._wanted[id(group)] = self._wants(group)
+            if wanted is not None and not wanted.is_countable:
+                self._looks_at_gpus = True
         self._first = _first_of(self)
 
     def _wants(self, group: TaskGroup) -> Wanted | None:
@@ -72,11 +74,11 @@ class Gang:
 
     def count(self, group: TaskGroup, m: int) -> int:
         """Tasks of the group on node m."""
-        return self._counts[id(group), m]
+        return self._counts.get((id(group), m), 0)
 
     def next_name(self, group: TaskGroup) -> str:
         """The name of the group's next task. Raises IndexError if none is left."""
-        return self._names[id(group)][-1]
+        return self._names[id(group)][self._begun.get(id(group), 0)]
 
     # -- what nodes offer ---------------------------------------------------------------------------------------
 
@@ -115,6 +117,12 @@ class Gang:
             if mask is None:
                 self._first.offers[id(group)] = found
         return found
+
+    def offer_again(self, group: TaskGroup) -> Offer:
+        """`offer` of a group of which a task is placed already."""
+        offer = self.offer(group)
+        assert offer is not None
+        return offer
 
     def mask_of(self, group: TaskGroup, wanted: Wanted) -> BoolArray:
         """(M,) where the group's next task may go."""
@@ -163,6 +171,7 @@ class Gang:
         False, and nothing is placed, where GPUs there turn out too slow to share."""
         wanted, names = self._wanted[id(group)], self._names[id(group)]
         assert wanted is not None
+        begun = self._begun.get(id(group), 0)
         left = self.left.get(m)
         each = wanted.gpus
         gpus: tuple[int, ...] = ()
@@ -181,13 +190,14 @@ class Gang:
         node = NodeId(self.view.nodes[m].id)
         for i in range(count):
             mine = gpus if count == 1 else gpus[i * each : (i + 1) * each]
-            self.tasks.append(Assignment(names.pop(), group.role, node, mine, group.demand))
+            self.tasks.append(Assignment(names[begun + i], group.role, node, mine, group.demand))
+        self._begun[id(group)] = begun + count
         if gpus and self._looks_at_gpus:
             self._occupy(left, m, gpus)
         self.placed += [(group, m)] * count
         self.remaining -= count
         if group.max_per_node:
-            self._counts[id(group), m] += count
+            self._counts[id(group), m] = self.count(group, m) + count
         return True
 
     def take_all(self, group: TaskGroup, nodes: Sequence[int]) -> None:
@@ -200,11 +210,13 @@ class Gang:
         assert wanted is not None
         each, role, demand = wanted.gpus, group.role, group.demand
         taken: dict[int, int] = {}
-        for m in nodes:  # nobody will ask what they leave
+        begun = self._begun.get(id(group), 0)
+        for i, m in enumerate(nodes, begun):  # nobody will ask what they leave
             before = taken.get(m, 0)
             taken[m] = before + each
             gpus = tuple(view.idle_gpus(m)[before : before + each])
-            self.tasks.append(Assignment(names.pop(), role, NodeId(view.nodes[m].id), gpus, demand))
+            self.tasks.append(Assignment(names[i], role, NodeId(view.nodes[m].id), gpus, demand))
+        self._begun[id(group)] = begun + len(nodes)
         self.placed += [(group, m) for m in nodes]
         self.remaining = 0
 
@@ -253,6 +265,17 @@ def _first_of(gang: Gang) -> _First:
     if kept is None or not kept.serves(gang):
         kept = gang.context.first_offers = _First(gang)
     return kept
+
+
+def _names_of(job: Job) -> dict[int, Sequence[str]]:
+    """The names of each group's tasks, by the group's id."""
+    if len(job.groups) == 1:
+        group = job.groups[0]
+        return {id(group): _names(group.role, 0, group.count)}
+    names: dict[int, list[str]] = {}
+    for group, name in task_names(job):
+        names.setdefault(id(group), []).append(name)
+    return {key: tuple(found) for key, found in names.items()}
 
 
 def task_names(job: Job) -> list[tuple[TaskGroup, str]]:

@@ -126,12 +126,43 @@ def _place_tasks(
     offer, wanted = gang.offer(group), gang.wanted(group)
     if offer is None or wanted is None:
         return False
-    is_at_once = choose is None and not gang.context.is_explaining and scorer.is_by_node
-    if is_at_once and wanted.is_countable and not scorer.fills_nodes:
-        nodes = _nodes_at_once(scorer, offer)
-        gang.take_all(group, nodes)
-        return len(nodes) == group.count
+    if choose is None and wanted.is_countable and not gang.context.is_explaining:
+        if scorer.fills_nodes:
+            return _fill_nodes(scorer, gang, offer)
+        if scorer.is_by_node:
+            nodes = _nodes_at_once(scorer, offer)
+            gang.take_all(group, nodes)
+            return len(nodes) == group.count
     return _Turns(scorer, gang, offer, choose).place_all(candidates)
+
+
+def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
+    """A countable group node by node: the gang's last node, then the best one, gets as many tasks as it takes."""
+    group, left, most = offer.group, offer.group.count, offer.group.max_per_node
+    open_, scores = offer.mask, None
+    m = gang.placed[-1][1] if gang.placed else -1
+    while True:
+        if m < 0 or not open_[m]:
+            if scores is None:
+                scores = np.where(open_, scorer.scores(offer)[0], _LOWEST)
+            m = int(scores.argmax()) if len(scores) else -1
+            if m < 0 or not open_[m]:
+                return False
+        at_most = min(left, most - gang.count(group, m)) if most else left
+        count = int(min(at_most, gang.slots_on(group, m)))
+        gang.take(group, m, count)
+        left -= count
+        if not left:
+            return True
+        gang.context.slices.pause()
+        if scorer.is_by_node:
+            open_ = open_.copy() if open_ is offer.mask else open_
+            open_[m] = False
+            if scores is not None:
+                scores[m] = _LOWEST
+        else:
+            offer, scores = gang.offer_again(group), None
+            open_ = offer.mask
 
 
 def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
@@ -184,9 +215,7 @@ class _Turns:
 
     def __init__(self, scorer: NodeScorer, gang: Gang, offer: Offer, choose: Choose | None) -> None:
         self._scorer, self._gang, self._group, self._choose = scorer, gang, offer.group, choose
-        wanted = gang.wanted(offer.group)
         self._is_explaining = gang.context.is_explaining
-        self._is_countable = wanted is not None and wanted.is_countable
         self._fills = scorer.fills_nodes and not self._is_explaining and choose is None
         self._is_by_node = scorer.is_by_node and not self._is_explaining
         self._offer: Offer | None = offer
@@ -201,13 +230,12 @@ class _Turns:
             m = self._chosen()
             if m < 0:
                 return False
-            count = self._count_on(m, left)
             explained = list(self._explained(m)) if self._is_explaining else []
-            if not gang.take(group, m, count):
+            if not gang.take(group, m):
                 self._drop_slow(m)
                 continue
             candidates += explained
-            left -= count
+            left -= 1
             if left:
                 gang.context.slices.pause()
                 self._taken(m)
@@ -233,14 +261,6 @@ class _Turns:
             assert self._offer is not None
         self._scores = self._scorer.scores(self._offer)
         return np.where(self._open, self._scores[0], _LOWEST)
-
-    def _count_on(self, m: int, left: int) -> int:
-        """How many tasks node m gets in this turn."""
-        if left == 1 or not (self._fills and self._is_countable):
-            return 1
-        most = self._group.max_per_node
-        at_most = min(left, most - self._gang.count(self._group, m)) if most else left
-        return int(min(at_most, self._gang.slots_on(self._group, m)))
 
     def _taken(self, m: int) -> None:
         """After node m got tasks of the group."""
