@@ -65,7 +65,7 @@ class RoomArrays(NodeArrays):
 
     def is_plain(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
         """True where counting amounts and free GPUs says all about the room for a task: `plain_rooms` is then right."""
-        return bool(demand[GPUS] == 0) or self.wants_plain_gpus(demand, group, sharing)
+        return demand.item(GPUS) == 0.0 or self.wants_plain_gpus(demand, group, sharing)
 
     def plain_feasible(self, demand: FloatArray) -> BoolArray:
         """(M,) nodes with room for one task of a plain demand, usable or not."""
@@ -153,8 +153,8 @@ class RoomArrays(NodeArrays):
         answered by counting."""
         if group.gpu_model or may_share(demand, sharing):
             return False
-        memory = float(demand[GPU_MEMORY])
-        return memory == 0 or memory <= self._least_gpu_memory * max(1.0, float(demand[GPUS]))
+        memory = demand.item(GPU_MEMORY)
+        return memory == 0.0 or memory <= self._least_gpu_memory * max(1.0, demand.item(GPUS))
 
     def idle_gpus(self, m: int) -> list[int]:
         """GPUs of node m that serve no job, ascending. Do not write."""
@@ -207,4 +207,5 @@ class RoomArrays(NodeArrays):
 
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
     """True for a fraction of a GPU, and for whole GPUs of a job that allows sharing."""
-    return bool(0 < demand[GPUS] < 1) or (sharing.allowed and demand[GPUS] >= 1)
+    gpus: float = demand.item(GPUS)
+    return 0.0 < gpus < 1.0 or (sharing.allowed and gpus >= 1.0)

@@ -44,7 +44,7 @@ class Consolidate(ScoredPolicy):
     def _tasks_taken(self, offer: Offer) -> FloatArray:
         """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""
         group, view = offer.group, offer.view
-        here = group.count - sum(other is group for other, _ in offer.placed)
+        here = group.count - sum([other is group for other, _ in offer.placed])
         rooms = _slots(offer, offer.demand, group, here)
         if len(offer.job.groups) == 1:
             return rooms

@@ -59,7 +59,7 @@ class Gang:
             return None
         need = self.view.need(demand)
         is_countable = self.view.is_plain(demand, group, self.job.gpu_sharing)
-        return Wanted(demand, math.ceil(demand[GPUS]), need.exact, need.pairs, is_countable)
+        return Wanted(demand, math.ceil(demand.item(GPUS)), need.exact, need.pairs, is_countable)
 
     def wanted(self, group: TaskGroup) -> Wanted | None:
         """None where no node has a resource that it asks for."""
@@ -155,7 +155,7 @@ class Gang:
         wanted, left = self._wanted[id(group)], self.left.get(m)
         assert wanted is not None
         if left is None:
-            return self.view.plain_rooms_on(m, wanted.demand)
+            return float(self.view.plain_rooms(wanted.demand)[m])
         return slots_on(self.view, left, wanted.demand)
 
     def takers(self, group: TaskGroup, mask: BoolArray) -> BoolArray:

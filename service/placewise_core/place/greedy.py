@@ -150,6 +150,9 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
                 return False
         at_most = min(left, most - gang.count(group, m)) if most else left
         count = int(min(at_most, gang.slots_on(group, m)))
+        if count == gang.remaining and not gang.left:  # nobody will ask what is left there
+            gang.take_all(group, [m] * count)
+            return True
         gang.take(group, m, count)
         left -= count
         if not left:

@@ -175,7 +175,8 @@ class Offer:
     @lazy
     def tightness(self) -> FloatArray:
         """(1, N) as ClusterView.tightness, of the next task."""
-        return self.patched(self.view.tightness(), self._tightness_on)[:, self.at]
+        values = self.patched(self.view.tightness(), self._tightness_on)
+        return values if self.nodes is None else values[:, self.nodes]
 
     def _tightness_on(self, m: int, left: NodeLeft) -> float:
         return 1.0 / (2.0 + len(left.idle) + max(0.0, left.free[CPU]) / (1.0 + float(self.view.capacity[CPU, m])))

@@ -286,18 +286,18 @@ class _MessageReader:
     def __init__(self, limit_s: float, telemetry: Telemetry) -> None:
         self._limit_s = limit_s
         self._telemetry = telemetry
+        self._loop = asyncio.get_running_loop()
         self._began_s: dict[asyncio.Task[Any], float] = {}  # by the loop's clock, the earliest first
         self._late: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, context: Context) -> bytes:
         """Raises InvalidRequestError if there is no message, or none in time."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
-        loop = asyncio.get_running_loop()
-        self._began_s[task] = loop.time()
+        self._began_s[task] = self._loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(self._limit_s, self._end_late)
+            self._timer = self._loop.call_later(self._limit_s, self._end_late)
         try:
             raw = await context.read()
         except asyncio.CancelledError:
@@ -308,18 +308,18 @@ class _MessageReader:
             raise InvalidRequestError(f"the message took more than {self._limit_s:g} s") from None
         finally:
             del self._began_s[task]
-            self._late.discard(task)
+            if self._late:
+                self._late.discard(task)
         if isinstance(raw, bytes):
             return raw
         raise InvalidRequestError("the call ended without a message")
 
     def _end_late(self) -> None:
         self._timer = None
-        loop = asyncio.get_running_loop()
         for task, began_s in self._began_s.items():
-            left_s = began_s + self._limit_s - loop.time()
+            left_s = began_s + self._limit_s - self._loop.time()
             if left_s > 0.0:
-                self._timer = loop.call_later(left_s, self._end_late)
+                self._timer = self._loop.call_later(left_s, self._end_late)
                 return
             if task not in self._late:
                 self._late.add(task)

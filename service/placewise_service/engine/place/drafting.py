@@ -28,7 +28,7 @@ from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice
 from placewise_service.engine.ids import random_bits
-from placewise_service.engine.place.gang import held, with_groups
+from placewise_service.engine.place.gang import held, may_share, with_groups
 from placewise_service.engine.place.observing import choice_of
 
 log = structlog.get_logger(__name__)
@@ -183,7 +183,7 @@ class Placer:
         )
         draft.holds.append(running)
         draft.last = (running, proposal)
-        if view.shared_gpus or _may_share(job):
+        if view.shared_gpus or may_share(job):
             view.add_job(running)
             context.slices.pause()
             draft.expected_tenants.update(_shared_tenants(running, view))
@@ -242,10 +242,6 @@ def answered(job: Job, view: ClusterView, settled: Mapping[JobId, JobDecision]) 
         return answer
     known = view.jobs.get(job.id)
     return held(known) if known is not None else None
-
-
-def _may_share(job: Job) -> bool:
-    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
 
 
 def _shared_tenants(running: RunningJob, view: ClusterView) -> dict[str, tuple[JobId, ...]]:

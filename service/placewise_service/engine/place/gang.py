@@ -1,4 +1,4 @@
-"""Settles a job's demand before placement: its shape as task groups, or the placement it already holds."""
+"""A job before its placement: its shape as task groups, whether it may share GPUs, the placement it already holds."""
 
 from dataclasses import replace
 
@@ -49,6 +49,11 @@ def _shaped_group(job: Job, shape: Shape) -> TaskGroup:
         extended={name: amount * factor for name, amount in per_gpu.extended.items()},
     )
     return replace(group, count=shape.nodes, demand=demand, max_per_node=1)
+
+
+def may_share(job: Job) -> bool:
+    """True if a GPU of the job may serve other jobs as well."""
+    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
 
 
 def held(running: RunningJob) -> JobDecision:

@@ -19,6 +19,7 @@ from placewise_core.place.policy import PlacementPolicy
 from placewise_core.slices import ONE_SLICE, Slices
 from placewise_service.engine.common import ATTEMPTS
 from placewise_service.engine.place.drafting import Draft, Placer, answered
+from placewise_service.engine.place.gang import may_share
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
@@ -35,12 +36,8 @@ _READ_AHEAD = 16  # jobs of a request that a net reads together: the largest of 
 def looks(job: Job, nodes: int, is_explaining: bool) -> int:
     """How much work it is to place the job, as against _MOST_LOOKS."""
     tasks = job.task_count
-    factor = (_EXPLAINING if is_explaining else 1) * (_SHARING if _may_share(job) else 1)
+    factor = (_EXPLAINING if is_explaining else 1) * (_SHARING if may_share(job) else 1)
     return tasks * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * factor
-
-
-def _may_share(job: Job) -> bool:
-    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
 
 
 def is_large(jobs: Sequence[Job], nodes: int, is_explaining: bool) -> bool:
