@@ -218,14 +218,14 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
     """
 
     def __init__(self, connections: GrpcConnections, options: Sequence[tuple[str, int]]) -> None:
-        super().__init__(asyncio.get_running_loop(), None, (), (), options, None)
+        self._on = asyncio.get_running_loop()
+        super().__init__(self._on, None, (), (), options, None)
         self._connections = connections
 
     async def _request_call(self) -> Any:
-        loop = asyncio.get_running_loop()
         while True:
             call = await super()._request_call()
-            if self._connections.admits(cygrpc._ServicerContext(call, None, None, loop).peer()):
+            if self._connections.admits(cygrpc._ServicerContext(call, None, None, self._on).peer()):
                 return call
 
 
