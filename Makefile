@@ -64,16 +64,16 @@ SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-cl
 e2e-slurm: install ## A real Slurm of 16 nodes × 8 GPUs on this machine, with faults; installs Debian's packages as root
 	$(BIN)/python -m tests.e2e.packages slurmctld,slurmd,slurmrestd,sbatch,$(JWT_PLUGIN) $(SLURM_PACKAGES)
 	$(BIN)/python -m tests.e2e.packages slurmdbd,mariadbd,mariadb-install-db slurmdbd mariadb-server
-	GRPC_ENABLE_FORK_SUPPORT=0 $(BIN)/pytest -m e2e_heavy -s tests/e2e/test_slurm_e2e.py
+	GRPC_ENABLE_FORK_SUPPORT=0 $(BIN)/pytest -m e2e_heavy -s tests/e2e/slurm/test_slurm_e2e.py
 
 # KUBEBUILDER_ASSETS, or a build from Debian's source package, kept in ~/.cache. Where neither can be had (75), that is
 # said, and is a failure only where PLACEWISE_TEST_REQUIRE_SCHEDULERS asks for it.
 e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake nodes; KUBEBUILDER_ASSETS, or built once
 	test -n "$$KUBEBUILDER_ASSETS" || test -x ~/.cache/placewise/kubernetes/bin/kube-scheduler || \
 	  $(BIN)/python -m tests.e2e.packages dpkg-source,/usr/lib/go-1.19/bin/go golang-1.19-go dpkg-dev
-	assets=$$($(BIN)/python -m tests.e2e.kubernetes_binaries) || { code=$$?; \
+	assets=$$($(BIN)/python -m tests.e2e.kubernetes.kubernetes_binaries) || { code=$$?; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-kubernetes"; exit 0; }; \
-	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/test_kubernetes_*.py
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py
 
 lint: install ## ruff, mypy strict, import-linter, readable English, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .

@@ -33,10 +33,11 @@ ROOT = Path(__file__).parent.parent.parent
 def main() -> int:
     arguments = _arguments()
     began_s = time.monotonic()
-    modules = sorted(path.stem for path in Path(__file__).parent.glob("item_*.py"))
+    paths = sorted(Path(__file__).parent.glob("*/item_*.py"), key=lambda path: path.stem)
+    modules = {path.stem: f"tests.attack.{path.parent.name}.{path.stem}" for path in paths}
     titles, chosen = {}, {}
-    for name in modules:
-        module = importlib.import_module(f"tests.attack.{name}")
+    for name, place in modules.items():
+        module = importlib.import_module(place)
         attacks = [a for a in module.ATTACKS if _is_chosen(a, name, arguments)]
         if attacks:
             titles[name], chosen[name] = module.TITLE, attacks

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.fakes.tls import Authority
+from tests.fakes.callers.tls import Authority
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
 from placewise.v1.decision_pb2 import Outcome, PlaceRequest, PlaceResponse

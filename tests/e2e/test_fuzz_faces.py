@@ -14,11 +14,11 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS
+from tests.fakes.callers.odd_messages import random_bytes
 from tests.fakes.cluster import make_node
 from tests.fakes.engine import running_engine
-from tests.fakes.faces import Faces, faces
-from tests.fakes.odd_messages import random_bytes
-from tests.fakes.threaded import threaded_faces
+from tests.fakes.servers.faces import Faces, faces
+from tests.fakes.servers.threaded import threaded_faces
 
 from placewise.v1.decision_pb2 import PlaceResponse
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE

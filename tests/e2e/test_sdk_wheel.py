@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.kubernetes_service import PlacewiseServer
-from tests.fakes.oracle import Oracle, OracleServer
+from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
+from tests.fakes.servers.oracle import Oracle, OracleServer
 
 from placewise.v1 import cluster_pb2
 from placewise.v1.job_pb2 import Resources

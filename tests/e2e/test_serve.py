@@ -16,7 +16,7 @@ import grpc
 import httpx
 import pytest
 from tests.fakes.bundles import copy_bundle
-from tests.fakes.tls import Authority
+from tests.fakes.callers.tls import Authority
 
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.attack.source import Service, Source
 from tests.fakes.bundles import copy_bundle
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.servers.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "0ce0bd2"  # 0.1.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.foreground import foreground
+from tests.fakes.callers.foreground import foreground
 from typer.testing import CliRunner
 
 from placewise_training.lab.register import INTERRUPTED

@@ -9,7 +9,7 @@ from tests.attack.attack import Attack, Result
 from tests.attack.report import markdown
 
 ROOT = Path(__file__).parent.parent.parent
-MODULES = sorted(path.stem for path in (ROOT / "tests/attack").glob("item_*.py"))
+MODULES = sorted(f"{path.parent.name}.{path.stem}" for path in (ROOT / "tests/attack").glob("*/item_*.py"))
 
 
 def attack(limit: float = 1.0) -> Attack:

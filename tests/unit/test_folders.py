@@ -14,10 +14,7 @@ MOST = 15
         "service/placewise_models",
         "service/placewise_service",
         "training",
-        "tests/learning",
-        "tests/reproduce",
-        "tests/sim",
-        "tests/unit",
+        "tests",
     ],
 )
 def test_a_folder_has_at_most_fifteen_python_files(root: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis
 from redis.cluster import RedisCluster as SyncRedisCluster
-from tests.fakes.redis_server import RedisClusterServers, RedisServer
+from tests.fakes.servers.redis_server import RedisClusterServers, RedisServer
 from tests.fakes.state import CLUSTER, Harness, memory_harness, node, redis_harness
 
 from placewise_service.state.options import StoreOptions

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.fakes.redis_server import wait_until
+from tests.fakes.servers.redis_server import wait_until
 from tests.fakes.state import (
     CLUSTER,
     Harness,

@@ -9,9 +9,9 @@ import grpc
 import pytest
 import yaml
 from structlog.testing import capture_logs
+from tests.fakes.callers.identity import by_tokens
 from tests.fakes.cluster import make_node
-from tests.fakes.faces import Faces, FakeEngine, faces
-from tests.fakes.identity import by_tokens
+from tests.fakes.servers.faces import Faces, FakeEngine, faces
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 from tests.fakes.engine import running_engine
-from tests.fakes.faces import faces
+from tests.fakes.servers.faces import faces
 
 from placewise.v1 import cluster_pb2
 from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.fakes.identity import by_tokens
-from tests.fakes.listening import listening
+from tests.fakes.callers.identity import by_tokens
+from tests.fakes.servers.listening import listening
 
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise.v1.decision_pb2 import PlaceRequest

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.faces import FakeEngine
 from tests.fakes.place_cases import view_of
+from tests.fakes.servers.faces import FakeEngine
 from tests.fakes.slices import every_round
 
 from placewise.v1 import decision_pb2, job_pb2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.fakes.faces import faces
-from tests.fakes.identity import by_tokens
+from tests.fakes.callers.identity import by_tokens
+from tests.fakes.servers.faces import faces
 
 from placewise_core.clock import ManualClock
 from placewise_core.errors import StateUnavailableError, UnauthenticatedError

@@ -10,9 +10,7 @@ import grpc
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from tests.fakes.cluster import make_node
-from tests.fakes.faces import FakeEngine, faces
-from tests.fakes.identity import (
+from tests.fakes.callers.identity import (
     AUDIENCE,
     ISSUER,
     KEEP_S,
@@ -23,6 +21,8 @@ from tests.fakes.identity import (
     web_token,
     write_keys,
 )
+from tests.fakes.cluster import make_node
+from tests.fakes.servers.faces import FakeEngine, faces
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub

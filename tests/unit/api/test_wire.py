@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.faces import faces
+from tests.fakes.servers.faces import faces
 
 from placewise.v1.cluster_pb2 import Gpu, Node, ReportNodesRequest
 from placewise_core.errors import InvalidRequestError

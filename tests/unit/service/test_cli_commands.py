@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.fakes.foreground import foreground
-from tests.fakes.oracle import Oracle, OracleServer
+from tests.fakes.callers.foreground import foreground
+from tests.fakes.servers.oracle import Oracle, OracleServer
 
 from placewise.v1.cluster_pb2 import (
     DeleteClusterRequest,

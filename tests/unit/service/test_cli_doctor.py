@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.fakes.tls import EXPIRED, LATER, Authority
+from tests.fakes.callers.tls import EXPIRED, LATER, Authority
 
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise_service import cli

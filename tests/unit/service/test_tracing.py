@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.fakes.faces import Faces, faces
+from tests.fakes.servers.faces import Faces, faces
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub

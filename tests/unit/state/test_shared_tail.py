@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.state import node, tailed
 
 from placewise_core.errors import StaleSnapshotError, StateUnavailableError

@@ -1,0 +1,256 @@
+"""The adapters' conformance suite on Kubernetes: as the scheduler's extender, and as a scheduler of our own name."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+from tests.contract.adapters.adapter_conformance import SETTINGS, AdapterConformance, Clock, Server, World
+from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang, pod
+from tests.fakes.schedulers.kubernetes_api import FakeKube
+
+from placewise.v1.cluster_pb2 import Assignment, Node
+from placewise.v1.job_pb2 import Resources, TaskGroup
+from placewise_client.adapter.loop import AdapterLoop
+from placewise_client.adapter.native import AdapterSettings, Applied, End, NativeJob, Placement, Stage
+from placewise_kubernetes.faces.extender import Extender
+from placewise_kubernetes.gang.book import UID_LENGTH
+from placewise_kubernetes.gang.spec import GangRules
+from placewise_kubernetes.host import KubernetesHost
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.client import KubeClient
+from placewise_kubernetes.kube.nodes import NodeReader
+
+RULES = GangRules()
+PHASES = {End.FINISHED: "Succeeded", End.FAILED: "Failed"}
+
+
+class RecordedHost(KubernetesHost):
+    """Notes its changes."""
+
+    changes: list[tuple[str, str]]
+
+    async def apply(self, job: NativeJob, placement: Placement) -> Applied:
+        return self._noted("apply", job, await super().apply(job, placement))
+
+    async def release(self, job: NativeJob) -> Applied:
+        return self._noted("release", job, await super().release(job))
+
+    async def withdraw(self, job: NativeJob) -> Applied:
+        return self._noted("withdraw", job, await super().withdraw(job))
+
+    def _noted(self, verb: str, job: NativeJob, result: Applied) -> Applied:
+        if result is Applied.DONE:
+            self.changes.append((verb, job.key))
+        return result
+
+
+class KubernetesScheduler:
+    """A cluster whose scheduler takes the first node that fits, after asking the extender as kube-scheduler does."""
+
+    def __init__(self, scheduler: str) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.kube = FakeKube()
+        self.rules = RULES
+        self.native: RecordedHost
+        self._scheduler = scheduler
+        self._paths: dict[str, list[str]] = {}
+        self._number = itertools.count(1)
+        self._watching: asyncio.Task[None] | None = None
+
+    def restart(self) -> None:
+        """A new life of the native layer."""
+        self.stop()
+        reader = NodeReader(self.rules.gpu_resources)
+        self.native = RecordedHost(cast(KubeClient, self.kube), self.rules, reader)
+        self.native.changes = self.changes
+        self._watching = asyncio.ensure_future(self.native.run())
+
+    def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def add_nodes(self, count: int, gpus: int) -> None:
+        for index in range(1, count + 1):
+            self.kube.add_node(fake_node(f"n{index}", gpus))
+        await self.kube.seen()
+
+    async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True) -> str:
+        name = f"g{next(self._number)}"
+        notes = {names.GANG: str(tasks), names.MAX_PER_NODE: "1"} if is_managed else {}
+        labels = {names.JOB: name} if is_managed else {}
+        scheduler = self._scheduler if is_managed else "default-scheduler"
+        made = [
+            self.kube.add_pod(pod(f"{name}-{index}", gpus=gpus, labels=labels, annotations=notes, scheduler=scheduler))
+            for index in range(tasks)
+        ]
+        await self.kube.seen()
+        uid = made[0]["metadata"]["uid"][:UID_LENGTH]
+        key = f"default/{name}/{uid}" if is_managed else f"default/{name}-0/{uid}"
+        self._paths[key] = [f"/api/v1/namespaces/default/pods/{name}-{index}" for index in range(tasks)]
+        return key
+
+    async def occupy(self, node: str, gpus: int) -> None:
+        name = f"taken{next(self._number)}"
+        made = self.kube.add_pod(pod(name, gpus=gpus))
+        self.kube.bind(f"/api/v1/namespaces/default/pods/{name}", node, made["metadata"])
+        await self.kube.seen()
+
+    async def run_scheduler(self) -> None:
+        await self.kube.seen()
+        extender = Extender(self.native, fail_open_s=0.0, is_open_failing=False)
+        for path, document in list(self.kube.pods.items()):
+            is_pending = document["status"]["phase"] == "Pending" and not document["spec"].get("nodeName")
+            if is_pending and document["spec"]["schedulerName"] == "default-scheduler":
+                answer = await extender.filter({"Pod": document, "NodeNames": self._feasible(document)})
+                if answer["NodeNames"]:
+                    self.kube.bind(path, answer["NodeNames"][0], {})
+        await self.kube.seen()
+
+    async def end(self, key: str, end: End) -> None:
+        for path in self._paths[key]:
+            if end is End.CANCELLED:
+                self.kube.remove_pod(path)
+            else:
+                self.kube.set_phase(path, PHASES[end])
+        await self.kube.seen()
+
+    async def set_node_state(self, node: str, state: Node.State) -> None:
+        self.kube.change_node(node, unschedulable=state == Node.State.DRAINING)
+        await self.kube.seen()
+
+    async def set_reachable(self, is_reachable: bool) -> None:
+        if not is_reachable:
+            self.kube.lose_connections()
+            await asyncio.sleep(0)
+            return
+        self.kube.is_reachable = True
+        while not self.native.is_current():  # noqa: ASYNC110 the watch connects again after a pause of its own
+            await asyncio.sleep(0.01)
+
+    async def where(self, key: str) -> list[str]:
+        documents = [self.kube.pods[path] for path in self._paths[key] if path in self.kube.pods]
+        running = [document for document in documents if document["status"]["phase"] == "Pending"]
+        return sorted(document["spec"]["nodeName"] for document in running if document["spec"].get("nodeName"))
+
+    async def stage(self, key: str) -> Stage:
+        await self.kube.seen()
+        stage = self.native.pods.book.gangs[key].reported_stage()
+        assert stage is not None
+        return stage
+
+    def _feasible(self, document: dict[str, Any]) -> list[str]:
+        """What kube-scheduler's own filters leave over: nodes that take pods and have the GPUs."""
+        wanted = _gpus(document)
+        free = {name: 8 for name, node in self.kube.nodes.items() if not node.get("spec", {}).get("unschedulable")}
+        for other in self.kube.pods.values():
+            node = other["spec"].get("nodeName")
+            if node in free and other["status"]["phase"] in ("Pending", "Running"):
+                free[node] -= _gpus(other)
+        return [name for name, gpus in free.items() if gpus >= wanted]
+
+
+def _gpus(document: dict[str, Any]) -> int:
+    return int(document["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+
+
+class KubernetesWorld(World):
+    """A new life of the adapter is a new process: its native layer forgets, too."""
+
+    host: KubernetesScheduler
+
+    def start_adapter(self, settings: AdapterSettings = SETTINGS) -> AdapterLoop:
+        self.host.restart()
+        return super().start_adapter(settings)
+
+
+class KubernetesConformance(AdapterConformance):
+    scheduler: str
+
+    @pytest.fixture
+    async def host(self) -> AsyncIterator[KubernetesScheduler]:
+        host = KubernetesScheduler(self.scheduler)
+        yield host
+        host.stop()
+        await host.native.writer.drain()
+
+    @pytest.fixture
+    async def world(self, host: KubernetesScheduler, server: Server, clock: Clock) -> AsyncIterator[KubernetesWorld]:
+        world = KubernetesWorld(host, server, clock)
+        await host.add_nodes(4, 8)
+        yield world
+        for client in world.clients:
+            await client.close()
+
+    async def test_what_cannot_be_read_holds_up_nothing_else(
+        self, world: KubernetesWorld, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        kube = world.host.kube
+        notes = {names.MODEL: "\ud800"}  # half a character, which no message can hold
+        alone = kube.add_pod(pod("alone", annotations=notes))
+        kube.bind("/api/v1/namespaces/default/pods/alone", "n1", alone["metadata"])
+        for document in gang("odd", 2, gpus=1, annotations=notes, scheduler=self.scheduler):
+            kube.add_pod(document)
+        key = await world.host.submit(2, 8)
+        for _ in range(3):
+            await world.step()
+        assert await world.host.where(key) == world.decided_nodes(key) == ["n3", "n4"]
+        odd = [kube.pods[f"/api/v1/namespaces/default/pods/odd-{index}"] for index in range(2)]
+        assert all(document["spec"].get("nodeName") for document in odd)  # left to its scheduler, which has placed it
+        said = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+        assert len(said) == len(set(said)) == 2
+
+
+class TestExtender(KubernetesConformance):
+    scheduler = "default-scheduler"
+
+
+class TestOwnScheduler(KubernetesConformance):
+    """Here to apply is to bind: there is no time between the two."""
+
+    scheduler = RULES.own_scheduler
+
+    async def test_applying_twice_is_applying_once(self, world: KubernetesWorld) -> None:  # type: ignore[override]
+        key = await world.host.submit(2, 1)
+        await world.loop.run_pass(full=True)
+        entry = world.loop.book.records[key]
+        assert entry.decided is not None
+        assert await world.host.native.apply(entry.job, entry.decided) is Applied.GONE
+        assert len(world.host.kube.bound) == 2
+        assert await world.host.stage(key) is Stage.RUNNING
+
+    async def test_a_node_drained_before_the_start_is_left_for_another(self, world: KubernetesWorld) -> None:  # type: ignore[override]
+        """A bound pod is never touched; the next gang goes elsewhere."""
+        key = await world.host.submit(1, 4)
+        await world.loop.run_pass(full=True)
+        node = world.decided_nodes(key)[0]
+        await world.host.set_node_state(node, Node.DRAINING)
+        await world.step()
+        later = await world.host.submit(1, 4)
+        await world.step()
+        assert await world.host.where(key) == [node]
+        assert await world.host.where(later) == world.decided_nodes(later) != [node]
+
+    async def test_what_somebody_else_has_taken_meanwhile_is_not_bound(self, world: KubernetesWorld) -> None:
+        """The service may have reserved nodes on which a gang was bound without it: look before binding."""
+        world.oracle.waits.add("*")
+        key = await world.host.submit(1, 8)
+        await world.loop.run_pass(full=True)
+        foreign = world.host.kube.add_pod(pod("foreign", gpus=4))
+        world.host.kube.bind("/api/v1/namespaces/default/pods/foreign", "n1", foreign["metadata"])
+        await world.host.kube.seen()
+        job = world.loop.book.records[key].job
+        assert await world.host.native.apply(job, placed_on("n1")) is Applied.REFUSED
+        assert await world.host.where(key) == []
+        assert await world.host.native.apply(job, placed_on("n2")) is Applied.DONE
+        assert await world.host.where(key) == ["n2"]
+
+
+def placed_on(node: str) -> Placement:
+    demand = Resources(cpu_cores=1, gpus=8, memory_gib=1)
+    return Placement(
+        (Assignment(task="worker-0", role=TaskGroup.WORKER, node=node, gpu_indices=range(8), demand=demand),)
+    )

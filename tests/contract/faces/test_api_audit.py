@@ -1,0 +1,215 @@
+"""The audit of calls, over gRPC, REST and Connect: which are on record, who is named, and what floods cost."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.fakes.callers.identity import by_certificates, by_tokens
+from tests.fakes.cluster import make_node
+from tests.fakes.servers.faces import Faces, FakeEngine, faces
+
+from placewise.v1.decision_pb2 import PlaceRequest
+from placewise.v1.decision_pb2_grpc import DecisionServiceStub
+from placewise.v1.job_pb2 import Job, TaskGroup
+from placewise_core.errors import UnauthenticatedError
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.docs.routes import ROUTES
+from placewise_service.api.identity.auth import Authenticator, Credentials, Scope
+from placewise_service.api.identity.token_changes import create_token
+from placewise_service.audit import AuditRecord
+from placewise_service.settings import LimitSettings
+
+NOW_S = 1_800_000_000.0
+
+
+@dataclass
+class Recorded:
+    """Both faces, and what went on record."""
+
+    running: Faces
+    audit: CallAudit
+    records: list[AuditRecord] = field(default_factory=list)
+
+    def take(self) -> list[AuditRecord]:
+        """Records since the last call."""
+        self.running.desk.telemetry.afterwards.run()
+        taken = list(self.records)
+        self.records.clear()
+        return taken
+
+    async def rest(self, method: str, path: str, body: Any = None, token: str = "") -> int:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        more = {} if body is None else {"json": body}
+        return (await self.running.http.request(method, path, headers=headers, **more)).status_code
+
+
+@asynccontextmanager
+async def recorded(
+    authenticator: Authenticator | None = None, limits: LimitSettings | None = None
+) -> AsyncIterator[Recorded]:
+    engine = FakeEngine()
+    await engine.report_nodes("prod", [make_node("n0")], full=True)
+    records: list[AuditRecord] = []
+    audit = CallAudit(records.append, lambda: NOW_S)
+    async with faces(engine, limits, authenticator, audit=audit) as running:
+        yield Recorded(running, audit, records)
+
+
+def question(*models: str, **more: Any) -> dict[str, Any]:
+    jobs = [{"id": f"j{i}", "model": model, "groups": [{"count": 1}]} for i, model in enumerate(models)]
+    return {"jobs": jobs, "requestId": "r-1", **more}
+
+
+PLACE = "/v1/clusters/prod/jobs:place"
+
+
+async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> None:
+    token = create_token(tmp_path / "t", "slurm", [Scope.DECIDE, Scope.ADMIN])
+    async with recorded(by_tokens(tmp_path / "t")) as at:
+        assert await at.rest("POST", PLACE, question("", ""), token) == 200
+        [made] = at.take()
+        assert made == AuditRecord(NOW_S, "Place", "OK", "slurm", "token", made.peer, "prod", "j0 +1", "r-1")
+        assert made.peer.startswith("127.0.0.1:")
+        metadata = (("authorization", f"Bearer {token}"),)
+        request = PlaceRequest(cluster="prod", request_id="r-1")
+        request.jobs.extend([Job(id="j0", groups=[TaskGroup(count=1)]), Job(id="j1", groups=[TaskGroup(count=1)])])
+        await DecisionServiceStub(at.running.channel).Place(request, metadata=metadata)
+        [by_grpc] = at.take()
+        answer = await at.running.http.post(
+            RPCS["Place"].path,
+            content=request.SerializeToString(),
+            headers={"content-type": "application/proto", "authorization": f"Bearer {token}"},
+        )
+        assert answer.status_code == 200
+        [by_connect] = at.take()
+        for found in (by_grpc, by_connect):
+            assert found == AuditRecord(NOW_S, "Place", "OK", "slurm", "token", found.peer, "prod", "j0 +1", "r-1")
+            assert found.peer.startswith("127.0.0.1:")
+        assert await at.rest("DELETE", "/v1/clusters/prod", token=token) == 200
+        [deleted] = at.take()
+        assert (deleted.call, deleted.caller, deleted.cluster) == ("DeleteCluster", "slurm", "prod")
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "subject"),
+    [
+        ("ReportNodes", {"nodes": [{"id": "n7"}, {"id": "n8"}]}, "n7 +1"),
+        ("ReportJobEvents", {"events": [{"jobId": "j", "kind": "STARTED"}]}, "j"),
+        ("AdmitOrWait", {"jobs": [{"id": "j"}]}, "j"),
+        ("UpdateClusterSettings", {"placePolicy": "tetris"}, "place_policy"),
+        ("ActivateBundle", {}, "other"),
+        ("SetShadow", {"name": "other"}, "other"),
+    ],
+)
+async def test_every_change_is_on_record(call: str, body: Any, subject: str) -> None:
+    [route] = [route for route in ROUTES if route.rpc.name == call]
+    async with recorded() as at:
+        url = route.path.format(cluster="prod", queue="q", name="other")
+        assert await at.rest(route.method, url, body) == 200
+        [made] = at.take()
+        assert (made.call, made.result, made.caller, made.method) == (call, "OK", "anyone", "open")
+        assert made.subject == subject
+
+
+async def test_what_changes_nothing_is_not() -> None:
+    async with recorded() as at:
+        assert await at.rest("GET", "/v1/clusters/prod") == 200
+        assert await at.rest("GET", "/v1/clusters") == 200
+        assert await at.rest("POST", PLACE, question("", dryRun=True)) == 200
+        assert await at.rest("POST", PLACE, question("WAIT")) == 200
+        assert await at.rest("GET", "/v1/clusters/none") == 404
+        assert at.take() == []
+
+
+async def test_a_change_that_fails_is_on_record_with_its_reason() -> None:
+    async with recorded() as at:
+        for model, reason in (("STALE_SNAPSHOT", "STALE_SNAPSHOT"), ("LEAK", "INTERNAL")):
+            await at.rest("POST", PLACE, question(model))
+            assert [found.result for found in at.take()] == [reason]
+        assert await at.rest("DELETE", "/v1/clusters/none") == 404
+        [found] = at.take()
+        assert (found.call, found.cluster, found.result) == ("DeleteCluster", "none", "NOT_FOUND")
+
+
+async def test_every_refusal_is_on_record_with_who_was_refused(tmp_path: Path) -> None:
+    reader = create_token(tmp_path / "t", "reader", [Scope.READ], ["prod"])
+    async with recorded(by_tokens(tmp_path / "t")) as at:
+        assert await at.rest("GET", "/v1/clusters/prod", token="pw_wrong") == 401
+        assert await at.rest("GET", "/v1/clusters/other", token=reader) == 403
+        assert await at.rest("POST", PLACE, question("", dryRun=True), reader) == 403
+        assert await at.rest("GET", "/metrics", token=reader) == 403
+        assert await at.rest("GET", "/metrics") == 401
+        found = [(each.call, each.caller, each.method, each.result) for each in at.take()]
+        assert found == [
+            ("GetCluster", "", "", "UNAUTHENTICATED"),
+            ("GetCluster", "reader", "token", "PERMISSION_DENIED"),
+            ("Place", "reader", "token", "PERMISSION_DENIED"),
+            ("metrics", "reader", "token", "PERMISSION_DENIED"),
+            ("metrics", "", "", "UNAUTHENTICATED"),
+        ]
+        stream = at.running.channel.stream_stream("/placewise.v1.DecisionService/StreamPlace")()
+        assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
+        [refused] = at.take()
+        assert (refused.call, refused.result) == ("StreamPlace", "UNAUTHENTICATED")
+
+
+async def test_a_reader_who_is_refused_for_overload_is_on_record() -> None:
+    async with recorded(limits=LimitSettings(in_flight=1)) as at:
+        with at.running.desk.enter(RPCS["GetCluster"], Credentials(), math.inf):
+            assert await at.rest("GET", "/v1/clusters/prod") == 429
+        assert [(each.call, each.result) for each in at.take()] == [("GetCluster", "OVERLOADED")]
+
+
+async def test_no_token_and_no_body_is_on_record(tmp_path: Path) -> None:
+    token = create_token(tmp_path / "t", "slurm", [Scope.DECIDE])
+    async with recorded(by_tokens(tmp_path / "t")) as at:
+        await at.rest("POST", PLACE, question("a-secret-model"), token)
+        await at.rest("POST", PLACE, question("a-secret-model"), "pw_wrong")
+        text = b"".join(found.line() for found in at.take()).decode()
+        assert text.count("\n") == 2
+        for secret in (token, "pw_wrong", "a-secret-model", "sha256"):
+            assert secret not in text
+
+
+async def test_a_stranger_with_a_certificate_is_named_by_it(tmp_path: Path) -> None:
+    identity = by_certificates(tmp_path / "c", {"name": "a", "subject": "cn:a", "scopes": ["read"]})
+    found: list[AuditRecord] = []
+    shown = Credentials(subjects=("cn:intern", "dns:h"), peer="10.0.0.1:1")
+    with pytest.raises(UnauthenticatedError):
+        identity.authenticate(shown)
+    CallAudit(found.append, lambda: NOW_S).refused("GetCluster", "UNAUTHENTICATED", shown)
+    assert (found[0].subject, found[0].peer) == ("certificate of cn:intern, dns:h", "10.0.0.1:1")
+
+
+async def test_a_flood_of_strangers_is_counted_in_few_records() -> None:
+    found: list[AuditRecord] = []
+    now_s = NOW_S
+    audit = CallAudit(found.append, lambda: now_s)
+    for _ in range(1000):
+        audit.refused("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.1:1"))
+    audit.refused("GetCluster", "UNAUTHENTICATED", Credentials())
+    assert len(found) == 20
+    now_s += 1.0
+    audit.refused("Place", "UNAUTHENTICATED", Credentials())
+    assert len(found) == 21
+    await asyncio.sleep(0)
+    audit.flush()
+    assert [(each.call, each.count) for each in found[21:]] == [("Place", 980), ("GetCluster", 1)]
+    assert b'"count":980' in found[21].line()
+
+
+async def test_records_that_cannot_be_written_turn_readiness_red() -> None:
+    async with recorded() as at:
+        failing = ""
+        at.running.desk.checks.append(lambda: failing)
+        assert await at.rest("GET", "/readyz") == 200
+        failing = "audit records cannot be written: No space left on device"
+        answer = await at.running.http.get("/readyz")
+        assert (answer.status_code, answer.json()["problem"]) == (503, failing)

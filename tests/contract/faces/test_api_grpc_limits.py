@@ -1,0 +1,187 @@
+"""The gRPC face on a socket: metadata, connections, handshakes and messages that never come are bounded."""
+
+import asyncio
+import contextlib
+import gc
+import threading
+
+import grpc
+import pytest
+from tests.attack.flood import attack, grpc_call
+from tests.fakes.servers.listening import Listening, listening
+
+from placewise.v1.cluster_pb2 import ListClustersRequest
+from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
+from placewise_service.api.faces.grpc_server import _Methods
+from placewise_service.settings import LimitSettings
+
+PLACE = "/placewise.v1.DecisionService/Place"
+
+
+async def list_clusters(port: int, *metadata: tuple[str, str], host: str = "127.0.0.1") -> grpc.StatusCode:
+    async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
+        call = ClusterServiceStub(channel).ListClusters(ListClustersRequest(), metadata=metadata, timeout=10)
+        return await call.code()
+
+
+async def test_metadata_is_bounded() -> None:
+    async with listening(limits=LimitSettings(metadata_bytes=4096)) as at:
+        assert await list_clusters(at.grpc_port, ("x-a", "a" * 3000)) is grpc.StatusCode.OK
+        assert await list_clusters(at.grpc_port, ("x-a", "a" * 5000)) is grpc.StatusCode.INVALID_ARGUMENT
+        assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+
+
+async def all_it_answers(port: int, *parts: bytes) -> bytes:
+    """All that a client hears that sends the parts and acknowledges no settings, until it is cut off."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            while data := await reader.read(1 << 16):
+                answer += data
+    writer.close()
+    return answer
+
+
+async def test_a_client_that_does_not_heed_the_limit_is_answered_and_cut_off() -> None:
+    async with listening() as at:
+        answer = await all_it_answers(at.grpc_port, grpc_call(fields=200))
+        assert b"the metadata has more than 16384 bytes" in answer
+        assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+        assert 'limit="settings_time"' not in at.metrics(), "we cut it off, long before gRPC does"
+
+
+async def test_a_stranger_whose_headers_do_not_end_is_cut_off() -> None:
+    async with listening() as at:
+        endless = attack("grpc", "headers")[: 1 << 19]
+        await all_it_answers(at.grpc_port, endless)
+        assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+
+
+async def test_a_megabyte_of_metadata_of_a_stranger_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made into objects, it would hold the loop for 10 ms. Nobody waits for the answer of a call whose client left."""
+    unpacked: list[int] = []
+    find = _Methods.service
+
+    def service(methods: _Methods, details: grpc.HandlerCallDetails) -> object:
+        unpacked.append(len(details.invocation_metadata))
+        return find(methods, details)
+
+    monkeypatch.setattr(_Methods, "service", service)
+    async with listening() as at:
+        for waits in (False, True):
+            await asyncio.gather(*(stranger(at.grpc_port, attack("grpc", "headers"), waits) for _ in range(8)))
+        assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK
+    assert max(unpacked) < 100
+
+
+async def stranger(port: int, content: bytes, waits: bool) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(ConnectionError):
+        writer.write(content)
+        await writer.drain()
+        await reader.read(-1 if waits else 1)
+    writer.close()
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0"])
+async def test_a_first_call_is_known_by_any_address_of_its_client(host: str) -> None:
+    async with listening(host=host) as at:
+        hosts = ["127.0.0.1", "[::1]"] if host == "::" else ["127.0.0.1"]
+        for each in hosts:
+            assert await list_clusters(at.grpc_port, host=each) is grpc.StatusCode.OK
+
+
+async def test_a_client_that_acknowledges_no_settings_is_counted() -> None:
+    async with listening() as at:
+        await all_it_answers(at.grpc_port, grpc_call(fields=0)[:33])
+        await counted(at, "settings_time")
+
+
+async def counted(at: Listening, limit: str) -> None:
+    async with asyncio.timeout(10):
+        while f'placewise_refused_total{{face="grpc",limit="{limit}"}} 1.0' not in at.metrics():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_who_has_been_authorised_may_go_on() -> None:
+    async with listening() as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+        stub, metadata = ClusterServiceStub(channel), (("x-a", "a" * 8000),)
+        for i in range(100):
+            await stub.ListClusters(ListClustersRequest(), metadata=(("x-b", f"{i:04}" * 1000), *metadata), timeout=10)
+        assert 'limit="header_bytes"' not in at.metrics()
+        assert channel.get_state() is grpc.ChannelConnectivity.READY
+
+
+async def test_a_large_first_call_that_has_to_wait_for_a_busy_loop_is_answered() -> None:
+    """A look comes due while the call does: the bytes sent meanwhile are no reason to cut it off."""
+
+    def ask(port: int) -> grpc.StatusCode:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            answer: grpc.StatusCode = channel.unary_unary(PLACE).future(bytes(1 << 21), timeout=20).code()
+            sent.set()
+            return answer
+
+    sent = threading.Event()
+    async with listening() as at:
+        asked = asyncio.create_task(asyncio.to_thread(ask, at.grpc_port))
+        while not asked.done():
+            await asyncio.sleep(0)
+            sent.wait(0.05)  # holds the loop
+        assert await asked is grpc.StatusCode.INVALID_ARGUMENT, "it is no message"
+        assert 'limit="header_bytes"' not in at.metrics()
+
+
+async def test_a_refused_call_leaves_no_cycle_behind() -> None:
+    """One would keep all that the call has sent until the garbage collector comes by."""
+    async with listening() as at:
+        gc.collect()
+        gc.disable()
+        try:
+            await asyncio.gather(*(all_it_answers(at.grpc_port, grpc_call(fields=200)) for _ in range(30)))
+            assert calls_in_memory() < 15, "and some that wait for a caller"
+        finally:
+            gc.enable()
+
+
+def calls_in_memory() -> int:
+    return sum(type(each).__name__ == "RPCState" for each in gc.get_objects())
+
+
+async def test_a_message_that_never_comes_is_not_waited_for() -> None:
+    async with listening(limits=LimitSettings(body_s=0.1)) as at:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+            call = channel.stream_unary(PLACE)()
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert await call.details() == "the message took more than 0.1 s"
+        assert at.desk.in_flight == 0
+        assert 'placewise_refused_total{face="grpc",limit="body_time"} 1.0' in at.metrics()
+
+
+async def test_connections_are_bounded_and_those_that_say_nothing_end() -> None:
+    async with listening(limits=LimitSettings(connections=2, handshake_s=1.0)) as at:
+        silent = [await asyncio.open_connection("127.0.0.1", at.grpc_port) for _ in range(2)]
+        for reader, _ in silent:
+            await reader.read(1)  # the server says something first
+        await all_it_answers(at.grpc_port)
+        await counted(at, "connections")
+        async with asyncio.timeout(20):
+            for reader, _ in silent:
+                while await reader.read(100):
+                    pass
+        assert 'placewise_refused_total{face="grpc",limit="handshake"} 2.0' in at.metrics()
+        assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK, "their places are free again"
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_connection_that_ends_for_idleness_is_counted() -> None:
+    async with (
+        listening(limits=LimitSettings(idle_s=0.2)) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        await ClusterServiceStub(channel).ListClusters(ListClustersRequest(), timeout=10)
+        await counted(at, "idle_time")

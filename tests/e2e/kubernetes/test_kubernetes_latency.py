@@ -1,0 +1,111 @@
+"""What Placewise adds to the time from a pod's creation to its binding, against the scheduler alone, in one run.
+
+Each gang is a batch Job, and its pods are made right after it, one, two and one at once, as
+the Job controller makes them; for all ways alike. `extender_pods` and `own_pods` are gangs of pods that nobody made:
+they are decided when the first is there, and bound by the adapter when all are. The figures `last_pod` are from the
+last pod's creation to the gang's last binding.
+
+The ways take turns, so that other load on the machine falls on all of them. The service is the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import statistics
+
+import pytest
+from tests.e2e.kubernetes.cpu_requests import are_kept
+from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port, gang
+from tests.e2e.kubernetes.kubernetes_fixtures import placewise, plane, watched
+from tests.e2e.kubernetes.kubernetes_scenario import AdapterProcess, Watched, names_of, remove_pods
+from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
+from tests.e2e.machine import processor_times, stolen_pct
+
+pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
+
+__all__ = ["placewise", "plane", "watched"]
+
+# How the adapter asks the service: "http", as shipped, or "grpc".
+CARRIER = os.environ.get("PLACEWISE_TEST_CARRIER", "http")
+ROUNDS = 12
+GANGS_PER_ROUND = 4
+PODS_PER_GANG = 4
+# Work that one way leaves for later (events are written 50 ms after a binding) must not fall on the next.
+PAUSE_S = 0.15
+NUMBERS = itertools.count()
+# The scheduler alone knows nothing of gangs: the same pods, of a scheduler without the extender.
+PLAIN, ASKS, OWN = "plain-scheduler", "default-scheduler", "placewise"
+WAYS = {"alone": PLAIN, "extender": ASKS, "own": OWN, "extender_pods": ASKS, "own_pods": OWN}
+
+
+@pytest.fixture(scope="module")
+def adapter(plane: ControlPlane) -> AdapterProcess:
+    """The adapter's address, and the two schedulers."""
+    process = AdapterProcess(plane, free_port())
+    plane.start_scheduler("with-extender", {"extenders": [process.extender()]})
+    plane.start_scheduler("plain", {"profiles": [{"schedulerName": PLAIN}]})
+    return process
+
+
+@pytest.mark.parametrize("asks", ["AdmitOrWait and Place", "Place"])
+async def test_added_latency_per_pod(
+    asks: str, adapter: AdapterProcess, placewise: PlacewiseServer, watched: Watched
+) -> None:
+    plane = adapter.plane
+    settings = {"ask_admission": asks != "Place"}
+    target = placewise.target if CARRIER == "grpc" else placewise.http_target
+    adapter.start(target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
+    await adapter.ready()
+    figures: dict[str, list[float]] = {way: [] for way in WAYS}
+    of_gangs: dict[str, list[float]] = {way: [] for way in WAYS}
+    await _round(watched)  # warms every process up; not counted
+    before = processor_times()
+    for _ in range(ROUNDS):
+        for way, names in (await _round(watched)).items():
+            figures[way] += watched.latencies_ms(names)
+            of_gangs[way] += watched.gang_latencies_ms(names)
+        await asyncio.to_thread(remove_pods, plane)
+        await asyncio.sleep(0.3)
+    decided_ms = 1e3 * adapter.metric("placewise_adapter_decide_seconds_sum")
+    decisions = adapter.metric("placewise_adapter_decide_seconds_count")
+    adapter.stop()
+    others = {"decide_mean_ms": round(decided_ms / decisions, 2), "stolen_pct": round(stolen_pct(before), 1)}
+    others |= {"carrier": CARRIER, "cpu_requests": are_kept()}
+    print(json.dumps({"asks": asks} | _summary(figures) | _last_pods(of_gangs) | others))
+    assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
+
+
+async def _round(watched: Watched) -> dict[str, list[str]]:
+    made: dict[str, list[str]] = {way: [] for way in WAYS}
+    for _ in range(GANGS_PER_ROUND):
+        for way, scheduler in WAYS.items():
+            name = f"{way.replace('_', '-')}-{next(NUMBERS)}"
+            pods = gang(name, PODS_PER_GANG, scheduler=scheduler)
+            if way == "alone":
+                for document in pods:
+                    document["metadata"]["labels"] = {}
+            if not way.endswith("_pods"):
+                await watched.make_job(name, pods)
+            await watched.create(pods)
+            await watched.until_bound(names_of(pods))
+            made[way] += names_of(pods)
+            await asyncio.sleep(PAUSE_S)
+    return made
+
+
+def _summary(figures: dict[str, list[float]]) -> dict[str, float]:
+    p50 = {way: statistics.median(values) for way, values in figures.items()}
+    p95 = {way: statistics.quantiles(values, n=20)[-1] for way, values in figures.items()}
+    return {
+        **{f"{way}_p50_ms": round(value, 2) for way, value in p50.items()},
+        **{f"{way}_p95_ms": round(value, 2) for way, value in p95.items()},
+        **{f"{way}_added_p50_ms": round(p50[way] - p50["alone"], 2) for way in p50 if way != "alone"},
+    }
+
+
+def _last_pods(of_gangs: dict[str, list[float]]) -> dict[str, float]:
+    p50 = {way: statistics.median(values) for way, values in of_gangs.items()}
+    return {f"{way}_last_pod_p50_ms": round(value, 2) for way, value in p50.items()}
