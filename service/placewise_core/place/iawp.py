@@ -90,7 +90,7 @@ class AsWritten(Round):
         while self.ready:
             before = len(self.ready)
             if len(self.queue) < places and self.wants_gpu(self.ready[-1]):
-                self.queue.append(self.ready.pop())
+                self.queue.append(self.ready.pop(self.largest()))
             if self.ready and self.units.idle_cores:
                 self.to_core(self.ready.pop(0))
             if len(self.ready) == before:

@@ -1,4 +1,8 @@
-"""PATS (LDWP's baseline): relative performance of the task on each node, weighed with the load of the node."""
+"""PATS (LDWP's baseline) carried over to nodes: relative performance of the task on each, weighed with its load.
+
+Teodoro's PATS chooses computing units, not nodes: in order of speedup, GPUs take the subtasks with the most and cores
+those with the least. The choice of nodes is our reading of it, as LDWP compares with it on a cluster.
+"""
 
 from collections.abc import Sequence
 
@@ -17,9 +21,9 @@ from placewise_core.view import CPU, GPUS, ClusterView, FloatArray
 class RelativePerformance(ScoredPolicy):
     """Score = relative speedup · idle share of the kind of unit the task runs on.
 
-    PATS orders by the speedup a task has on an accelerator and balances that against the loads of CPUs and GPUs. On
-    nodes that means: for a task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times
-    the share of the node's GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first.
+    PATS weighs the speedup that a task has on an accelerator with the loads of CPUs and GPUs. Read for nodes: for a
+    task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times the share of the node's
+    GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first.
     """
 
     name = "pats"

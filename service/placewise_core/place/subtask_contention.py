@@ -36,9 +36,9 @@ class ContentionRound(Round):
         movable = [r for r in self.ready if self.wants_gpu(r)]
         while stay and self.units.idle_cores:
             self.to_core(stay.pop(0))
-        kept = max(0, len(movable) - places)
-        self.queue = movable[kept:][::-1]
-        self.ready = [*stay, *movable[:kept]]
+        by_gain = sorted(movable, key=lambda r: -r.speedup)
+        self.queue = by_gain[:places]
+        self.ready = [*stay, *by_gain[places:]]
 
     def _relieve(self) -> None:
         """Idle cores take subtasks from the low end of the rest, if they finish them sooner than the GPUs would reach
@@ -46,7 +46,8 @@ class ContentionRound(Round):
         times."""
         if not self.units.idle_cores:
             return
-        order = [*(r for r in self.ready if self.wants_gpu(r)), *self.queue[::-1]]
+        movable = [*self.queue, *(r for r in self.ready if self.wants_gpu(r))]
+        order = sorted(movable, key=lambda r: (r.speedup, r.job.submit_time_s))
         gpus = max(1, len(self.units.gpus))
         ahead = sum(_size(r) / r.speedup for r in order)
         for least in order:

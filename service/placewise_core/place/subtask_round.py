@@ -4,6 +4,7 @@ The rules on top choose (iawp.py as the paper writes them, subtask_contention.py
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,8 @@ class Ready:
 
 
 class Round(ABC):
-    """State of one round. Rules move subtasks from `ready` (by rising speedup) to units, or through `queue` to GPUs."""
+    """State of one round. Rules move subtasks from `ready` (by rising speedup) to units, or through `queue` to GPUs, in
+    which the largest speedup comes first. Of equal speedups both ends take the oldest."""
 
     def __init__(
         self, view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics, settings: IawpSettings
@@ -61,8 +63,8 @@ class Round(ABC):
                 self.ready += [Ready(job, s, self._speedup(s)) for s in ready]
             if pending:
                 self.blocked[job.id] += [(Reason.PREDECESSOR_PENDING, missing) for _, missing in pending]
-        # Stable: equal speedups keep the order of the request.
-        self.ready.sort(key=lambda r: r.speedup)
+        # Stable: of equal speedups and submit times, the order of the request.
+        self.ready.sort(key=lambda r: (r.speedup, r.job.submit_time_s))
 
     @abstractmethod
     def share_out(self) -> None:
@@ -83,6 +85,10 @@ class Round(ABC):
         is_room = any(gpu.is_below(limits.gpu_util_limit, limits.gpu_memory_limit) for gpu in self.units.gpus)
         for left in self.queue:
             self.blocked[left.job.id].append((Reason.UNIT_BUSY if is_room else Reason.UTILISATION_LIMIT, 1))
+
+    def largest(self) -> int:
+        """Place in `ready` of the largest speedup: of equal ones the oldest."""
+        return bisect_left(self.ready, self.ready[-1].speedup, key=lambda r: r.speedup)
 
     def wants_gpu(self, candidate: Ready) -> bool:
         """Has a GPU version that is no slower than a core, or there are no cores."""
@@ -146,12 +152,17 @@ class Round(ABC):
         """Units first, then predecessors: a freed unit lets the pipeline go on, predecessors come by themselves."""
         found = self.blocked[job.id]
         return [
-            Blocker(reason, nodes=len(missing), shortfall=float(min(missing)), message=message)
-            for reason, message in _MESSAGES.items()
+            Blocker(reason, nodes=len(missing), shortfall=float(min(missing)), message=self._message(reason))
+            for reason in _MESSAGES
             if (missing := [count for r, count in found if r is reason])
         ]
 
+    def _message(self, reason: Reason) -> str:
+        is_by_choice = reason is Reason.UNIT_BUSY and self.units.idle_cores
+        return _NO_GPU if is_by_choice else _MESSAGES[reason]
 
+
+_NO_GPU = "subtasks find no GPU that may take them, and would take longer on an idle core"
 _MESSAGES = {
     Reason.CPU_ONLY: "subtasks without a GPU version find no idle core",
     Reason.UTILISATION_LIMIT: "subtasks wait in the GPU queue: every GPU is at its utilisation or memory limit",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from placewise_core.partition.reschedule import Progress, is_late, rescheduled
 from placewise_core.partition.thermal import ThermalModel, allowed_s, peak_celsius, thermal_state
 from placewise_core.view import ClusterView
 
+ROOT = Path(__file__).parents[3]
 CAPABILITY = bundled("capability.json")
 POLICY = partition_policy(CAPABILITY)
 NOW_S = 1000.0
@@ -41,6 +43,32 @@ def node(name: str, gpus: int = 1, hardware: Hardware = STRONG, **telemetry: flo
         hardware=hardware,
         telemetry=Telemetry(**{"observe_time_s": NOW_S - 1.0, **telemetry}),
     )
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "path"),
+    [
+        *((f"k_{name}", ("weights", name)) for name in ("cpu", "memory", "cache", "gpu", "gpu_memory")),
+        ("R of a GPU, K/W", ("thermal", "gpu", "resistance_k_per_w")),
+        ("ambient, °C", ("thermal", "gpu", "ambient_celsius")),
+        ("P of a GPU, W", ("thermal", "gpu", "load_watts")),
+        ("R·C of a GPU, s", ("thermal", "gpu", "time_constant_s")),
+        ("R of a CPU, K/W", ("thermal", "cpu", "resistance_k_per_w")),
+        ("R·C of a CPU, s", ("thermal", "cpu", "time_constant_s")),
+        ("P of a CPU, W", ("thermal", "cpu", "load_watts")),
+        ("Q without a report, s", ("default_overhead_s",)),
+    ],
+)
+def test_the_document_gives_each_coefficient_and_its_source(coefficient: str, path: tuple[str, ...]) -> None:
+    value = CAPABILITY
+    for key in path:
+        value = value[key]
+    rows = (ROOT / "docs/partition.md").read_text("utf-8").splitlines()
+    (row,) = (row for row in rows if row.startswith(f"| {coefficient} |"))
+    shown, source = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    assert float(shown) == value
+    is_stated = any(".".join(path).startswith(name) for name in CAPABILITY["provenance"]["stated_not_fitted"])
+    assert source.startswith(("stated", "not fitted")) == is_stated
 
 
 def split(

@@ -1,5 +1,6 @@
 """Node scope: Algorithm 2 step by step as written, and what our own rules do otherwise."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +71,28 @@ def test_cpu_only_subtasks_never_get_a_gpu() -> None:
     (decision,) = assign(view_of([host(cores=2)]), job)
     assert units(decision) == {"a": "cpu0", "b": "cpu1", "g": "gpu0"}
     assert blocked(decision) == [(Reason.CPU_ONLY, 1)]
+
+
+@pytest.mark.parametrize("rules", [assign, shared], ids=["as written", "shared"])
+def test_equal_speedups_are_taken_oldest_first(rules: Callable[..., list[JobDecision]]) -> None:
+    job = pipeline(*(subtask(f"s{i}", 2.0, sm=1.0) for i in range(5)))
+    (decision,) = rules(view_of([host(cores=1)]), job)
+    assert units(decision) == {"s0": "gpu0", "s1": "cpu0"}
+
+
+@pytest.mark.parametrize("rules", [assign, shared], ids=["as written", "shared"])
+def test_of_equal_speedups_the_job_submitted_first_is_older(rules: Callable[..., list[JobDecision]]) -> None:
+    young = replace(pipeline(subtask("a", 10.0, sm=1.0), name="young"), submit_time_s=20.0)
+    old = replace(pipeline(subtask("a", 10.0, sm=1.0), name="old"), submit_time_s=10.0)
+    decisions = rules(view_of([host(cores=0)]), young, old)
+    assert [len(d.assignments) for d in decisions] == [0, 1]
+
+
+def test_a_subtask_that_waits_beside_idle_cores_is_told_why() -> None:
+    job = pipeline(*(subtask(f"s{i}", 40.0, sm=0.3) for i in range(2)))
+    (decision,) = shared(view_of([host(cores=2, max_jobs_per_gpu=1)]), job, max_per_gpu=1)
+    assert units(decision) == {"s0": "gpu0"}
+    assert "idle core" not in decision.blockers[0].message or "longer on an idle core" in decision.blockers[0].message
 
 
 def test_only_ready_subtasks_are_assigned() -> None:

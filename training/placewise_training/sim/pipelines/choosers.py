@@ -14,6 +14,7 @@ from placewise_core.place.policy import PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
 from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import speedup_of
 from placewise_training.sim.speed.profiles import gpu_speed
 
 
@@ -61,20 +62,25 @@ def asked(task: PipelineTask) -> Job:
 
 
 class LoadedPats:
-    """PATS with loads as reported: the node with the largest product of relative pace and idle share of its GPUs and
-    cores, by telemetry; tasks queued there count as busy."""
+    """PATS carried over to nodes: the one with the largest product of pace and idle share over the tasks queued there.
+    A node's pace counts all its cores, and all its GPUs at the mean speedup profiled of the task's subtasks."""
 
     name = "pats"
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
-        return max(nodes, key=lambda name: self._score(nodes[name]))
+        gains = [speedup_of(subtask) for subtask in task.job.subtasks if subtask.has_gpu_version]
+        speedup = sum(gains) / len(gains) if gains else 0.0
+        return max(nodes, key=lambda name: self._score(nodes[name], speedup))
 
-    def _score(self, queue: NodeQueue) -> float:
+    def _score(self, queue: NodeQueue, speedup: float) -> float:
         cpu, _, gpu, _ = queue.utilisation()
-        gpus = len(queue.spec.node.gpus)
-        pace = queue.spec.cpu_speed + (gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") if gpus else 0.0)
-        idle = 1.0 - (cpu + gpu) / 2.0 if gpus else 1.0 - cpu
-        return pace * (idle + 1e-3) / (1.0 + len(queue.tasks))
+        on_cores = queue.cores * queue.spec.cpu_speed
+        on_gpus = queue.gpus * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * speedup if queue.gpus else 0.0
+        idle_pace = on_cores * (1.0 - cpu + _LEAST_IDLE) + on_gpus * (1.0 - gpu + _LEAST_IDLE)
+        return idle_pace / (1.0 + len(queue.tasks))
+
+
+_LEAST_IDLE = 1e-3  # of busy nodes the faster one
 
 
 class BacklogEct:
