@@ -1,14 +1,15 @@
 """ClusterView: the cluster as arrays, changed by events and by tentative claims. Never does I/O, never decides.
 
 Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
-One thread owns a view. Policies claim on it task by task and give everything back (decode.py), so that nothing is
-copied; the engine then *assumes* an accepted gang at once, and gives it back if the store refuses it.
+One thread owns a view. Policies only read it; the engine *assumes* an accepted gang at once, and gives it back if the
+store refuses it.
 """
 
 import bisect
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -425,6 +426,7 @@ class ClusterView(RoomArrays):
         other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
         other._idle_gpus = list(self._idle_gpus)
         other._rooms = {}  # its arrays are counted on in place
+        other.notes = WeakKeyDictionary()
         other.forked_stamp = self.usage_stamp
         self._is_borrowed = bytearray(b"\x01") * self.size
         other._is_borrowed = bytearray(self._is_borrowed)

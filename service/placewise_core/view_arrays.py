@@ -5,6 +5,8 @@ Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes
 
 import math
 from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +102,8 @@ class NodeArrays:
         self.telemetry_stamp = 0  # grows with every telemetry report
         self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
         self.lineage = object()  # the same in a view and its forks
+        # Under a policy: results of this view that serve it again. Whoever reads one checks whether it still holds.
+        self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
 
     @property
     def size(self) -> int:

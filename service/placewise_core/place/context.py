@@ -16,7 +16,8 @@ class PlaceContext:
     `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
     candidates with their score terms. `randomness` is a generator or its seed: most decisions draw nothing, and
     building a generator costs more than scoring thirty nodes. `slices` may be other than one only where the view is the
-    decision's own. `first_offers` is the business of gang.py alone.
+    decision's own. `first_offers` is the business of gang.py alone; in
+    `notes` a policy keeps, under itself, results that serve it again within the request.
     """
 
     now_s: float
@@ -26,6 +27,7 @@ class PlaceContext:
     interference: GpuInterference = field(default_factory=NoInterference)
     slices: Slices = ONE_SLICE
     first_offers: Any = field(default=None, compare=False, repr=False)
+    notes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def rng(self) -> np.random.Generator:

@@ -76,6 +76,10 @@ class Gang:
         """Tasks of the group on node m."""
         return self._counts.get((id(group), m), 0)
 
+    def remaining_of(self, group: TaskGroup) -> int:
+        """Tasks of the group still to place."""
+        return group.count - self._begun.get(id(group), 0)
+
     def next_name(self, group: TaskGroup) -> str:
         """The name of the group's next task. Raises IndexError if none is left."""
         return self._names[id(group)][self._begun.get(id(group), 0)]
@@ -151,12 +155,17 @@ class Gang:
         return open_gpus(self.view, m, left, wanted.demand, group, self.job) >= wanted.gpus
 
     def slots_on(self, group: TaskGroup, m: int) -> float:
-        """Tasks of a countable group that node m takes at once; inf for tasks that ask for nothing."""
+        """Tasks of the group that node m takes at once, counted; inf for tasks that ask for nothing. Of a group that
+        is not countable only where the gang has tasks."""
         wanted, left = self._wanted[id(group)], self.left.get(m)
         assert wanted is not None
         if left is None:
             return float(self.view.plain_rooms(wanted.demand)[m])
-        return slots_on(self.view, left, wanted.demand)
+        if wanted.is_countable:
+            return slots_on(self.view, left, wanted.demand)
+        free = left.whole()
+        free[GPUS] = open_gpus(self.view, m, left, wanted.demand, group, self.job)
+        return max(0.0, min([free[row] // amount for row, amount in wanted.whole], default=math.inf))
 
     def takers(self, group: TaskGroup, mask: BoolArray) -> BoolArray:
         """(M,) the nodes of `mask` that really take the group's next task, slowdown limits of shared GPUs included."""

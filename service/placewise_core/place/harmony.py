@@ -12,9 +12,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,12 +25,12 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.pace import linear_minutes, shortest_first, stretched
 from placewise_core.place.context import PlaceContext
-from placewise_core.place.gang_builder import GangBuilder
-from placewise_core.place.plain_gang import PlainGang
+from placewise_core.place.candidates import Candidates
+from placewise_core.place.gang import Gang
 from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
 from placewise_core.slices import ONE_SLICE, Slices
-from placewise_core.step_tokens import PlainSteps, StepTokens, free_of
+from placewise_core.step_tokens import StepTokens, free_of
 from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
 
 CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and later jobs see the earlier
@@ -131,31 +130,27 @@ def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, 
 class _Encoded:
     """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` those of the first job tokens."""
 
-    context: PlaceContext
     lineage: object  # of the view: a gang that is decided on a fork of it has the same nodes
-    now_s: float
     rows: IntArray
     jobs: Sequence[Job]
     state: PolicyState
     layout_stamp: int
 
-    def serves(self, job: Job, view: ClusterView, context: PlaceContext) -> bool:
-        is_now = self.context is context and self.now_s == context.now_s
-        is_layout = self.lineage is view.lineage and self.layout_stamp == view.layout_stamp
-        return is_now and is_layout and self.token_of(job) >= 0
+    def serves(self, job: Job, view: ClusterView) -> bool:
+        return self.lineage is view.lineage and self.layout_stamp == view.layout_stamp and self.token_of(job) >= 0
 
     def token_of(self, job: Job) -> int:
         """Its row in the states, or −1: a job that got its shape only now is not the one that was encoded."""
         return next((i for i, other in enumerate(self.jobs) if other is job), -1)
 
 
-@frozen
-class _Batch:
-    """The jobs of one request in the order they are placed."""
+@dataclass(slots=True)
+class _Request:
+    """One request: its jobs in the order they are placed, and the last encoding of some of them."""
 
-    jobs: Sequence[Job]
-    context: PlaceContext
     now_s: float
+    jobs: Sequence[Job] = ()
+    encoded: _Encoded | None = None
 
 
 class Harmony:
@@ -175,27 +170,24 @@ class Harmony:
         self._most_nodes = most_nodes
         self._monotonic_s = monotonic_s
         self._encoder = Encoder(MOST_JOBS)
-        self._batch: _Batch | None = None
-        self._encoded: _Encoded | None = None
-        self._looked: WeakKeyDictionary[ClusterView, _Looked] = WeakKeyDictionary()
 
     def prepare(self, view: ClusterView, now_s: float) -> None:
         """Looks at a view that was asked about before, so that the next request finds that done. Never raises."""
-        looked = self._looked.get(view)
+        looked: _Looked | None = view.notes.get(self)
         if looked is not None and looked.is_layout(view):
             with contextlib.suppress(Exception):  # a broken net: the next request reports it
                 self._look(looked.rows, view, now_s, ONE_SLICE)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         """Shortest first, by the net's guess of how long each runs and by how many GPUs it keeps from the others."""
-        self._encoded = None
+        request = context.notes[self] = _Request(context.now_s)
         if len(jobs) > 1:
             try:
                 minutes = self._minutes(jobs, view, context)
             except Exception:  # a broken net never fails a call: what jobs declare orders them as well
                 minutes = [linear_minutes(job) for job in jobs]
             jobs = shortest_first(jobs, minutes)
-        self._batch = _Batch(jobs, context, context.now_s)
+        request.jobs = jobs
         return jobs
 
     def _minutes(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> list[float]:
@@ -224,53 +216,45 @@ class Harmony:
 
     def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
         """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
-        gang = None if context.is_explaining else PlainGang.of(job, view, context)
-
-        def begun(rows: IntArray) -> "PlainSteps | GangBuilder":
-            if gang is not None:
-                return PlainSteps(gang, rows)
-            return GangBuilder(job, view, context, rows, claims_last=False)
-
-        encoded = self._encoded
-        if encoded is not None and encoded.serves(job, view, context):
-            proposal = _proposal(self._net, encoded, begun(encoded.rows), choose, None)
+        request = self._request(context)
+        encoded = request.encoded
+        if encoded is not None and encoded.serves(job, view):
+            candidates = Candidates(Gang(job, view, context), encoded.rows)
+            proposal = _Decoding(self._net, encoded, candidates, choose).run(None)
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
-        batch = self._chunk(job, context)
+        batch = _chunk(job, request.jobs)
         rows = shortlist(batch, view, context, self._most_nodes)
-        placing = begun(rows)
-        if placing.is_stuck():
+        candidates = Candidates(Gang(job, view, context), rows)
+        if candidates.lacks_slots():
             return None
         looked = self._look(rows, view, context.now_s, context.slices)
         encoded = self._encode(batch, looked, view, context)
-        return _proposal(self._net, encoded, placing, choose, looked.free)
+        return _Decoding(self._net, encoded, candidates, choose).run(looked.free)
+
+    def _request(self, context: PlaceContext) -> _Request:
+        request: _Request | None = context.notes.get(self)
+        if request is None or request.now_s != context.now_s:
+            request = context.notes[self] = _Request(context.now_s)
+        return request
 
     def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
         state = self._net.read(looked.state, self._encoder.encode_new(batch))
-        encoded = _Encoded(context, view.lineage, context.now_s, looked.rows, batch, state, looked.layout_stamp)
-        self._encoded = encoded
+        encoded = _Encoded(view.lineage, looked.rows, batch, state, looked.layout_stamp)
+        self._request(context).encoded = encoded
         return encoded
 
     def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _Looked:
         """Encodes the nodes `rows` and their jobs; the last encoding if nothing has changed since."""
         chosen = None if len(rows) == view.size else rows
         running = self._encoder.running(view, chosen)
-        looked = self._looked.get(view)
+        looked: _Looked | None = view.notes.get(self)
         if looked is None or not looked.is_still(view, rows, now_s, running):
             looked = _Looked(view, rows, now_s, running)
             seen = self._encoder.encode(view, (), now_s, rows=chosen)
             looked.state, looked.free = slices.aside(lambda: self._net.look(seen)), free_of(seen.nodes)
-            self._looked[view] = looked
+            view.notes[self] = looked
         return looked
-
-    def _chunk(self, job: Job, context: PlaceContext) -> Sequence[Job]:
-        """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
-        batch = self._batch
-        if batch is None or batch.context is not context or batch.now_s != context.now_s:
-            return [job]
-        after = itertools.dropwhile(lambda other: other.id != job.id, batch.jobs)
-        next(after, None)
-        return [job, *(other for other in itertools.islice(after, CHUNK - 1) if other.groups)]
 
     def _fall_back(self, reason: str, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         proposal = self._fallback.propose(job, view, context)
@@ -327,78 +311,60 @@ def _chosen(logits: Float32, mask: BoolArray, placed: int, choose: Choose) -> tu
     return action, probability
 
 
-def _proposal(
-    net: PolicyNet,
-    encoded: _Encoded,
-    placing: PlainSteps | GangBuilder,
-    choose: Choose,
-    free: Float32 | None,
-) -> Proposal | None:
-    """The gang placed on one encoding; None where that leads into a dead end. `free`: what encode_free gives for its
-    nodes, where that is known."""
-    if placing.is_stuck():
-        return None
-    if isinstance(placing, GangBuilder):
-        return _Decoding(net, encoded, placing, choose).run(StepTokens(placing, free))
-    gang = placing.gang
-    placing.begin(free)
-    token, size, propensity = encoded.token_of(gang.job), len(encoded.rows), 1.0
-    while placing.left:
-        logits = net.decode(encoded.state, token, placing.features)
-        action, probability = _chosen(logits, placing.mask, len(placing.nodes), choose)
-        propensity *= probability
-        placing.take(action % size)
-        encoded.context.slices.pause()
-    assignments = gang.assignments(placing.nodes)
-    return Proposal(assignments, propensity)
+def _chunk(job: Job, jobs: Sequence[Job]) -> Sequence[Job]:
+    """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
+    after = itertools.dropwhile(lambda other: other.id != job.id, jobs)
+    next(after, None)
+    return [job, *(other for other in itertools.islice(after, CHUNK - 1) if other.groups)]
 
 
 class _Decoding:
-    """One gang on one encoding. For one use; the view is as before when `run` returns."""
+    """One gang on one encoding. For one use."""
 
-    def __init__(self, net: PolicyNet, encoded: _Encoded, builder: GangBuilder, choose: Choose) -> None:
-        self._net, self._encoded, self._builder, self._choose = net, encoded, builder, choose
-        self._candidates: list[Candidate] = []
+    def __init__(self, net: PolicyNet, encoded: _Encoded, candidates: Candidates, choose: Choose) -> None:
+        self._net, self._encoded, self._candidates, self._choose = net, encoded, candidates, choose
+        self._gang = candidates.gang
+        self._is_explaining = self._gang.context.is_explaining
+        self._explained: list[Candidate] = []
         self._propensity = 1.0
 
-    def run(self, steps: StepTokens) -> Proposal | None:
-        builder, state = self._builder, self._encoded.state
-        token = self._encoded.token_of(builder.job)
-        try:
-            while (c := self._place(self._net.decode(state, token, steps.features))) >= 0:
-                if not builder.remaining:
-                    return Proposal(builder.placement(), self._propensity, tuple(self._candidates))
-                steps.update(c)
-                builder.context.slices.pause()
+    def run(self, free: Float32 | None) -> Proposal | None:
+        """None where the net's choices lead into a dead end. `free`: as of StepTokens."""
+        candidates, gang = self._candidates, self._gang
+        if candidates.lacks_slots():
             return None
-        finally:
-            builder.give_back()
+        steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
+        while (c := self._place(self._net.decode(self._encoded.state, token, steps.features))) >= 0:
+            if not gang.remaining:
+                return Proposal(gang.assignments(), self._propensity, tuple(self._explained))
+            steps.update(c)
+            gang.context.slices.pause()
+        return None
 
     def _place(self, logits: Float32) -> int:
         """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out
         too slow to share is masked, and the choice is made again."""
-        builder, is_explaining = self._builder, self._encoded.context.is_explaining
-        size = len(builder.rows)
-        while (mask := builder.mask()).any():
-            action, probability = _chosen(logits, mask, len(builder.placed), self._choose)
-            explained = self._explained(logits, mask, action) if is_explaining else []
-            if builder.apply(action):
+        candidates = self._candidates
+        while not candidates.is_stuck():
+            action, probability = _chosen(logits, candidates.mask, len(self._gang.placed), self._choose)
+            explained = self._explain(logits, action) if self._is_explaining else []
+            if candidates.take(action):
                 self._propensity *= probability
-                self._candidates += explained
-                return action % size
+                self._explained += explained
+                return action % len(candidates.rows)
         return -1
 
-    def _explained(self, logits: Float32, mask: BoolArray, chosen: int) -> list[Candidate]:
+    def _explain(self, logits: Float32, chosen: int) -> list[Candidate]:
         """The likeliest actions with their logits."""
-        builder, size = self._builder, len(self._builder.rows)
-        role, _ = decode_action(chosen, size)
-        masked = np.where(mask, logits, -np.inf)
-        top = [int(a) for a in np.argsort(-masked, kind="stable")[:_EXPLAINED_CANDIDATES] if mask[a]]
-        name = builder.next_name(role)
+        candidates, gang, size = self._candidates, self._gang, len(self._candidates.rows)
+        turn = candidates.turn(decode_action(chosen, size)[0])
+        assert turn is not None
+        masked = np.where(candidates.mask, logits, -np.inf)
+        top = [int(a) for a in np.argsort(-masked, kind="stable")[:_EXPLAINED_CANDIDATES] if candidates.mask[a]]
         return [
             Candidate(
-                task=name,
-                node=builder.view.node_id(int(builder.rows[decode_action(action, size)[1]])),
+                task=gang.next_name(turn.group),
+                node=gang.view.node_id(int(candidates.rows[decode_action(action, size)[1]])),
                 score=float(logits[action]),
                 terms=((decode_action(action, size)[0].value.lower(), 1.0),),
                 is_chosen=action == chosen,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.job import Job, TaskGroup
-from placewise_core.place.capacity import task_capacity
 from placewise_core.place.context import PlaceContext
-from placewise_core.view import BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.place.gang import Gang
+from placewise_core.view import ClusterView, FloatArray, IntArray
 
 MOST_NODES = 32  # as many as the clusters that nets are trained on have; every node there costs time with every task
 _NODES_PER_TASK = 2  # a wide gang that is spread must find room
@@ -24,24 +24,23 @@ def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, mos
     most = max(most, _NODES_PER_TASK * max(job.task_count for job in jobs))
     if view.size <= most:
         return np.arange(view.size)
-    usable = view.usable(context.now_s)
-    rooms = _rooms(jobs, view, usable)
-    fits = np.flatnonzero(rooms > 0)
+    slots = _slots(jobs, Gang(jobs[0], view, context))
+    fits = np.flatnonzero(slots > 0)
     if len(fits) <= most:
         return fits
     free = view.free_gpus()[fits] + view.free[0, fits] * view.inverse_capacity[0, fits]
     chosen: IntArray = np.zeros(0, dtype=np.int64)
     # Each in turn fills its share with nodes that are not chosen yet: a third, a third, the rest.
-    for cost, share in ((free - 1e3 * rooms[fits], most // 3), (free, most // 3), (view.load()[fits], most)):
+    for cost, share in ((free - 1e3 * slots[fits], most // 3), (free, most // 3), (view.load()[fits], most)):
         left = least(cost, most)
         left = left[~np.isin(left, chosen)]
         chosen = np.concatenate([chosen, left[: min(share, most - len(chosen))]])
     return np.sort(fits[chosen])
 
 
-def _rooms(jobs: Sequence[Job], view: ClusterView, usable: BoolArray) -> FloatArray:
+def _slots(jobs: Sequence[Job], gang: Gang) -> FloatArray:
     """(M,) tasks of the first job's gang that each node takes, group by group; then a trace for those of the others."""
-    rooms = np.zeros(view.size)
+    view, slots = gang.view, np.zeros(gang.view.size)
     seen: set[tuple[object, ...]] = set()
     for i, job in enumerate(jobs):
         for group in job.groups:
@@ -50,11 +49,12 @@ def _rooms(jobs: Sequence[Job], view: ClusterView, usable: BoolArray) -> FloatAr
             if demand is None or key in seen or len(seen) >= _MOST_DEMANDS:
                 continue
             seen.add(key)
-            if i == 0:
-                rooms += task_capacity(view, demand, group, job.gpu_sharing, usable)
-            else:
-                rooms += 1e-3 * view.feasible(demand, group, job.gpu_sharing, usable)
-    return rooms
+            if i > 0:
+                slots += 1e-3 * view.feasible(demand, group, job.gpu_sharing, gang.usable)
+            elif (offer := gang.offer(group)) is not None:
+                most = float(min(group.count, group.max_per_node or group.count))
+                slots += np.minimum(offer.slots, most) * offer.mask
+    return slots
 
 
 def _kind(job: Job, group: TaskGroup) -> tuple[object, ...]:

@@ -1,5 +1,7 @@
 """Step tokens: kept up task by task they equal tokens encoded from scratch, and show the real slots."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,16 +11,17 @@ from tests.fakes.cluster import make_job, make_node
 from placewise_core.actions import action_of
 from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
-from placewise_core.features import STEP_COLUMNS, Encoder, Float32
+from placewise_core.features import STEP_COLUMNS, Encoder
 from placewise_core.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
+from placewise_core.place.candidates import Candidates
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.context import PlaceContext
-from placewise_core.place.gang_builder import GangBuilder
-from placewise_core.place.plain_gang import PlainGang
-from placewise_core.step_tokens import PlainSteps, StepTokens, encode_free, encode_step, free_of
-from placewise_core.view import BoolArray, ClusterView
+from placewise_core.place.gang import Gang
+from placewise_core.step_tokens import StepTokens, encode_free, free_of
+from placewise_core.view import ClusterView
 
 AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
+USAGE = slice(AT["free_cpu_share"], AT["tasks"] + 1)
 CONTEXT = PlaceContext(1.0, 0)
 
 
@@ -61,17 +64,20 @@ def test_kept_up_equals_from_scratch(gang: Job, nodes: int, running: int, seed: 
     view = busy_view(nodes, running)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(nodes, rng.integers(1, nodes + 1), replace=False))
-    builder = GangBuilder(gang, view, CONTEXT, rows)
-    steps = StepTokens(builder)
-    while not builder.is_complete and not builder.is_stuck():
-        np.testing.assert_array_equal(steps.features, encode_step(builder))
+    stamp = view.usage_stamp
+    placing = Gang(gang, view, CONTEXT)
+    candidates = Candidates(placing, rows)
+    steps = StepTokens(candidates)
+    while not candidates.is_stuck():
+        anew = Candidates(placing, rows)
+        np.testing.assert_array_equal(candidates.mask, anew.mask)
+        np.testing.assert_array_equal(steps.features, StepTokens(anew).features)
         fits = steps.features[:, [AT["workers_fit"], AT["servers_fit"]]] > 0
-        mask = builder.mask()
-        np.testing.assert_array_equal(fits.T.reshape(-1), mask)
-        action = int(rng.choice(np.flatnonzero(mask)))
-        if builder.apply(action) and not builder.is_complete:
+        np.testing.assert_array_equal(fits.T.reshape(-1), candidates.mask)
+        action = int(rng.choice(np.flatnonzero(candidates.mask)))
+        if candidates.take(action) and placing.remaining:
             steps.update(action % len(rows))
-    builder.give_back()
+    assert view.usage_stamp == stamp  # nothing was claimed
 
 
 def test_what_the_columns_say() -> None:
@@ -83,9 +89,9 @@ def test_what_the_columns_say() -> None:
             TaskGroup(Role.PARAMETER_SERVER, 1, Resources(cpu_cores=1)),
         ),
     )
-    builder = GangBuilder(job, view, CONTEXT)
-    assert builder.apply(action_of(Role.WORKER, 1, 3))
-    seen = {name: encode_step(builder)[:, i].tolist() for name, i in AT.items()}
+    candidates = Candidates(Gang(job, view, CONTEXT))
+    assert candidates.take(action_of(Role.WORKER, 1, 3))
+    seen = {name: StepTokens(candidates).features[:, i].tolist() for name, i in AT.items()}
     gpus = view.gpu_exists[0].sum()
     assert seen["workers_here"] == [0, 0.5, 0]
     assert seen["servers_here"] == [0, 0, 0]
@@ -99,56 +105,43 @@ def test_what_the_columns_say() -> None:
     assert seen["free_gpu_share"][1] == pytest.approx((gpus - 1) / gpus)
     assert seen["tasks"] == [0, 0.125, 0]
     assert seen["is_in_rack_of_gang"] == [0, 1, 0]
-    builder.give_back()
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    workers=st.integers(1, 5),
-    role=st.sampled_from([Role.WORKER, Role.PARAMETER_SERVER]),
-    demand=st.sampled_from([Resources(cpu_cores=2, gpus=2), Resources(memory_gib=8, gpus=1), Resources(cpu_cores=0.3)]),
-    most_per_node=st.integers(0, 2),
+    gang=st.builds(
+        gang,
+        st.integers(1, 4),
+        st.integers(0, 3),
+        st.sampled_from([0.0, 1.0, 2.0]),
+        st.integers(0, 2),
+        is_sharing=st.booleans(),
+    ),
+    is_one_group=st.booleans(),
     nodes=st.integers(1, 6),
     running=st.integers(0, 4),
-    is_shortlist=st.booleans(),
     seed=st.integers(0, 10_000),
 )
-def test_a_plain_gang_that_claims_nothing_is_seen_as_one_that_claims(
-    workers: int,
-    role: Role,
-    demand: Resources,
-    most_per_node: int,
-    nodes: int,
-    running: int,
-    is_shortlist: bool,
-    seed: int,
+def test_a_gang_that_claims_nothing_is_seen_as_one_that_claims(
+    gang: Job, is_one_group: bool, nodes: int, running: int, seed: int
 ) -> None:
+    """Resources left on nodes, tasks there and load: as the encoding of a view on which the gang is claimed."""
     view, rng = busy_view(nodes, running), np.random.default_rng(seed)
-    job = Job(JobId("gang"), groups=(TaskGroup(role, workers, demand, max_per_node=most_per_node),))
-    gang = PlainGang.of(job, view, CONTEXT)
-    assert gang is not None
-    rows = np.arange(1 if is_shortlist else 0, nodes)
+    job = replace(gang, groups=gang.groups[:1]) if is_one_group else gang
+    rows = np.arange(nodes)
     assert np.array_equal(free_of(Encoder().encode_nodes(view, 1.0, rows)), encode_free(view, rows))
-    stamp = view.usage_stamp
-    counted = PlainSteps(gang, rows)
-    is_stuck = counted.is_stuck()
-    counted.begin()
-    seen: list[tuple[Float32, BoolArray, int]] = []
-    while counted.left and counted.mask.any():
-        action = int(rng.choice(np.flatnonzero(counted.mask)))
-        seen.append((counted.features.copy(), counted.mask.copy(), action))
-        counted.take(action % len(rows))
-    assert (counted.left > 0) is is_stuck
-    assert view.usage_stamp == stamp  # nothing was claimed
-    builder = GangBuilder(job, view, CONTEXT, rows)
-    claimed = StepTokens(builder)
-    for i, (features, mask, action) in enumerate(seen):
-        assert np.array_equal(features, claimed.features)
-        assert np.array_equal(mask, builder.mask())
-        assert builder.apply(action)
-        if i + 1 < len(seen):
-            claimed.update(action % len(rows))
-    placement = tuple(builder.assignments)
-    builder.give_back()
-    if not counted.left:
-        assert gang.assignments(counted.nodes) == placement
+    placing = Gang(job, view, CONTEXT)
+    candidates, claimed = Candidates(placing, rows), view.fork()
+    steps = StepTokens(candidates)
+    while not candidates.is_stuck():
+        action = int(rng.choice(np.flatnonzero(candidates.mask)))
+        if not candidates.take(action):
+            continue
+        claimed.claim(job, placing.tasks[-1])
+        if placing.remaining:
+            steps.update(action % nodes)
+            assert np.array_equal(steps.features[:, USAGE], encode_free(claimed, rows)[:, USAGE])
+    if not placing.remaining:
+        assert len(placing.assignments()) == job.task_count
+        view.add_job(RunningJob(job, placing.assignments()))
+        assert (view.free >= 0).all()

@@ -25,7 +25,8 @@ from placewise_core.cluster import Assignment
 from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder
 from placewise_core.features import Observation as Tokens
 from placewise_core.job import Job, JobId
-from placewise_core.place.gang_builder import GangBuilder
+from placewise_core.place.candidates import Candidates
+from placewise_core.place.gang import Gang
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster
 from placewise_training.sim.jobs import SimJob
@@ -93,7 +94,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self._batch: list[SimJob] = []
         self._next = 0  # index into the batch of the job being placed
         self._stuck: set[tuple[object, ...]] = set()  # demands without an action in this interval: room only shrinks
-        self._builder: GangBuilder | None = None
+        self._candidates: Candidates | None = None  # of the job being placed
         self._interval = 0
         self._progress = self._waited_s = 0.0
 
@@ -120,7 +121,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self.simulation = Simulation(
             self._nodes, jobs, truth, None, options=SimOptions(), seed=workload_seed, fits=self.fits
         )
-        self._batch, self._next, self._builder = [], 0, None
+        self._batch, self._next, self._candidates = [], 0, None
         self._stuck.clear()
         self._interval = 0
         self._progress = self._waited_s = 0.0
@@ -130,14 +131,16 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def step_in_place(self, action: int) -> tuple[float, bool, bool, dict[str, Any]]:
         """As `step`; the observation is in `seen`."""
-        if self._builder is None:
+        if self._candidates is None:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset()")
         if not self.seen["action_mask"][action]:
             return -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
-        self._builder.apply(action)
-        if self._builder.is_complete:
+        gang = self._candidates.gang
+        if self._candidates.take(action):
+            self._simulation.view.claim(gang.job, gang.tasks[-1])  # what is observed next
+        if not gang.remaining:
             self._start_current()
-        elif self._builder.is_stuck():
+        elif self._candidates.is_stuck():
             self._skip_current()
         else:
             self._observe_again()
@@ -153,7 +156,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     @property
     def has_decision(self) -> bool:
         """True while a job waits for its next task to be placed; False ends the episode."""
-        return self._builder is not None
+        return self._candidates is not None
 
     @property
     def _simulation(self) -> Simulation:
@@ -162,16 +165,18 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self.simulation
 
     def _start_current(self) -> None:
-        assert self._builder is not None
-        self._simulation.start(self._batch[self._next], self._builder.placement(), is_claimed=True)
-        self._builder = None
+        assert self._candidates is not None
+        self._simulation.start(self._batch[self._next], self._candidates.gang.assignments(), is_claimed=True)
+        self._candidates = None
         self._next += 1
 
     def _skip_current(self) -> None:
         """The gang cannot be completed this way: it waits for the next interval."""
-        assert self._builder is not None
-        self._builder.give_back()
-        self._builder = None
+        assert self._candidates is not None
+        gang = self._candidates.gang
+        for task in reversed(gang.tasks):
+            self._simulation.view.unclaim(gang.job, task)
+        self._candidates = None
         self._next += 1
 
     def _advance(self) -> tuple[float, int]:
@@ -192,9 +197,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         while self._next < len(self._batch):
             job = self._batch[self._next]
             if job.signature not in self._stuck:
-                builder = GangBuilder(job.job, sim.view, sim.context)
-                if not builder.is_stuck():
-                    self._builder = builder
+                candidates = Candidates(Gang(job.job, sim.view, sim.context))
+                if not candidates.is_stuck():
+                    self._candidates = candidates
                     return True
                 self._stuck.add(job.signature)
             self._next += 1
@@ -229,15 +234,15 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         """The undecided jobs, which of them is current, and its tentative placements."""
         jobs = [job.job for job in self._batch[self._next :]]
         placed: dict[JobId, Sequence[Assignment]] = {}
-        if self._builder is not None:
-            placed[self._builder.job.id] = self._builder.assignments
-        return jobs, 0 if self._builder is not None else -1, placed
+        if self._candidates is not None:
+            placed[self._candidates.gang.job.id] = self._candidates.gang.tasks
+        return jobs, 0 if self._candidates is not None else -1, placed
 
     def action_mask(self) -> NDArray[np.bool_]:
         """(2M,) actions that are possible now."""
-        if self._builder is None:
+        if self._candidates is None:
             return np.zeros(int(self.action_space.n), dtype=np.bool_)
-        return self._builder.mask()
+        return self._candidates.mask
 
     def _observe(self) -> None:
         """Writes the whole observation; `_observe_again` is its equal after one more task of the same job."""
@@ -256,12 +261,12 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def _observe_again(self) -> None:
         """The current job is always the first token of the batch: only it, the nodes and the mask have changed."""
-        assert self._builder is not None
+        assert self._candidates is not None
         view, seen = self._simulation.view, self.seen
         seen["nodes"][:] = self._encoder.encode_nodes(view, self._simulation.now_s)
-        seen["action_mask"][:] = self._builder.mask()
+        seen["action_mask"][:] = self._candidates.mask
         tokens = Tokens(seen["nodes"], seen["jobs"], seen["placement"], 0)
-        self._encoder.update_new(tokens, 0, self._builder.job, self._builder.assignments, view)
+        self._encoder.update_new(tokens, 0, self._candidates.gang.job, self._candidates.gang.tasks, view)
 
     def _copied(self) -> Observation:
         """A copy: the caller may keep and change it."""
@@ -269,7 +274,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def _info(self, intervals: int, *, is_invalid: bool = False) -> dict[str, Any]:
         info: dict[str, Any] = {"intervals": intervals, "interval": self._interval, "is_invalid": is_invalid}
-        if self._builder is None:
+        if self._candidates is None:
             sim = self._simulation
             info["avg_jct_s"] = sim.metrics.jct.mean
             info["event_hash"] = sim.hash.hexdigest()

@@ -1,4 +1,4 @@
-"""GangBuilder: for any sequence of allowed actions, nothing is oversubscribed and everything can be given back."""
+"""Candidates: for any sequence of allowed actions, nothing is oversubscribed and the view stays as it is."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,9 @@ from placewise_core.actions import action_of
 from placewise_core.cluster import RunningJob
 from placewise_core.events import ClusterRecords
 from placewise_core.job import Job, JobId, Resources, Role, TaskGroup
+from placewise_core.place.candidates import Candidates
 from placewise_core.place.context import PlaceContext
-from placewise_core.place.gang_builder import GangBuilder
+from placewise_core.place.gang import Gang
 from placewise_core.view import ClusterView
 from placewise_training.sim.hardware import harmony_cluster
 
@@ -39,56 +40,39 @@ def test_any_allowed_actions_lead_to_a_sound_placement_or_a_clean_stop(
     view, context = fresh(nodes)
     before = view.free.copy()
     wanted = job(*gang)
-    builder = GangBuilder(wanted, view, context)
+    placing = Gang(wanted, view, context)
+    candidates = Candidates(placing)
     rng = np.random.default_rng(seed)
-    while not builder.is_complete and not builder.is_stuck():
-        mask = builder.mask()
-        assert mask[nodes:].any() == (mask[nodes:].any() and builder.remaining_of(Role.PARAMETER_SERVER) > 0)
-        builder.apply(int(rng.choice(np.flatnonzero(mask))))
-        assert (view.free >= 0).all()
-        assert (view.free_gpus() >= 0).all()
-    if builder.is_complete:
-        placement = builder.placement()
+    while not candidates.is_stuck():
+        mask = candidates.mask
+        assert not mask[nodes:].any() or candidates.left[Role.PARAMETER_SERVER] > 0
+        candidates.take(int(rng.choice(np.flatnonzero(mask))))
+        assert all(min(left.free) >= 0 for left in placing.left.values())
+    if not placing.remaining:
+        placement = placing.assignments()
         assert len(placement) == wanted.task_count
         counts = [sum(a.role is Role.WORKER and a.node == node.id for a in placement) for node in view.nodes]
         assert gang[2] == 0 or max(counts) <= gang[2]
-        builder.give_back()
         view.add_job(RunningJob(wanted, placement))
+        assert (view.free >= 0).all()
         view.remove_job(wanted.id)
     else:
         with pytest.raises(ValueError, match="not placed yet"):
-            builder.placement()
-        builder.give_back()
+            placing.assignments()
     np.testing.assert_array_equal(view.free, before)
-
-
-@settings(max_examples=40, deadline=None)
-@given(gang=gangs, seed=st.integers(0, 1000))
-def test_the_mask_stays_what_a_new_builder_would_say(gang: tuple[int, int, int, float], seed: int) -> None:
-    """Masks are kept up task by task; from scratch, on the claimed view, they must come out the same."""
-    view, context = fresh(3)
-    wanted = job(*gang)
-    builder = GangBuilder(wanted, view, context)
-    rng = np.random.default_rng(seed)
-    while not builder.is_complete and not builder.is_stuck():
-        builder.apply(int(rng.choice(np.flatnonzero(builder.mask()))))
-        for role in (Role.WORKER, Role.PARAMETER_SERVER):
-            if gang[2] == 0 and builder.remaining_of(role):
-                first = action_of(role, 0, 3)
-                anew = GangBuilder(wanted, view, context).mask()
-                np.testing.assert_array_equal(builder.mask()[first : first + 3], anew[first : first + 3])
 
 
 def test_masked_actions_are_refused() -> None:
     view, context = fresh(2)
-    builder = GangBuilder(job(1, 0, 0, 1.0), view, context)
+    candidates = Candidates(Gang(job(1, 0, 0, 1.0), view, context))
     with pytest.raises(ValueError, match="masked"):
-        builder.apply(action_of(Role.PARAMETER_SERVER, 0, 2))
+        candidates.take(action_of(Role.PARAMETER_SERVER, 0, 2))
 
 
 def test_candidates_are_counted_from_zero() -> None:
     view, context = fresh(4)
-    builder = GangBuilder(job(1, 0, 0, 1.0), view, context, rows=np.array([3, 1]))
-    assert len(builder.mask()) == 4
-    builder.apply(action_of(Role.WORKER, 0, 2))
-    assert builder.placement()[0].node == view.node_id(3)
+    placing = Gang(job(1, 0, 0, 1.0), view, context)
+    candidates = Candidates(placing, np.array([1, 3]))
+    assert len(candidates.mask) == 4
+    candidates.take(action_of(Role.WORKER, 1, 2))
+    assert placing.assignments()[0].node == view.node_id(3)

@@ -1,0 +1,111 @@
+"""Candidates: the nodes a net chooses among for a gang's next task, and the actions that are possible on them.
+
+Actions are those of placewise_core.actions, over the candidates only. Decides nothing.
+"""
+
+import numpy as np
+
+from placewise_core.actions import decode_action
+from placewise_core.job import Role, TaskGroup
+from placewise_core.place.gang import Gang
+from placewise_core.view import BoolArray, FloatArray, IntArray
+
+_ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
+
+
+class Turn:
+    """The group whose task is next in its role. slots (C,): its tasks that each candidate takes, counted; mask (C,):
+    where the next one may go. A node whose GPUs turned out too slow to share has slots and is masked."""
+
+    __slots__ = ("group", "mask", "slots")
+
+    def __init__(self, gang: Gang, group: TaskGroup, rows: IntArray, at: slice | IntArray) -> None:
+        offer = gang.offer(group)
+        self.group = group
+        self.slots: FloatArray = np.zeros(len(rows))
+        self.mask: BoolArray = np.zeros(len(rows), dtype=np.bool_)
+        if offer is None:
+            return
+        self.mask[:] = offer.mask[at]
+        most = float(group.max_per_node or gang.job.task_count)
+        np.minimum(offer.slots[at], most, out=self.slots)
+        for m in gang.left:
+            c = int(rows.searchsorted(m))
+            self.slots[c] = min(self.slots[c], most - gang.count(group, m))
+        self.slots *= self.mask
+
+
+class Candidates:
+    """`gang` on the candidate nodes `rows` (C,), ascending indices into the view; None means all of them.
+
+    `mask` (2C,): the actions that are possible now. `at`: the rows as an index; a slice, where it can be, is no copy.
+    """
+
+    def __init__(self, gang: Gang, rows: IntArray | None = None) -> None:
+        self.gang = gang
+        self.rows: IntArray = np.arange(gang.view.size) if rows is None else rows
+        self.at: slice | IntArray = slice(None) if len(self.rows) == gang.view.size else self.rows
+        self.mask: BoolArray = np.zeros(2 * len(self.rows), dtype=np.bool_)
+        self.left = {role: 0 for role in _ROLES}  # tasks still to place
+        self._waiting: dict[Role, list[TaskGroup]] = {role: [] for role in _ROLES}
+        for group in gang.job.groups:
+            if waiting := gang.remaining_of(group):
+                self.left[group.role] += waiting
+                self._waiting[group.role].append(group)
+        self._turns: dict[Role, Turn] = {}
+        for role in _ROLES:
+            self._begin(role)
+
+    def turn(self, role: Role) -> Turn | None:
+        """None if no task of the role is left."""
+        return self._turns.get(role)
+
+    def groups_left(self) -> list[TaskGroup]:
+        """Those with tasks still to place."""
+        return [group for waiting in self._waiting.values() for group in waiting]
+
+    def is_stuck(self) -> bool:
+        """True if no action is possible."""
+        return not len(self.mask.nonzero()[0])  # any() takes five times as long
+
+    def lacks_slots(self) -> bool:
+        """True if the candidates lack slots for a group whose turn it is: the gang does not fit them."""
+        turns = self._turns.values()
+        return not turns or any([turn.slots.sum() < self.gang.remaining_of(turn.group) for turn in turns])
+
+    def take(self, action: int) -> bool:
+        """Places the task that the action says. False, and the action is masked from then on, where the GPUs of the
+        node turn out too slow to share. Raises ValueError for an action the mask does not allow."""
+        role, c = decode_action(action, len(self.rows))
+        if not self.mask[action]:
+            raise ValueError(f"action {action} is masked")
+        turn, m = self._turns[role], int(self.rows[c])
+        if not self.gang.take(turn.group, m):
+            turn.mask[c] = self.mask[action] = False
+            return False
+        self.left[role] -= 1
+        if not self.gang.remaining_of(turn.group):
+            self._waiting[role].remove(turn.group)
+            self._begin(role)
+        for other, turn in self._turns.items():
+            if turn.slots[c]:  # a gang only takes: a full node stays full
+                self._count(other, turn, c, m)
+        return True
+
+    def _begin(self, role: Role) -> None:
+        """The next group of the role, if there is one."""
+        half = slice(0, len(self.rows)) if role is Role.WORKER else slice(len(self.rows), None)
+        if not self._waiting[role]:
+            self._turns.pop(role, None)
+            self.mask[half] = False
+            return
+        turn = self._turns[role] = Turn(self.gang, self._waiting[role][0], self.rows, self.at)
+        self.mask[half] = turn.mask
+
+    def _count(self, role: Role, turn: Turn, c: int, m: int) -> None:
+        """Only the node that was just used has changed."""
+        gang, group = self.gang, turn.group
+        most = float(group.max_per_node or gang.job.task_count) - gang.count(group, m)
+        slots = turn.slots[c] = min(gang.slots_on(group, m), most)
+        if turn.mask[c] and slots < 1.0:
+            turn.mask[c] = self.mask[c if role is Role.WORKER else len(self.rows) + c] = False
