@@ -46,7 +46,7 @@ class Candidates:
         self.rows: IntArray = np.arange(gang.view.size) if rows is None else rows
         self.at: slice | IntArray = slice(None) if len(self.rows) == gang.view.size else self.rows
         self.mask: BoolArray = np.zeros(2 * len(self.rows), dtype=np.bool_)
-        self.left = {role: 0 for role in _ROLES}  # tasks still to place
+        self.left = dict.fromkeys(_ROLES, 0)  # tasks still to place
         self._waiting: dict[Role, list[TaskGroup]] = {role: [] for role in _ROLES}
         for group in gang.job.groups:
             if waiting := gang.remaining_of(group):
@@ -69,9 +69,11 @@ class Candidates:
         return not len(self.mask.nonzero()[0])  # any() takes five times as long
 
     def lacks_slots(self) -> bool:
-        """True if the candidates lack slots for a group whose turn it is: the gang does not fit them."""
-        turns = self._turns.values()
-        return not turns or any([turn.slots.sum() < self.gang.remaining_of(turn.group) for turn in turns])
+        """True if no action is possible, or counting says that the candidates do not take the gang."""
+        gang = self.gang
+        if len(gang.job.groups) > 1 or not all(gang.is_countable(group) for group in gang.job.groups):
+            return self.is_stuck()
+        return any(turn.slots.sum() < gang.remaining for turn in self._turns.values())
 
     def take(self, action: int) -> bool:
         """Places the task that the action says. False, and the action is masked from then on, where the GPUs of the

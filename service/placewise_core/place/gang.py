@@ -65,6 +65,11 @@ class Gang:
         """None where no node has a resource that it asks for."""
         return self._wanted[id(group)]
 
+    def is_countable(self, group: TaskGroup) -> bool:
+        """As Wanted.is_countable; False where no node has a resource that it asks for."""
+        wanted = self._wanted[id(group)]
+        return wanted is not None and wanted.is_countable
+
     def groups(self) -> Sequence[TaskGroup]:
         """Those with the largest dominant share first: large tasks are the hard ones to fit."""
         groups = self.job.groups

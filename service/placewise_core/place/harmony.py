@@ -24,8 +24,8 @@ from placewise_core.features import Encoder, Float32, Observation
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
 from placewise_core.pace import linear_minutes, shortest_first, stretched
-from placewise_core.place.context import PlaceContext
 from placewise_core.place.candidates import Candidates
+from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang import Gang
 from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.shortlist import MOST_NODES, shortlist
