@@ -69,9 +69,10 @@ class Candidates:
         return not len(self.mask.nonzero()[0])  # any() takes five times as long
 
     def lacks_slots(self) -> bool:
-        """True if no action is possible, or counting says that the candidates do not take the gang."""
+        """True if no action is possible, or counting says that the candidates do not take a gang of one group; one
+        that is explained is tried."""
         gang = self.gang
-        if len(gang.job.groups) > 1 or not all(gang.is_countable(group) for group in gang.job.groups):
+        if len(gang.job.groups) > 1 or gang.context.is_explaining or not gang.is_countable(gang.job.groups[0]):
             return self.is_stuck()
         return any(turn.slots.sum() < gang.remaining for turn in self._turns.values())
 
