@@ -72,7 +72,7 @@ class Candidates:
         """True if no action is possible, or counting says that the candidates do not take a gang of one group; one
         that is explained is tried."""
         gang = self.gang
-        if len(gang.job.groups) > 1 or gang.context.is_explaining or not gang.is_countable(gang.job.groups[0]):
+        if len(gang.job.groups) != 1 or gang.context.is_explaining or not gang.is_countable(gang.job.groups[0]):
             return self.is_stuck()
         return any(turn.slots.sum() < gang.remaining for turn in self._turns.values())
 
