@@ -29,10 +29,12 @@ class Consolidate(ScoredPolicy):
             stay = np.zeros((1, offer.view.size))
             stay[0, last] = 1.0
             return stay
-        scores = self._tasks_taken(offer) * _TASKS
+        scores = self._tasks_taken(offer)
+        scores *= _TASKS
         if offer.view.has_racks():
             scores += self._same_rack(offer) * _RACK
-        return scores + offer.tightness
+        scores += offer.tightness[0]
+        return scores[None]
 
     def terms(self, offer: Offer, m: int) -> Terms:
         return (
@@ -42,7 +44,8 @@ class Consolidate(ScoredPolicy):
         )
 
     def _tasks_taken(self, offer: Offer) -> FloatArray:
-        """(M,) tasks of the gang still to place that fit on each node: the group at hand, then those not begun."""
+        """(M,) tasks of the gang still to place that fit on each node of the mask: the group at hand, then those not
+        begun. A new array."""
         group, view = offer.group, offer.view
         here = group.count - sum([other is group for other, _ in offer.placed])
         rooms = _slots(offer, offer.demand, group, here)
@@ -79,8 +82,9 @@ class Consolidate(ScoredPolicy):
 def _slots(
     offer: Offer, demand: FloatArray, group: TaskGroup, count: int, promised: FloatArray | None = None
 ) -> FloatArray:
-    """(M,) of `count` tasks of the group, how many each node takes that may take the next one."""
+    """(M,) of `count` tasks of the group, how many each node takes. A new array."""
     most = float(min(count, group.max_per_node or count))
-    slots = np.minimum(count_slots(offer, demand, group, promised), most)
-    slots *= offer.mask if not group.node_selector else offer.mask & offer.view.selected(group)
+    slots: FloatArray = np.minimum(count_slots(offer, demand, group, promised), most)
+    if group.node_selector:
+        slots *= offer.view.selected(group)
     return slots

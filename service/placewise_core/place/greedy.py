@@ -112,12 +112,12 @@ def _lacks_slots(gang: Gang, group: TaskGroup) -> bool:
         return True
     if group.count == 1 or not wanted.is_countable:
         return False
-    nodes = offer.mask.nonzero()[0]
-    if len(nodes) >= group.count:
+    nodes = np.count_nonzero(offer.mask)
+    if nodes >= group.count:
         return False
-    if len(nodes) > _COUNTED_SINGLY:
+    if nodes > _COUNTED_SINGLY:
         return bool(offer.slots.sum(where=offer.mask) < group.count)
-    return sum([gang.slots_on(group, m) for m in nodes.tolist()]) < group.count
+    return sum([gang.slots_on(group, m) for m in offer.mask.nonzero()[0].tolist()]) < group.count
 
 
 def _place_tasks(

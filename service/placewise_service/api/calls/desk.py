@@ -313,7 +313,10 @@ class Call:
         rpc, desk = self.rpc, self.desk
         if rpc.reach is Reach.CLUSTER:
             self.authorise(message.cluster)
-        await _check_counts(message, desk.office.limits)
+        if message.ByteSize() > ASIDE_BYTES:
+            await aside(check_counts, message, desk.office.limits)
+        else:
+            check_counts(message, desk.office.limits)
         assert self.principal is not None
         if self.trace is None:  # nobody records it
             self.response = await rpc.handle(desk.office, message, self.principal, self.deadline_s)
@@ -333,13 +336,6 @@ def unforeseen(error: Exception, where: str) -> PlacewiseError:
     incident = uuid.uuid4().hex
     log.error("unforeseen error", incident=incident, rpc=where, exc_info=error)
     return PlacewiseError("internal error", {"incident": incident})
-
-
-async def _check_counts(message: Message, limits: Limits) -> None:
-    if message.ByteSize() > ASIDE_BYTES:
-        await aside(check_counts, message, limits)
-    else:
-        check_counts(message, limits)
 
 
 def _admit_scope(principal: Principal, rpc: Rpc) -> None:

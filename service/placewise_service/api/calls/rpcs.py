@@ -71,7 +71,10 @@ class Office:
     recent: dict[str, deque[Past]] = field(default_factory=dict)
 
     def note(self, cluster: str, rpc: str, answer: Answer, request_id: str) -> None:
-        """Keeps a decision among the recent ones."""
+        """Keeps a decision among the recent ones, once its answer is on its way: the one it displaces is then freed."""
+        asyncio.get_running_loop().call_soon(self._keep, cluster, rpc, answer, request_id)
+
+    def _keep(self, cluster: str, rpc: str, answer: Answer, request_id: str) -> None:
         past = self.recent.get(cluster)
         if past is None:
             past = self.recent[cluster] = deque(maxlen=_RECENT)
@@ -102,7 +105,8 @@ class Rpc:
 async def _place(
     office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PlaceResponse:
-    command = await _converted(request, partial(_place_command, principal.name), office.limits)
+    convert = partial(_place_command, principal.name)
+    command = convert(request, office.limits) if _is_small(request) else await aside(convert, request, office.limits)
     return await _placed(office, command, await office.engine.place(command, deadline_s))
 
 
@@ -112,11 +116,16 @@ def _place_command(caller: str, request: decision_pb2.PlaceRequest, limits: Limi
     return command
 
 
+def _is_small(request: Message) -> bool:
+    """True for a request that is converted on the loop."""
+    return request.ByteSize() <= ASIDE_BYTES
+
+
 async def _converted(
     request: _Request, convert: Callable[[_Request, Limits], _Converted], limits: Limits
 ) -> _Converted:
     """What `convert` makes of the request; of a large one, beside the loop."""
-    return await aside(convert, request, limits) if request.ByteSize() > ASIDE_BYTES else convert(request, limits)
+    return convert(request, limits) if _is_small(request) else await aside(convert, request, limits)
 
 
 async def _placed(office: Office, command: PlaceCommand, pending: Pending[PlaceDecision]) -> decision_pb2.PlaceResponse:
@@ -137,7 +146,8 @@ async def _placed(office: Office, command: PlaceCommand, pending: Pending[PlaceD
 async def _partition(
     office: Office, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PartitionResponse:
-    command = await _converted(request, partial(_partition_command, caller=principal.name), office.limits)
+    convert = partial(_partition_command, principal.name)
+    command = convert(request, office.limits) if _is_small(request) else await aside(convert, request, office.limits)
     decision = await office.engine.partition(command, deadline_s)
     office.note(command.cluster, "Partition", decision, command.request_id)
     if len(decision.plan.shares) + len(decision.plan.excluded) > _MANY:
@@ -145,7 +155,7 @@ async def _partition(
     return convert_out.partition_response(decision)
 
 
-def _partition_command(request: decision_pb2.PartitionRequest, limits: Limits, caller: str) -> PartitionCommand:
+def _partition_command(caller: str, request: decision_pb2.PartitionRequest, limits: Limits) -> PartitionCommand:
     command = convert_in.partition_command(request, caller, fingerprint(request, caller))
     validate.check_partition(command, limits)
     return command
@@ -154,7 +164,9 @@ def _partition_command(request: decision_pb2.PartitionRequest, limits: Limits, c
 async def _admit_or_wait(
     office: Office, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.AdmitOrWaitResponse:
-    command, placing = await _converted(request, partial(_admit_command, caller=principal.name), office.limits)
+    convert = partial(_admit_command, principal.name)
+    asked = convert(request, office.limits) if _is_small(request) else await aside(convert, request, office.limits)
+    command, placing = asked
     if placing is not None:
         office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
     admitting = await office.engine.admit_or_wait(command, deadline_s)
@@ -177,7 +189,7 @@ def _admit_response(office: Office, command: AdmitCommand, decision: AdmitDecisi
 
 
 def _admit_command(
-    request: decision_pb2.AdmitOrWaitRequest, limits: Limits, caller: str
+    caller: str, request: decision_pb2.AdmitOrWaitRequest, limits: Limits
 ) -> tuple[AdmitCommand, PlaceCommand | None]:
     command = convert_in.admit_command(request, caller, fingerprint(request, caller))
     validate.check_admit(command, limits)
