@@ -87,7 +87,8 @@ class Admitting:
                 return Pending(await self._answer(asked, draft))
         await self._begin_turn(key)
         try:
-            draft, result = await self._attempt(asked, draft)
+            draft = draft or await self._draft(asked)
+            result = self._commit(asked, draft)
         except BaseException:
             self._end_turn(key)
             raise
@@ -140,37 +141,33 @@ class Admitting:
         if not turns.users:
             del self.turns[key]
 
-    async def _attempt(
-        self, asked: _Asked, draft: AdmitDraft | None
-    ) -> tuple[AdmitDraft, Awaitable[Event | None] | None]:
-        """The draft, or a new one, and the store's word on it; None if there is nothing to commit."""
-        draft = draft or await self._draft(asked)
+    def _commit(self, asked: _Asked, draft: AdmitDraft) -> Awaitable[Event | None] | None:
+        """The store's word on the draft, which is on its way; None if there is nothing to commit."""
         if draft.is_settled:
-            return draft, None
+            return None
         queue = draft.decision.plan.queue
         check_queue(queue, asked.live.view, self.common.options.most_queues)
-        return draft, self.common.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
+        return self.common.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
 
     async def _settle(
         self, asked: _Asked, turn: tuple[str, str], draft: AdmitDraft, result: Awaitable[Event | None] | None
     ) -> AdmitDecision:
         """The answer, once the store has agreed to the draft or to one of those that follow it. Ends the turn."""
+        command, live, left = asked.command, asked.live, _ATTEMPTS
         try:
-            draft = await self._agreed(asked, draft, result)
+            while result is not None and not await self._is_committed(live, result):
+                self.common.telemetry.conflict(command.cluster)
+                await self.common.catch_up(live, asked.deadline_s)
+                left -= 1
+                if not left:
+                    raise StaleSnapshotError(
+                        "the queue changed during each attempt: try again", {"queue": command.queue}
+                    )
+                draft = await self._draft(asked)
+                result = self._commit(asked, draft)
         finally:
             self._end_turn(turn)
         return await self._answer(asked, draft)
-
-    async def _agreed(self, asked: _Asked, draft: AdmitDraft, result: Awaitable[Event | None] | None) -> AdmitDraft:
-        command, live = asked.command, asked.live
-        for left in reversed(range(_ATTEMPTS)):
-            if result is None or await self._is_committed(live, result):
-                return draft
-            self.common.telemetry.conflict(command.cluster)
-            await self.common.catch_up(live, asked.deadline_s)
-            if left:
-                draft, result = await self._attempt(asked, None)
-        raise StaleSnapshotError("the queue changed during each attempt: try again", {"queue": command.queue})
 
     async def _is_committed(self, live: LiveView, result: Awaitable[Event | None]) -> bool:
         event = await result
@@ -182,6 +179,8 @@ class Admitting:
     async def _answer(self, asked: _Asked, draft: AdmitDraft) -> AdmitDecision:
         command = asked.command
         self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(asked.started_s))
+        if not command.request_id or command.is_dry_run:
+            return draft.decision
         return await self.common.remembered(
             command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
         )
