@@ -144,9 +144,11 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
     while True:
         if m < 0 or not open_[m]:
             if scores is None:
-                scores = np.where(open_, scorer.scores(offer)[0], _LOWEST)
-            m = int(scores.argmax()) if len(scores) else -1
-            if m < 0 or not open_[m]:
+                scores = scorer.scores(offer)[0]
+                if scorer.is_by_node:  # these serve again, and are written
+                    scores = np.where(open_, scores, _LOWEST)
+            m = _best_of(scores, open_)
+            if m < 0:
                 return False
         at_most = min(left, most - gang.count(group, m)) if most else left
         count = int(min(at_most, gang.slots_on(group, m)))
@@ -166,6 +168,14 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
         else:
             offer, scores = gang.offer_again(group), None
             open_ = offer.mask
+
+
+def _best_of(scores: FloatArray, mask: BoolArray) -> int:
+    """The masked node of highest score, the lowest index among equals; -1 if the mask has none."""
+    m = int(scores.argmax()) if len(scores) else -1
+    if m >= 0 and not mask[m]:
+        m = int(np.where(mask, scores, _LOWEST).argmax())
+    return m if m >= 0 and mask[m] else -1
 
 
 def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
