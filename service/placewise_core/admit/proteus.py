@@ -57,6 +57,7 @@ class Proteus:
     """Equations (1)–(8), (14)–(15) with the corrections of PAPERS.md: slot-exact, scaled by τ, no Comm on one GPU."""
 
     name = "proteus"
+    cost: type[ProteusCost] = ProteusCost
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
@@ -122,10 +123,13 @@ class Proteus:
         )
         found = self._costs.get(key)
         if found is None:
-            match = self._throughput.match(job, facts.gpu_model)
-            cost = ProteusCost(self._throughput, job, match, facts.bandwidth, tau_s)
+            cost = self._cost(job, facts, tau_s)
             found = self._costs[key] = (cost.total_s(np.maximum(options.gpus, 1), options.nodes), cost.single_s)
         return found
+
+    def _cost(self, job: Job, facts: PlatformFacts, tau_s: float) -> ProteusCost:
+        match = self._throughput.match(job, facts.gpu_model)
+        return self.cost(self._throughput, job, match, facts.bandwidth, tau_s)
 
     # -- the answer ---------------------------------------------------------------------------------------------
 
@@ -168,8 +172,7 @@ class Proteus:
             per_node = max(held, default=0)
         facts = self._facts.of(view)
         match = self._throughput.match(job, facts.gpu_model)
-        cost = ProteusCost(self._throughput, job, match, facts.bandwidth, context.settings.tau_s)
-        seconds = float(cost.total_s(max(gpus, 1), max(nodes, 1)))
+        seconds = float(self._cost(job, facts, context.settings.tau_s).total_s(max(gpus, 1), max(nodes, 1)))
         scores = decided.get(job.id)
         return Admission(
             job.id,

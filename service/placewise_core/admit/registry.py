@@ -5,8 +5,10 @@ from placewise_core.admit.fifo import Fifo
 from placewise_core.admit.min_min import MinMin
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.proteus import Proteus
+from placewise_core.admit.proteus_paper import ProteusPaper
 from placewise_core.admit.proteus_qos import ProteusQos, ProteusQosSavable
 from placewise_core.admit.qos import QosAware
+from placewise_core.admit.qos_paper import QosPaper
 from placewise_core.admit.qos_savable import QosSavable
 from placewise_core.admit.random_gpus import RandomGpus
 from placewise_core.admit.single_gpu import SingleGpu
@@ -28,6 +30,8 @@ _POLICIES = (
     TetrisCer,
     SingleGpu,
     RandomGpus,
+    QosPaper,
+    ProteusPaper,
 )
 
 

@@ -59,3 +59,18 @@ class ProteusCost:
     def total_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Array:
         """C(n) of equation (6)."""
         return self.cost_s(gpus) + self.comm_s(gpus, nodes)
+
+
+class FixedBatchCost(ProteusCost):
+    """(4)–(6) as printed: the job's batch b is one GPU's for every n, so that n GPUs take n times as much in a
+    step. One bandwidth BW, the network's."""
+
+    def cost_s(self, gpus: ArrayLike) -> Array:
+        """Cost(n) = Cost_bat(b)·e·m/(b·n)."""
+        return np.asarray(self.single_s / np.asarray(gpus, dtype=np.float64))
+
+    def comm_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Array:
+        """Comm(n) = (m/(n·b)·e)·params/BW; 0 for n = 1 as in ProteusCost."""
+        n = np.asarray(gpus, dtype=np.float64)
+        per_step_s = self._gradient_bytes / (self._bandwidth.network_gbps * _GIGABIT_BYTES)
+        return np.asarray(np.where(n > 1, self._steps / n * per_step_s, 0.0))

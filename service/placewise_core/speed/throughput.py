@@ -59,12 +59,17 @@ class ThroughputModel:
     def __init__(self, data: Mapping[str, Any], form: str = "") -> None:
         if data.get("schema") != "placewise.throughput/1" or not data.get("profiles"):
             raise ValueError("not a placewise.throughput/1 file with at least one profile")
+        self._data = data
         self.form_name = form or str(data["form"])
         self.startup_s = float(data["startup_s"])
         self.profiles = tuple(_profile(entry, self.form_name) for entry in data["profiles"])
         self._matches: Bounded[tuple[str, float, str], Match] = Bounded(_REMEMBERED)
         self._single: _Kept = Bounded(_REMEMBERED)
         self._steps: _Kept = Bounded(_REMEMBERED)
+
+    def in_form(self, form: str) -> "ThroughputModel":
+        """The same profiles in another of FORMS. Raises KeyError for an unknown one."""
+        return self if form == self.form_name else ThroughputModel(self._data, form)
 
     # -- which profile ------------------------------------------------------------------------------------------
 
