@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.bounded import Bounded
 from placewise_core.cluster import Node, NodeState, Telemetry
 from placewise_core.frozen import frozen
 from placewise_core.job import JobId, Resources
@@ -38,6 +39,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
+KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
 
 
 @frozen
@@ -123,8 +125,6 @@ class NodeArrays:
             return self._extended_vector(amounts, demand)
         vector = self._demands.get(amounts)
         if vector is None:
-            if len(self._demands) >= _CACHED_DEMANDS:
-                self._demands.clear()
             vector = self._demands[amounts] = self._quantised(amounts)
         self._last_demand = (demand, vector)
         return vector
@@ -137,8 +137,6 @@ class NodeArrays:
         key = vector.tobytes()
         share = self._shares.get(key)
         if share is None:
-            if len(self._shares) >= _CACHED_DEMANDS:
-                self._shares.clear()
             share = self._shares[key] = float((vector / np.maximum(self._largest, 1e-9)).max())
         return share
 
@@ -247,10 +245,10 @@ class NodeArrays:
         self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
         self._all_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
         self._reset_load()
-        self._demands: dict[tuple[float, ...], FloatArray] = {}
+        self._demands: Bounded[tuple[float, ...], FloatArray] = Bounded(_CACHED_DEMANDS)
         self._last_demand = (None, None)
-        self._shares: dict[bytes, float] = {}  # by demand: dominant_share
-        self._needs: dict[bytes, Need] = {}  # by demand
+        self._shares: Bounded[bytes, float] = Bounded(_CACHED_DEMANDS)  # by demand: dominant_share
+        self._needs: Bounded[bytes, Need] = Bounded(_CACHED_DEMANDS)  # by demand
         cpu_scale = 1.0 + self.capacity[CPU]
         self._cpu_scale: list[float] = cpu_scale.tolist()
         self._clear_usage()
@@ -281,7 +279,8 @@ class NodeArrays:
             2.0 + self._free_gpus + self.free[CPU].clip(min=0.0) / (1.0 + self.capacity[CPU])
         )
         self._load: FloatArray = np.zeros(self.size)
-        self._rooms: dict[bytes, tuple[FloatArray, int]] = {}  # by demand: rooms, and the stamp they were counted at
+        # By demand: rooms, and the usage stamp at which they were counted.
+        self._rooms: Bounded[bytes, tuple[FloatArray, int]] = Bounded(KEPT_ROOMS)
         # Grows with every claim and release, over all nodes: a value derived from a node's jobs is valid
         # while the node's stamp is the one it was derived at.
         self.usage_stamp += 1

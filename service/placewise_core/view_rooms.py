@@ -8,8 +8,6 @@ import numpy as np
 from placewise_core.job import GpuSharing, TaskGroup
 from placewise_core.view_arrays import GPU_MEMORY, GPUS, BoolArray, FloatArray, IntArray, Need, NodeArrays
 
-_KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
-_KEPT_NEEDS = 4096  # as view_arrays keeps demands
 _COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
 
 
@@ -87,8 +85,6 @@ class RoomArrays(NodeArrays):
         key = demand.tobytes()
         found = self._needs.get(key)
         if found is None:
-            if len(self._needs) >= _KEPT_NEEDS:
-                self._needs.clear()
             amounts = self.amounts(demand)
             rows = np.flatnonzero(amounts)
             least = np.where(amounts > 0, amounts, -np.inf)
@@ -102,8 +98,6 @@ class RoomArrays(NodeArrays):
         nothing. Do not write: it is kept, and only nodes that changed since are counted again."""
         rooms = self._kept_rooms(demand)
         if rooms is None:
-            if len(self._rooms) >= _KEPT_ROOMS:
-                self._rooms.clear()
             rooms = self.count_slots(self.plain_free, demand)
             self._rooms[demand.tobytes()] = (rooms, self.usage_stamp)
         return rooms
