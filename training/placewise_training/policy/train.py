@@ -13,7 +13,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ _ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model")  # n
 Show = Callable[[str, int, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The samples of earlier rounds. They are not in a checkpoint: a resumed run collects them again."""
+
+    imitated: deque[Chunk]
+    replay: Replay
+
+
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
     """Trains and judges; the report that is also written to `out`. Raises ValueError for an unknown method, teacher or
     reward, and for a checkpoint of another net."""
@@ -57,49 +65,22 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     device = chosen_device(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
     scorer = _scorer(args)
-
-    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # before Adam, which keeps its moments there
-    run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
-    if args.resume:
-        restore(args.out, run)
-    net.cpu().eval()  # it acts on the CPU, through ONNX Runtime, and goes to the device to learn
-    run.best_state = run.best_state or copied(net)
-    kept: deque[Chunk] = deque(maxlen=40_000)  # what imitation learned from so far
-    replay = Replay(args.replay)
+    run = _run(args, device)
+    memory = _Memory(deque(maxlen=40_000), Replay(args.replay))
     yardsticks: list[float] = []
     began = time.perf_counter()
 
     with Scalars(args.out) as write:
         while run.tasks < args.tasks:
-            # -- a round of simulations under the method of the hour --
             share = run.tasks / args.tasks
             method = method_at(args, share)
             episodes = list(_episodes(args, run, method, share, scorer, show))
             run.tasks += sum(episode.steps for episode in episodes)
             run.digest = _digest(run.digest, episodes)
-            rng = np.random.default_rng((args.seed, 61, run.rounds))
-
-            # -- learning from it --
-            net.to(device).train()
-            if method == "imitate":
-                losses = imitate(args, run, kept, episodes, share, rng, device)
-            elif method == "ppo":
-                losses = ppo(args, run, episodes, rng, device)
-            else:
-                losses = actor_critic(args, run, replay, episodes, share, rng, device)
-            net.cpu().eval()
-            run.rounds += 1
-            losses["jct_minutes"] = float(np.mean([episode.avg_jct_s for episode in episodes])) / 60.0
-
-            # -- validation: greedy, on the training truths, simulations never trained on --
+            losses = _learn(args, run, method, share, memory, episodes, device)
             if run.rounds % args.validate_every == 0 or run.tasks >= args.tasks:
                 yardsticks = yardsticks or [_yardstick(args, i) for i in range(args.validation_simulations)]
-                losses["validation"] = now = _validate(args, net, yardsticks)
-                run.history.append({"tasks": run.tasks, "validation": now})
-                # Imitation ends on a rate that has fallen to a tenth: its last weights are its best, and a validation
-                # of a few simulations would only choose by chance. Reinforcement has no such end.
-                if method == "imitate" or now < run.best:
-                    run.best, run.best_state = now, copied(net)
+                losses["validation"] = _validated(args, run, method, yardsticks)
             for name, value in losses.items():
                 write(f"{method}/{name}", value, run.tasks)
             run.seconds += time.perf_counter() - began
@@ -107,25 +88,71 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             keep(args.out, run)
             show(f"training, {method}: JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
 
-    net.load_state_dict(run.best_state)
-    report = {
+    run.net.load_state_dict(run.best_state)
+    report = _report(args, run, show)
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def _run(args: Args, device: torch.device) -> Run:
+    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # before Adam, which keeps its moments there
+    run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
+    if args.resume:
+        restore(args.out, run)
+    net.cpu().eval()  # it acts on the CPU, through ONNX Runtime, and goes to the device to learn
+    run.best_state = run.best_state or copied(net)
+    return run
+
+
+def _learn(
+    args: Args,
+    run: Run,
+    method: str,
+    share: float,
+    memory: _Memory,
+    episodes: Sequence[Episode],
+    device: torch.device,
+) -> dict[str, float]:
+    """One round of learning from the episodes; its losses, and their average JCT in minutes."""
+    rng = np.random.default_rng((args.seed, 61, run.rounds))
+    run.net.to(device).train()
+    if method == "imitate":
+        losses = imitate(args, run, memory.imitated, episodes, share, rng, device)
+    elif method == "ppo":
+        losses = ppo(args, run, episodes, rng, device)
+    else:
+        losses = actor_critic(args, run, memory.replay, episodes, share, rng, device)
+    run.net.cpu().eval()
+    run.rounds += 1
+    return {**losses, "jct_minutes": float(np.mean([episode.avg_jct_s for episode in episodes])) / 60.0}
+
+
+def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float]) -> float:
+    """The validation of the net as it is now, which may become the best of the run."""
+    now = _validate(args, run.net, yardsticks)
+    run.history.append({"tasks": run.tasks, "validation": now})
+    # Imitation ends on a rate that has fallen to a tenth: its last weights are its best, and a validation
+    # of a few simulations would only choose by chance. Reinforcement has no such end.
+    if method == "imitate" or now < run.best:
+        run.best, run.best_state = now, copied(run.net)
+    return now
+
+
+def _report(args: Args, run: Run, show: Show) -> dict[str, Any]:
+    first = 100_000 * args.seed
+    return {
         "schema": SCHEMA,
         "feature_schema": feature_schema("policy")["hash"],
         "seed": args.seed,
         "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
-        "dims": net.shape,
-        "parameters": sum(p.numel() for part in (net.encoder, net.decoder) for p in part.parameters()),
-        "data": {
-            "rollouts": run.digest,
-            "seeds": [100_000 * args.seed, 100_000 * args.seed + run.rounds * args.simulations],
-        },
+        "dims": run.net.shape,
+        "parameters": sum(p.numel() for part in (run.net.encoder, run.net.decoder) for p in part.parameters()),
+        "data": {"rollouts": run.digest, "seeds": [first, first + run.rounds * args.simulations]},
         "tasks": run.tasks,
         "seconds": {"training": round(run.seconds, 1)},
         "history": run.history,
-        "metrics": {"validation_vs_consolidate": run.best, **_judged(args, net, show)},
+        "metrics": {"validation_vs_consolidate": run.best, **_judged(args, run.net, show)},
     }
-    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    return report
 
 
 # -- simulations -----------------------------------------------------------------------------------------------------

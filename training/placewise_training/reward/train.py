@@ -82,6 +82,19 @@ class Args:
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 
+@dataclass(slots=True)
+class _Run:
+    """A net in training, with the rest of its checkpoint and the device."""
+
+    net: RewardNet
+    optimiser: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LambdaLR
+    device: torch.device
+    best_state: Mapping[str, torch.Tensor]
+    best: float = float("inf")
+    step: int = 0
+
+
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
     """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
     torch.set_num_threads(args.threads)
@@ -89,16 +102,39 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     device = chosen_device(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
 
-    # -- data: whole simulations are held back, so that no sample has a sibling on the other side --
     began = time.perf_counter()
+    held_back, training = _split(args, show)
+    simulated_s = time.perf_counter() - began  # next to nothing where samples were kept from an earlier run
+
+    began = time.perf_counter()
+    run = _run(args, device)
+    _train_net(args, run, training, held_back, show)
+    practice, gains = _train_doubt(args, run, training, held_back, show)
+    train_s = time.perf_counter() - began
+
+    report = {
+        **_described(args, run.net),
+        "data": {"training": fingerprint(training), "held_back": fingerprint(held_back), **_start_digest(args)},
+        "samples": {"training": len(training), "held_back": len(held_back)},
+        "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
+        "doubt": {"gain": float(run.net.doubt.gain), "likelihood_by_gain": gains},
+        **_judge(args, run, training, held_back, practice, show),
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def _split(args: Args, show: Show) -> tuple[list[Sample], list[Sample]]:
+    """Held back and training. Whole simulations are held back, so that no sample has a sibling on the other side."""
     seeds = [100_000 * args.seed + i for i in range(args.simulations)]
     cut = max(1, round(args.held_back * len(seeds)))
     held_back = _samples(args.out / "held_back.npz", training_situation, seeds[:cut], "simulating (held back)", show)
-    training = _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
-    lengths = np.array([len(sample.job) for sample in training])
-    simulated_s = time.perf_counter() - began  # next to nothing where samples were kept from an earlier run
+    return held_back, _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
 
-    # -- net, optimiser, schedule: Adam with the Transformer's warm-up, as in the paper --
+
+def _run(args: Args, device: torch.device) -> _Run:
+    """Net, optimiser and schedule at their begin or as restored: Adam with the Transformer's warm-up, as in the
+    paper."""
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
     for name, parameter in net.named_parameters():
         is_doubt = name.startswith("doubt.")  # which is trained at the end, on the finished net's errors
@@ -107,73 +143,78 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
     if args.start:
         net.load_state_dict(_same(_begun(Path(args.start)), net).state_dict())
-    first, best, best_state = 0, float("inf"), _copied(net)
+    run = _Run(net, optimiser, schedule, device, _copied(net))
     if args.resume:
-        first, best, best_state = _restore(args.out / CHECKPOINT, args, net, optimiser, schedule)
+        _restore(args, run)
+    return run
 
-    # -- training --
-    began = time.perf_counter()
+
+def _train_net(args: Args, run: _Run, training: Sequence[Sample], held_back: Sequence[Sample], show: Show) -> None:
+    """All but the doubt. The net ends with its best weights on the samples held back."""
+    lengths = np.array([len(sample.job) for sample in training])
     with Scalars(args.out) as write:
-        for step in range(first, args.steps):
-            rng = np.random.default_rng((args.seed, 32, step))  # by step: a resumed run goes on as it would have
-            batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
-            _blind(batch, args.blind_share, rng)
-            tokens, job, node, speed, weight = _tensors(batch, device)
-            level, scale = net.members(tokens, job, node)
-            true, weights = speed.unsqueeze(2), _weights(job, weight, args, rng)
-            loss = relative_error(level.exp(), true, weights)
-            loss = loss + _SCALE_WEIGHT * scale_loss(level, scale, true, weights)
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
+        for step in range(run.step, args.steps):
+            loss = _learn(args, run, training, lengths, np.random.default_rng((args.seed, 32, step)))
+            run.step = step + 1
             if step % 20 == 0:
-                write("loss/training", float(loss.detach()), step)
-            if (step + 1) % args.validate_every == 0 or step + 1 == args.steps:
-                now = _validation_error(net, held_back, device)
+                write("loss/training", float(loss), step)
+            if run.step % args.validate_every == 0 or run.step == args.steps:
+                now = _validation_error(run.net, held_back, run.device)
                 write("loss/held_back", now, step)
-                if now <= best:  # equal where only the spread learns: then the latest
-                    best, best_state = now, _copied(net)
-                _keep(args, net, optimiser, schedule, step + 1, best, best_state)
-            show(f"training, held-back error {best:.1%}", step + 1, args.steps)
-    net.load_state_dict(best_state)
+                if now <= run.best:  # equal where only the spread learns: then the latest
+                    run.best, run.best_state = now, _copied(run.net)
+                _keep(args, run)
+            show(f"training, held-back error {run.best:.1%}", run.step, args.steps)
+    run.net.load_state_dict(run.best_state)
 
-    # -- uncertainty: an ensemble on the finished net's errors, scaled on data that the net was not trained on --
+
+def _learn(args: Args, run: _Run, training: Sequence[Sample], lengths: Any, rng: np.random.Generator) -> torch.Tensor:
+    """One step of the optimiser on one batch; its loss. `rng` is of the step: a resumed run goes on as it would
+    have."""
+    batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
+    _blind(batch, args.blind_share, rng)
+    tokens, job, node, speed, weight = _tensors(batch, run.device)
+    level, scale = run.net.members(tokens, job, node)
+    true, weights = speed.unsqueeze(2), _weights(job, weight, args, rng)
+    loss = relative_error(level.exp(), true, weights)
+    loss = loss + _SCALE_WEIGHT * scale_loss(level, scale, true, weights)
+    run.optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(run.net.parameters(), 1.0)
+    run.optimiser.step()
+    run.schedule.step()
+    detached: torch.Tensor = loss.detach()
+    return detached
+
+
+def _train_doubt(
+    args: Args, run: _Run, training: Sequence[Sample], held_back: Sequence[Sample], show: Show
+) -> tuple[list[list[Sample]], Mapping[str, float]]:
+    """An ensemble on the finished net's errors, scaled on placements that the net was not trained on. Returns these
+    and the likelihood by gain."""
     show("training the doubt", 0, 1)
-    for parameter in net.doubt.learned.parameters():
+    for parameter in run.net.doubt.learned.parameters():
         parameter.requires_grad = True
-    train_ensemble(net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
+    train_ensemble(run.net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
     practice = _practice(args, show)
-    gains = choose_gain(net, [held_back, *practice])
-    _keep(args, net, optimiser, schedule, args.steps, best, _copied(net))
-    train_s = time.perf_counter() - began
+    gains = choose_gain(run.net, [held_back, *practice])
+    run.step, run.best_state = args.steps, _copied(run.net)
+    _keep(args, run)
+    return practice, gains
 
-    # -- judgement: other measurements, another arrival pattern, other seeds; and the noise no model can know --
-    unfamiliar = [sample for samples in practice for sample in samples]
-    limit, separates = spread_limit(judge(net, [*held_back, *unfamiliar], device))
-    judged = _judge(net, args, limit, held_back, training, device, show)
-    report = {
+
+def _described(args: Args, net: RewardNet) -> dict[str, Any]:
+    return {
         "schema": SCHEMA,
         "feature_schema": feature_schema("reward")["hash"],
         "seed": args.seed,
         "args": {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE},
         "parameters": sum(p.numel() for p in net.parameters()),
-        "data": {
-            "training": fingerprint(training),
-            "held_back": fingerprint(held_back),
-            **({"start": hashlib.sha256(Path(args.start).read_bytes()).hexdigest()} if args.start else {}),
-        },
-        "samples": {"training": len(training), "held_back": len(held_back)},
-        "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
-        "doubt": {"gain": float(net.doubt.gain), "likelihood_by_gain": gains},
-        "spread_limit": limit,
-        "spread_separates": separates,
-        "metrics": {name: found["errors"] for name, found in judged.items()},
-        "calibration": {name: found["calibration"] for name, found in judged.items()},
     }
-    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    return report
+
+
+def _start_digest(args: Args) -> dict[str, str]:
+    return {"start": hashlib.sha256(Path(args.start).read_bytes()).hexdigest()} if args.start else {}
 
 
 def _copied(net: RewardNet) -> dict[str, torch.Tensor]:
@@ -217,19 +258,27 @@ def _validation_error(net: RewardNet, held_back: Sequence[Sample], device: torch
 
 
 def _judge(
-    net: RewardNet,
     args: Args,
-    limit: float,
-    held_back: Sequence[Sample],
+    run: _Run,
     training: Sequence[Sample],
-    device: torch.device,
+    held_back: Sequence[Sample],
+    practice: Sequence[Sequence[Sample]],
     show: Show,
-) -> Mapping[str, Mapping[str, Any]]:
+) -> dict[str, Any]:
+    """On other measurements, another arrival pattern and other seeds, with the noise that no model can know."""
+    unfamiliar = [sample for samples in practice for sample in samples]
+    limit, separates = spread_limit(judge(run.net, [*held_back, *unfamiliar], run.device))
     sets: dict[str, Sequence[Sample]] = {"held_back": held_back}
     seeds = range(10_000, 10_000 + args.judged_simulations)
     for name, (truth, every_s) in JUDGED.items():
         sets[name] = _samples(args.out / f"{name}.npz", _maker(truth, every_s), seeds, f"simulating {name}", show)
-    return {name: _judged(net, limit, samples, training, device) for name, samples in sets.items()}
+    judged = {name: _judged(run.net, limit, samples, training, run.device) for name, samples in sets.items()}
+    return {
+        "spread_limit": limit,
+        "spread_separates": separates,
+        "metrics": {name: found["errors"] for name, found in judged.items()},
+        "calibration": {name: found["calibration"] for name, found in judged.items()},
+    }
 
 
 def _judged(
@@ -302,43 +351,30 @@ def _shape(args: Args) -> dict[str, int]:
     return {"width": args.width, "heads": args.heads, "layers": args.layers, "members": args.members}
 
 
-def _keep(
-    args: Args,
-    net: RewardNet,
-    optimiser: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LambdaLR,
-    step: int,
-    best: float,
-    best_state: Mapping[str, torch.Tensor],
-) -> None:
+def _keep(args: Args, run: _Run) -> None:
     """Whole or not at all: written beside and renamed."""
     torch.save(
         {
             "feature_schema": feature_schema("reward")["hash"],
             "shape": _shape(args),
-            "step": step,
-            "net": net.state_dict(),
-            "optimiser": optimiser.state_dict(),
-            "schedule": schedule.state_dict(),
-            "best": best_state,
-            "best_error": best,
+            "step": run.step,
+            "net": run.net.state_dict(),
+            "optimiser": run.optimiser.state_dict(),
+            "schedule": run.schedule.state_dict(),
+            "best": run.best_state,
+            "best_error": run.best,
         },
         args.out / "reward.part",
     )
     (args.out / "reward.part").replace(args.out / CHECKPOINT)
 
 
-def _restore(
-    path: Path,
-    args: Args,
-    net: RewardNet,
-    optimiser: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LambdaLR,
-) -> tuple[int, float, dict[str, torch.Tensor]]:
+def _restore(args: Args, run: _Run) -> None:
+    path = args.out / CHECKPOINT
     stored = torch.load(path, map_location="cpu", weights_only=True)  # it may have been written beside a GPU
     if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != _shape(args):
         raise ValueError(f"{path}: a checkpoint of another net or of other features; choose another --out")
-    net.load_state_dict(stored["net"])
-    optimiser.load_state_dict(stored["optimiser"])
-    schedule.load_state_dict(stored["schedule"])
-    return int(stored["step"]), float(stored["best_error"]), stored["best"]
+    run.net.load_state_dict(stored["net"])
+    run.optimiser.load_state_dict(stored["optimiser"])
+    run.schedule.load_state_dict(stored["schedule"])
+    run.step, run.best, run.best_state = int(stored["step"]), float(stored["best_error"]), stored["best"]
