@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from placewise_core.cluster import QueueState
 from placewise_service.settings import LogSettings
 from placewise_service.telemetry import Telemetry, configure_logging
+
+METRICS_DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def test_a_decision_is_counted_once_in_each_metric() -> None:
@@ -186,3 +189,9 @@ def test_a_traceback_in_text_shows_no_local_variables(capsys: pytest.CaptureFixt
     written = capsys.readouterr().err
     assert "RuntimeError: no" in written
     assert "hunter2'" not in written  # the line of code shows it in other quotes
+
+
+def test_every_metric_stands_in_the_documents() -> None:
+    documented = set(re.findall(r"^\| `(placewise_\w+)`", METRICS_DOC.read_text(encoding="utf-8"), re.MULTILINE))
+    families = [family for family in Telemetry().registry.collect() if family.name.startswith("placewise_")]
+    assert documented >= {family.name + "_total" * (family.type == "counter") for family in families}
