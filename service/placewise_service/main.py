@@ -26,7 +26,7 @@ from placewise_core.errors import PlacewiseError, StateUnavailableError
 from placewise_core.frozen import frozen
 from placewise_models.signing import read_public
 from placewise_service.api.calls.call_audit import CallAudit
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.health import HealthFace
@@ -140,18 +140,20 @@ async def _run(
     callers = authenticator(settings.auth, SystemClock(), telemetry.credentials_stale)
     audit = AuditLog(settings.audit_target, telemetry, time.monotonic) if settings.audit_target else None
     calls = CallAudit(audit.add, time.time) if audit is not None else None
-    desk = Desk(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s, calls)
+    gateway = Gateway(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s, calls)
     if audit is not None:
-        desk.checks.append(audit.problem)
+        gateway.checks.append(audit.problem)
     disk = DiskWatch(store, telemetry.state_unwritable)
-    desk.checks.append(disk.problem)
-    desk.is_preparing = True
+    gateway.checks.append(disk.problem)
+    gateway.is_preparing = True
     shares_ports = parent is not None
     certificates = Certificates(settings.tls) if settings.tls.is_on else None
     credentials = grpc_credentials(certificates, settings.tls.client_ca_file is not None) if certificates else None
-    grpc_face = GrpcFace(desk, settings.server, credentials, shares_ports)
-    rest_face = RestFace(desk, settings.server, certificates, shares_ports)
-    health_face = HealthFace(desk, settings.server, shares_ports) if settings.server.health_port is not None else None
+    grpc_face = GrpcFace(gateway, settings.server, credentials, shares_ports)
+    rest_face = RestFace(gateway, settings.server, certificates, shares_ports)
+    health_face = (
+        HealthFace(gateway, settings.server, shares_ports) if settings.server.health_port is not None else None
+    )
     await grpc_face.start()
     await rest_face.start()
     if health_face is not None:
@@ -159,13 +161,13 @@ async def _run(
     health_port = health_face.port if health_face is not None else None
     log.info("listening", grpc_port=grpc_face.port, rest_port=rest_face.port, health_port=health_port, pid=os.getpid())
     disk.start()
-    if await _prepared(clock, engine, desk, preparations, stop):
-        desk.is_preparing = False
+    if await _prepared(clock, engine, gateway, preparations, stop):
+        gateway.is_preparing = False
         _settle_garbage_collector()
         await grpc_face.show_readiness(stop)
     await clock.close()
     await disk.close()
-    await _drain(settings, desk, grpc_face, rest_face, engine)
+    await _drain(settings, gateway, grpc_face, rest_face, engine)
     if health_face is not None:
         await health_face.stop()
     telemetry.close()
@@ -230,13 +232,13 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
 
 
 async def _prepared(
-    clock: StoreClock, engine: Engine, desk: Desk, preparations: Sequence[Preparation], stop: asyncio.Event
+    clock: StoreClock, engine: Engine, gateway: Gateway, preparations: Sequence[Preparation], stop: asyncio.Event
 ) -> bool:
     """Everything that comes before the first caller; False if told to stop meanwhile."""
-    twin = engine.twin(MemoryStore(desk.clock), MutedTelemetry())
-    await rehearse(twin, desk.clock)
+    twin = engine.twin(MemoryStore(gateway.clock), MutedTelemetry())
+    await rehearse(twin, gateway.clock)
     await twin.close()
-    asked = (partial(_prepare, desk, preparation) for preparation in preparations)
+    asked = (partial(_prepare, gateway, preparation) for preparation in preparations)
     steps: tuple[Callable[[], Awaitable[None]], ...] = (clock.start, engine.start, *asked)
     for step in steps:
         if not await _answered(step, stop):
@@ -244,9 +246,9 @@ async def _prepared(
     return True
 
 
-async def _prepare(desk: Desk, preparation: Preparation) -> None:
+async def _prepare(gateway: Gateway, preparation: Preparation) -> None:
     rpc = RPCS[preparation.rpc]
-    await desk.call(rpc, await desk.parsed(rpc, preparation.request), NOBODY, math.inf)
+    await gateway.call(rpc, await gateway.parsed(rpc, preparation.request), NOBODY, math.inf)
     log.info("prepared", rpc=preparation.rpc)
 
 
@@ -274,12 +276,14 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(10_000, 1, 2_000)
 
 
-async def _drain(settings: Settings, desk: Desk, grpc_face: GrpcFace, rest_face: RestFace, engine: Engine) -> None:
-    log.info("draining", in_flight=desk.in_flight, pid=os.getpid())
+async def _drain(
+    settings: Settings, gateway: Gateway, grpc_face: GrpcFace, rest_face: RestFace, engine: Engine
+) -> None:
+    log.info("draining", in_flight=gateway.in_flight, pid=os.getpid())
     timeout_s = settings.server.drain_timeout_s
     await grpc_face.drain()
-    if not await desk.drain(timeout_s):
-        log.warning("calls cut off", in_flight=desk.in_flight)
+    if not await gateway.drain(timeout_s):
+        log.warning("calls cut off", in_flight=gateway.in_flight)
     await grpc_face.stop(0.5)
     await rest_face.stop()
     await engine.drain(timeout_s)

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from placewise_core.clock import Clock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs import examples
@@ -37,18 +37,18 @@ SCRIPT: tuple[tuple[str, dict[str, Any]], ...] = (
 
 async def rehearse(engine: DecisionEngine, clock: Clock) -> None:
     """Asks `engine`, which stands on a store of its own. Never fails: a service that stumbles here may still serve."""
-    desk = Desk(engine, clock, LimitSettings(), Open(), MutedTelemetry())
+    gateway = Gateway(engine, clock, LimitSettings(), Open(), MutedTelemetry())
     with structlog.contextvars.bound_contextvars(is_rehearsal=True):
         for name, question in SCRIPT:
             try:
-                await _ask(desk, name, question)
+                await _ask(gateway, name, question)
             except Exception as error:
                 log.warning("rehearsal failed", rpc=name, reason=str(error))
 
 
-async def _ask(desk: Desk, name: str, question: dict[str, Any]) -> None:
+async def _ask(gateway: Gateway, name: str, question: dict[str, Any]) -> None:
     rpc = RPCS[name]
     request = rpc.request()
-    await desk.json.parsed(json.dumps({**question, "cluster": _CLUSTER}).encode(), request)
-    answer = await desk.call(rpc, await desk.parsed(rpc, request.SerializeToString()), NOBODY, math.inf)
-    await desk.json.rendered(rpc.response.FromString(answer.SerializeToString()))
+    await gateway.json.parsed(json.dumps({**question, "cluster": _CLUSTER}).encode(), request)
+    answer = await gateway.call(rpc, await gateway.parsed(rpc, request.SerializeToString()), NOBODY, math.inf)
+    await gateway.json.rendered(rpc.response.FromString(answer.SerializeToString()))

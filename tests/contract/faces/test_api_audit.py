@@ -39,7 +39,7 @@ class Recorded:
 
     def take(self) -> list[AuditRecord]:
         """Records since the last call."""
-        self.running.desk.telemetry.afterwards.run()
+        self.running.gateway.telemetry.afterwards.run()
         taken = list(self.records)
         self.records.clear()
         return taken
@@ -162,7 +162,7 @@ async def test_every_refusal_is_on_record_with_who_was_refused(tmp_path: Path) -
 
 async def test_a_reader_who_is_refused_for_overload_is_on_record() -> None:
     async with recorded(limits=LimitSettings(in_flight=1)) as at:
-        with at.running.desk.enter(RPCS["GetCluster"], Credentials(), math.inf):
+        with at.running.gateway.enter(RPCS["GetCluster"], Credentials(), math.inf):
             assert await at.rest("GET", "/v1/clusters/prod") == 429
         assert [(each.call, each.result) for each in at.take()] == [("GetCluster", "OVERLOADED")]
 
@@ -208,7 +208,7 @@ async def test_a_flood_of_strangers_is_counted_in_few_records() -> None:
 async def test_records_that_cannot_be_written_turn_readiness_red() -> None:
     async with recorded() as at:
         failing = ""
-        at.running.desk.checks.append(lambda: failing)
+        at.running.gateway.checks.append(lambda: failing)
         assert await at.rest("GET", "/readyz") == 200
         failing = "audit records cannot be written: No space left on device"
         answer = await at.running.http.get("/readyz")

@@ -21,7 +21,7 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.clock import ManualClock, SystemClock
 from placewise_core.errors import UnauthenticatedError
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates, grpc_credentials
@@ -90,11 +90,11 @@ async def secured(authenticator: Authenticator, folder: Path) -> AsyncIterator[S
     engine = FakeEngine()
     for cluster in ("prod", "other"):
         await engine.report_nodes(cluster, [make_node("n0")], full=True)
-    desk = Desk(engine, SystemClock(), LimitSettings(), authenticator, Telemetry())
+    gateway = Gateway(engine, SystemClock(), LimitSettings(), authenticator, Telemetry())
     server, certificates = ServerSettings(grpc_port=0, rest_port=0), Certificates(settings)
     grpc_face, rest_face = (
-        GrpcFace(desk, server, grpc_credentials(certificates, True)),
-        RestFace(desk, server, certificates),
+        GrpcFace(gateway, server, grpc_credentials(certificates, True)),
+        RestFace(gateway, server, certificates),
     )
     await grpc_face.start()
     await rest_face.start()

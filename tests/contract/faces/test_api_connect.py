@@ -22,7 +22,7 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_core.clock import ManualClock, SystemClock
 from placewise_core.errors import PlacewiseError
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE
 from placewise_service.api.calls.statuses import connect_error
 from placewise_service.api.docs.routes import ROUTES, Route
@@ -189,12 +189,12 @@ async def test_an_unforeseen_error_leaks_nothing() -> None:
         assert leak.encode() not in info.SerializeToString()
 
 
-async def test_what_fails_before_the_desk_leaks_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_fails_before_the_gateway_leaks_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError(SECRET)
 
     async with faces(await engine_with_node()) as running:
-        monkeypatch.setattr(running.desk, "parsed", fail)
+        monkeypatch.setattr(running.gateway, "parsed", fail)
         response = await ask(running)
     assert told(response) == (500, "internal", "internal error")
     assert details(response)[0].metadata["incident"]
@@ -243,7 +243,7 @@ async def test_headers_that_are_understood(headers: dict[str, str]) -> None:
 
 async def test_the_timeout_of_a_call_is_its_deadline() -> None:
     async with faces(engine := await engine_with_node()) as running:
-        now_s = running.desk.clock.monotonic_s()
+        now_s = running.gateway.clock.monotonic_s()
         assert (await ask(running, connect_timeout_ms="5000")).status_code == 200
         assert (await ask(running)).status_code == 200
         assert now_s + 5.0 <= engine.deadlines[0] < now_s + 15.0
@@ -253,7 +253,7 @@ async def test_the_timeout_of_a_call_is_its_deadline() -> None:
     assert told(late) == (504, "deadline_exceeded", "no answer within 20 ms")
     assert told(none)[:2] == (504, "deadline_exceeded")
     assert len(engine.placed) == 3
-    assert running.desk.in_flight == 0
+    assert running.gateway.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ async def test_tokens_are_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("headers", "status"), ASKED_BY_PAGES)
 async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: int) -> None:
     async with faces(await engine_with_node()) as running:
-        transport = httpx.ASGITransport(ConnectFace(running.desk, rest_app(running.desk, LOOPBACK), LOOPBACK))
+        transport = httpx.ASGITransport(ConnectFace(running.gateway, rest_app(running.gateway, LOOPBACK), LOOPBACK))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             response = await http.post(PLACE, content=question(), headers={"content-type": PROTO, **headers})
             assert response.status_code == status
@@ -344,8 +344,8 @@ async def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> Non
     async with faces(engine := await engine_with_node()) as running:
         held = asyncio.create_task(ask(running, question("GATE")))
         await until(lambda: len(engine.placed) == 1)
-        drained = asyncio.create_task(running.desk.drain(5.0))
-        await until(lambda: running.desk.is_draining)
+        drained = asyncio.create_task(running.gateway.drain(5.0))
+        await until(lambda: running.gateway.is_draining)
         assert told(await ask(running)) == (503, "unavailable", "this process is shutting down")
         engine.gate.set()
         assert (await held).status_code == 200
@@ -356,14 +356,14 @@ async def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> Non
 
 
 @asynccontextmanager
-async def listening(engine: FakeEngine) -> AsyncIterator[tuple[Desk, asyncio.StreamReader, asyncio.StreamWriter]]:
+async def listening(engine: FakeEngine) -> AsyncIterator[tuple[Gateway, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a face that listens."""
-    desk = Desk(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
-    face = RestFace(desk, ServerSettings(rest_port=0))
+    gateway = Gateway(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
+    face = RestFace(gateway, ServerSettings(rest_port=0))
     await face.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", face.port)
     try:
-        yield desk, reader, writer
+        yield gateway, reader, writer
     finally:
         writer.close()
         await writer.wait_closed()
@@ -388,8 +388,8 @@ async def test_a_connection_carries_one_call_after_another() -> None:
 
 async def test_a_connection_ends_with_a_refusal_by_who_is_shutting_down() -> None:
     """Or it would lead to him as long as he is there, past those that could answer."""
-    async with listening(await engine_with_node()) as (desk, reader, writer):
-        await desk.drain(1.0)
+    async with listening(await engine_with_node()) as (gateway, reader, writer):
+        await gateway.drain(1.0)
         writer.write(raw(question()))
         async with asyncio.timeout(5.0):
             answer = await reader.read()  # up to its end
@@ -400,12 +400,12 @@ async def test_a_connection_ends_with_a_refusal_by_who_is_shutting_down() -> Non
 async def test_a_caller_who_goes_within_his_message_is_no_defect_of_ours() -> None:
     engine = await engine_with_node()
     with structlog.testing.capture_logs() as logs:
-        async with listening(engine) as (desk, _, writer):
+        async with listening(engine) as (gateway, _, writer):
             writer.write(raw(question()[:5], length=500))
             await asyncio.sleep(0.05)
             writer.close()
             await writer.wait_closed()
             await asyncio.sleep(0.05)
-            assert desk.in_flight == 0
+            assert gateway.in_flight == 0
     assert engine.placed == []
     assert [line for line in logs if line["log_level"] == "error"] == []

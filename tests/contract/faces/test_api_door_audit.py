@@ -13,7 +13,7 @@ from tests.fakes.servers.listening import Listening, listening
 
 from placewise_core.clock import SystemClock
 from placewise_service.api.calls.call_audit import CallAudit
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.http_connection import address
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates
@@ -88,7 +88,7 @@ async def test_who_finds_all_places_taken_is_on_record() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", at.rest_port)
         writer.write(PLACE + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n")
         async with asyncio.timeout(20):
-            while not at.desk.in_flight:  # noqa: ASYNC110
+            while not at.gateway.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         peer = await say(at.rest_port, b"")
         assert records == [AuditRecord(NOW_S, "http", "connections", peer=peer)]
@@ -97,12 +97,12 @@ async def test_who_finds_all_places_taken_is_on_record() -> None:
 
 async def test_who_breaks_the_handshake_is_on_record(tmp_path: Path) -> None:
     records: list[AuditRecord] = []
-    desk = Desk(
+    gateway = Gateway(
         FakeEngine(), SystemClock(), LimitSettings(), Open(), Telemetry(),
         audit=CallAudit(records.append, lambda: NOW_S),
     )  # fmt: skip
     cert, key = Authority("servers").write(tmp_path, "server")
-    face = RestFace(desk, ServerSettings(rest_port=0), Certificates(TlsSettings(cert_file=cert, key_file=key)))
+    face = RestFace(gateway, ServerSettings(rest_port=0), Certificates(TlsSettings(cert_file=cert, key_file=key)))
     await face.start()
     peer = await say(face.port, b"GET / HTTP/1.1\r\n\r\n")
     async with asyncio.timeout(20):

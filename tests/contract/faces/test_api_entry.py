@@ -11,7 +11,7 @@ from tests.fakes.servers.listening import listening
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.identity.auth import Scope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings
@@ -74,7 +74,7 @@ async def test_who_may_not_ask_is_refused_before_the_message(
         assert await status_of_headers(at.rest_port, REST, token) == status
         assert await status_of_headers(at.rest_port, CONNECT, token) == status
         assert await code_of_headers(at.grpc_port, token) is code
-        assert at.desk.in_flight == 0
+        assert at.gateway.in_flight == 0
 
 
 async def test_a_cluster_in_the_path_is_authorised_before_the_body(tokens: dict[str, str]) -> None:
@@ -87,18 +87,18 @@ async def test_a_full_service_sheds_before_the_message() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", at.rest_port)
         writer.write(f"POST {REST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n".encode())
         writer.write(b"Content-Type: application/json\r\n\r\n")
-        await until_in_flight(at.desk, 1)
+        await until_in_flight(at.gateway, 1)
         assert await status_of_headers(at.rest_port, REST, None) == 429
         assert await status_of_headers(at.rest_port, CONNECT, None) == 429
         assert await code_of_headers(at.grpc_port, None) is grpc.StatusCode.RESOURCE_EXHAUSTED
         writer.close()
         await writer.wait_closed()
-        await until_in_flight(at.desk, 0)
+        await until_in_flight(at.gateway, 0)
 
 
-async def until_in_flight(desk: Desk, count: int) -> None:
+async def until_in_flight(gateway: Gateway, count: int) -> None:
     async with asyncio.timeout(10):
-        while desk.in_flight != count:  # noqa: ASYNC110
+        while gateway.in_flight != count:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -113,9 +113,9 @@ async def test_a_call_that_ends_without_a_message_is_the_callers_fault() -> None
 async def test_a_caller_who_leaves_before_his_message_gives_his_place_back() -> None:
     async with listening() as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
         call = channel.stream_unary(PLACE)()
-        await until_in_flight(at.desk, 1)
+        await until_in_flight(at.gateway, 1)
         call.cancel()
-        await until_in_flight(at.desk, 0)
+        await until_in_flight(at.gateway, 0)
 
 
 async def test_a_caller_holds_no_more_than_its_share_of_the_places(tokens: dict[str, str]) -> None:
@@ -127,7 +127,7 @@ async def test_a_caller_holds_no_more_than_its_share_of_the_places(tokens: dict[
         stub = DecisionServiceStub(channel)
         ours = [("authorization", f"Bearer {tokens['decider']}")]
         held = [stub.Place(question("GATE"), metadata=ours) for _ in range(2)]
-        await until_in_flight(at.desk, 2)
+        await until_in_flight(at.gateway, 2)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.Place(question(), metadata=ours)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -161,19 +161,19 @@ async def test_the_bytes_of_large_messages_are_bounded_by_caller_and_together(
         ours, other = tokens["decider"], tokens["other"]
         large = f"Content-Length: {3 << 19}"
         first = await announced(at.rest_port, ours, large)
-        await until_in_flight(at.desk, 1)
+        await until_in_flight(at.gateway, 1)
         assert await status_of_headers(at.rest_port, path, ours, 3 << 19) == 429
         small = await announced(at.rest_port, ours, "Content-Length: 60000")
-        await until_in_flight(at.desk, 2)
+        await until_in_flight(at.gateway, 2)
         second = await announced(at.rest_port, other, large)
-        await until_in_flight(at.desk, 3)
+        await until_in_flight(at.gateway, 3)
         third = tokens["third"]
         assert await status_of_headers(at.rest_port, path, third, 3 << 19) == 429, "all of it is taken"
         for writer in (first, small, second):
             writer.close()
-        await until_in_flight(at.desk, 0)
+        await until_in_flight(at.gateway, 0)
         again = await announced(at.rest_port, ours, large)
-        await until_in_flight(at.desk, 1)
+        await until_in_flight(at.gateway, 1)
         again.close()
         assert 'placewise_refused_total{face="all",limit="bodies_bytes"} 2.0' in at.metrics()
 
@@ -196,7 +196,7 @@ async def test_a_large_message_by_grpc_is_counted_once_it_is_there(tokens: dict[
     ):
         ours = [("authorization", f"Bearer {tokens['decider']}")]
         held = await announced(at.rest_port, tokens["decider"], "Content-Length: 500000")
-        await until_in_flight(at.desk, 1)
+        await until_in_flight(at.gateway, 1)
         request = question("a" * 70_000)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await DecisionServiceStub(channel).Place(request, metadata=ours)
@@ -211,7 +211,7 @@ async def test_where_nobody_is_told_from_anybody_all_places_are_everybodys() -> 
         grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
     ):
         held = [DecisionServiceStub(channel).Place(question("GATE")) for _ in range(4)]
-        await until_in_flight(at.desk, 4)
+        await until_in_flight(at.gateway, 4)
         at.engine.gate.set()
         await asyncio.gather(*held)
 

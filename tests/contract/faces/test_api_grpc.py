@@ -108,7 +108,7 @@ async def test_more_than_the_limit_in_flight_is_shed() -> None:
         assert [answer.decisions[0].job_id for answer in await asyncio.gather(*held)] == ["j", "j"]
         assert (await stub.Place(question())).decisions
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert 'placewise_shed_total{rpc="Place"} 1.0' in running.desk.telemetry.render().decode()
+    assert 'placewise_shed_total{rpc="Place"} 1.0' in running.gateway.telemetry.render().decode()
 
 
 async def test_a_stream_answers_in_order_and_goes_on_after_an_error() -> None:
@@ -171,7 +171,7 @@ async def test_a_stream_whose_caller_has_gone_ends_as_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             async with asyncio.timeout(5.0):
                 await running.grpc._stream_place(questions(), GoneCaller())  # type: ignore[arg-type]
-        assert running.desk.in_flight == 0
+        assert running.gateway.in_flight == 0
         assert running.grpc._streams == set()
 
 
@@ -209,7 +209,7 @@ async def test_a_cancelled_stream_leaves_nothing_in_flight() -> None:
         call = DecisionServiceStub(running.channel).StreamPlace(questions())
         await until(lambda: len(engine.placed) == 3)
         call.cancel()
-        await until(lambda: running.desk.in_flight == 0)
+        await until(lambda: running.gateway.in_flight == 0)
 
 
 async def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> None:
@@ -220,11 +220,11 @@ async def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> Non
         await stream.write(question("on-stream", "GATE"))
         await until(lambda: len(engine.placed) == 2)
         await running.grpc.drain()
-        drained = asyncio.create_task(running.desk.drain(5.0))
+        drained = asyncio.create_task(running.gateway.drain(5.0))
         health = health_pb2_grpc.HealthStub(running.channel)
         state = await health.Check(health_pb2.HealthCheckRequest())
         assert state.status == health_pb2.HealthCheckResponse.NOT_SERVING
-        await until(lambda: running.desk.is_draining)
+        await until(lambda: running.gateway.is_draining)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.Place(question())
         engine.gate.set()
@@ -242,7 +242,7 @@ async def test_draining_is_bounded() -> None:
     async with faces(engine := await engine_with_node()) as running:
         call = DecisionServiceStub(running.channel).Place(question(model="GATE"))
         await until(lambda: len(engine.placed) == 1)
-        assert not await running.desk.drain(0.01)
+        assert not await running.gateway.drain(0.01)
         call.cancel()
 
 

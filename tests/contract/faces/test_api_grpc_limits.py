@@ -157,7 +157,7 @@ async def test_a_message_that_never_comes_is_not_waited_for() -> None:
             call = channel.stream_unary(PLACE)()
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert await call.details() == "the message took more than 0.1 s"
-        assert at.desk.in_flight == 0
+        assert at.gateway.in_flight == 0
         assert 'placewise_refused_total{face="grpc",limit="body_time"} 1.0' in at.metrics()
 
 

@@ -15,7 +15,7 @@ from tests.fakes.callers.tls import Authority
 from tests.fakes.servers.faces import FakeEngine
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.health import HealthFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates
@@ -30,16 +30,16 @@ CHECK = Path(__file__).parents[3] / "deploy/healthcheck.py"
 @asynccontextmanager
 async def serving(
     authenticator: Authenticator | None = None, tls: TlsSettings | None = None
-) -> AsyncIterator[tuple[Desk, int, int]]:
-    """A desk, the REST port and the health port."""
-    desk = Desk(FakeEngine(), SystemClock(), LimitSettings(), authenticator or Open(), Telemetry())
+) -> AsyncIterator[tuple[Gateway, int, int]]:
+    """A gateway, the REST port and the health port."""
+    gateway = Gateway(FakeEngine(), SystemClock(), LimitSettings(), authenticator or Open(), Telemetry())
     settings = ServerSettings(rest_port=0, health_port=0)
-    rest = RestFace(desk, settings, Certificates(tls) if tls is not None else None)
-    health = HealthFace(desk, settings)
+    rest = RestFace(gateway, settings, Certificates(tls) if tls is not None else None)
+    health = HealthFace(gateway, settings)
     await rest.start()
     await health.start()
     try:
-        yield desk, rest.port, health.port
+        yield gateway, rest.port, health.port
     finally:
         await rest.stop()
         await health.stop()
@@ -71,13 +71,13 @@ async def test_health_needs_neither_certificate_nor_token(kind: str, tmp_path: P
         "mtls": TlsSettings(cert_file=cert, key_file=key, client_ca_file=ca),
     }.get(kind)
     async with (
-        serving(by_tokens(tmp_path / "t") if kind == "tokens" else None, tls) as (desk, _, port),
+        serving(by_tokens(tmp_path / "t") if kind == "tokens" else None, tls) as (gateway, _, port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         assert (await http.get("/healthz")).status_code == 200
         assert (await http.get("/readyz", headers={"host": "10.0.0.7:8082"})).status_code == 200
         assert await checked(port) == 0
-        desk.is_draining = True
+        gateway.is_draining = True
         assert (await http.get("/healthz")).status_code == 200
         assert (await http.get("/readyz")).status_code == 503
         assert await checked(port, "0.0.0.0") == 1

@@ -17,7 +17,7 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PermissionDeniedError
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.pages import allowed_hosts
 from placewise_service.api.faces.rest_server import RestFace
@@ -38,11 +38,11 @@ async def compose(
     """Both faces as compose has them, on every address of the machine: ports of gRPC and REST."""
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
-    desk = Desk(engine, SystemClock(), LimitSettings(), authenticator or Open(), Telemetry())
+    gateway = Gateway(engine, SystemClock(), LimitSettings(), authenticator or Open(), Telemetry())
     settings = ServerSettings(
         grpc_host="0.0.0.0", rest_host="0.0.0.0", grpc_port=0, rest_port=0, allowed_hosts=names, insecure=True
     )  # fmt: skip
-    grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings, certificates)
+    grpc_face, rest_face = GrpcFace(gateway, settings), RestFace(gateway, settings, certificates)
     await grpc_face.start()
     await rest_face.start()
     try:

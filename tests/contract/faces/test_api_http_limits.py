@@ -107,7 +107,7 @@ async def test_what_takes_too_long_is_ended(sent: bytes, answer: int, limit: str
             assert await status(reader) == answer
             assert await has_ended(reader)
         assert refused(at, limit)
-        assert at.desk.in_flight == 0, "the place of a message that never came is free again"
+        assert at.gateway.in_flight == 0, "the place of a message that never came is free again"
 
 
 async def test_an_answer_before_the_message_ends_the_connection_and_is_read_all_the_same() -> None:
@@ -158,7 +158,7 @@ async def test_where_all_connections_are_busy_another_is_closed() -> None:
             _, writer = await stack.enter_async_context(connected(at))
             writer.write(request(PLACE, JSON, "Content-Length: 100"))
         async with asyncio.timeout(20):
-            while at.desk.in_flight < 2:  # noqa: ASYNC110
+            while at.gateway.in_flight < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         async with connected(at) as (reader, _):
             assert await has_ended(reader)

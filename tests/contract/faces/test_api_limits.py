@@ -106,4 +106,4 @@ async def test_no_call_is_begun_after_its_deadline(name: str) -> None:
     async with running_engine() as engine, faces(engine) as running:  # type: ignore[arg-type]
         request = RPCS[name].request()
         with pytest.raises(DeadlineExceededError):
-            await running.desk.call(RPCS[name], request, NOBODY, running.desk.clock.monotonic_s() - 0.001)
+            await running.gateway.call(RPCS[name], request, NOBODY, running.gateway.clock.monotonic_s() - 0.001)

@@ -199,10 +199,10 @@ async def test_probes_tell_alive_from_ready() -> None:
         said = await running.http.get("/readyz")
         assert (said.status_code, said.json()["problem"]) == (503, running.engine.trouble)
         running.engine.trouble = ""
-        running.desk.is_preparing = True
+        running.gateway.is_preparing = True
         assert (await running.http.get("/readyz")).status_code == 503
-        running.desk.is_preparing = False
-        running.desk.is_draining = True
+        running.gateway.is_preparing = False
+        running.gateway.is_draining = True
         assert (await running.http.get("/readyz")).status_code == 503
 
 
@@ -249,7 +249,7 @@ async def test_the_page_has_no_data_and_no_foreign_script() -> None:
 @pytest.mark.parametrize(("headers", "status"), ASKED_BY_PAGES)
 async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: int) -> None:
     async with faces() as running:
-        transport = httpx.ASGITransport(rest_app(running.desk, LOOPBACK))
+        transport = httpx.ASGITransport(rest_app(running.gateway, LOOPBACK))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             activated = await http.post("/v1/bundles/other:activate", headers=headers)
             assert activated.status_code == status

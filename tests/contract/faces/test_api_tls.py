@@ -17,7 +17,7 @@ from tests.fakes.servers.faces import FakeEngine
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import CertificateError, Certificates, grpc_credentials
@@ -29,11 +29,11 @@ from placewise_service.telemetry import Telemetry
 @asynccontextmanager
 async def secured(settings: TlsSettings) -> AsyncIterator[tuple[int, int]]:
     """Both faces with these certificates: the ports of gRPC and REST."""
-    desk = Desk(FakeEngine(), SystemClock(), LimitSettings(), Open(), Telemetry())
+    gateway = Gateway(FakeEngine(), SystemClock(), LimitSettings(), Open(), Telemetry())
     server = ServerSettings(grpc_port=0, rest_port=0)
     certificates = Certificates(settings)
-    grpc_face = GrpcFace(desk, server, grpc_credentials(certificates, settings.client_ca_file is not None))
-    rest_face = RestFace(desk, server, certificates)
+    grpc_face = GrpcFace(gateway, server, grpc_credentials(certificates, settings.client_ca_file is not None))
+    rest_face = RestFace(gateway, server, certificates)
     await grpc_face.start()
     await rest_face.start()
     try:

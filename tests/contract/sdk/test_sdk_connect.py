@@ -33,7 +33,7 @@ from placewise_client.errors import (
 )
 from placewise_client.rpcs import Rpc, Rpcs
 from placewise_core.clock import Clock, ManualClock, SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
@@ -45,10 +45,10 @@ from placewise_service.telemetry import Telemetry
 LIST = cluster_pb2.ListClustersRequest()
 
 
-async def fake_desk(clock: Clock | None = None) -> Desk:
+async def fake_gateway(clock: Clock | None = None) -> Gateway:
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
-    return Desk(engine, clock or SystemClock(), LimitSettings(), Open(), Telemetry())
+    return Gateway(engine, clock or SystemClock(), LimitSettings(), Open(), Telemetry())
 
 
 # -- Every call --------------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ async def asked(call: Callable[[str, Any], Any]) -> dict[str, Any]:
 @asynccontextmanager
 async def both_faces() -> AsyncIterator[tuple[str, str]]:
     """The addresses of gRPC and REST around one engine."""
-    desk, settings = await fake_desk(ManualClock(1e6)), ServerSettings(grpc_port=0, rest_port=0)
-    grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
+    gateway, settings = await fake_gateway(ManualClock(1e6)), ServerSettings(grpc_port=0, rest_port=0)
+    grpc_face, rest_face = GrpcFace(gateway, settings), RestFace(gateway, settings)
     await grpc_face.start()
     await rest_face.start()
     yield f"127.0.0.1:{grpc_face.port}", f"http://127.0.0.1:{rest_face.port}"
@@ -106,11 +106,11 @@ async def test_every_call_has_one_answer_whatever_carries_it() -> None:
 
 
 async def test_an_answer_of_many_reads_comes_whole() -> None:
-    desk = await fake_desk()
-    face = RestFace(desk, ServerSettings(rest_port=0))
+    gateway = await fake_gateway()
+    face = RestFace(gateway, ServerSettings(rest_port=0))
     await face.start()
     nodes = [make_node(f"node-{i:05}") for i in range(5000)]
-    await desk.engine.report_nodes("prod", nodes, full=True)
+    await gateway.engine.report_nodes("prod", nodes, full=True)
     async with AsyncClient(f"http://127.0.0.1:{face.port}") as client:
         whole = await client.get_cluster(cluster_pb2.GetClusterRequest(cluster="prod", full=True))
         again = await client.report_nodes(
@@ -418,7 +418,7 @@ async def secured(folder: Path, authority: Authority, clients: Authority | None 
     if clients is not None:
         ca.write_bytes(clients.pem)
     settings = TlsSettings(cert_file=cert, key_file=key, client_ca_file=ca if clients else None)
-    face = RestFace(await fake_desk(), ServerSettings(rest_port=0), Certificates(settings))
+    face = RestFace(await fake_gateway(), ServerSettings(rest_port=0), Certificates(settings))
     await face.start()
     try:
         yield f"https://localhost:{face.port}"

@@ -9,7 +9,7 @@ from tests.fakes.servers.redis_server import RedisServer, wait_until
 from tests.fakes.state import CLUSTER, node
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.health import health_app
 from placewise_service.api.identity.auth import Open
 from placewise_service.settings import LimitSettings
@@ -41,10 +41,10 @@ def save_in(server: RedisServer, directory: str, is_saved: bool) -> None:
 async def test_a_full_disk_turns_readiness_red_until_there_is_room(server: RedisServer) -> None:
     store, telemetry = RedisStore(RedisOptions(url=server.url), StoreOptions()), Telemetry()
     await store.report_nodes(CLUSTER, [node()], full=True)
-    desk = Desk(FakeEngine(), SystemClock(), LimitSettings(), Open(), telemetry)
+    gateway = Gateway(FakeEngine(), SystemClock(), LimitSettings(), Open(), telemetry)
     watch = DiskWatch(store, telemetry.state_unwritable)
-    desk.checks.append(watch.problem)
-    probe = httpx.AsyncClient(transport=httpx.ASGITransport(health_app(desk)), base_url="http://probe")
+    gateway.checks.append(watch.problem)
+    probe = httpx.AsyncClient(transport=httpx.ASGITransport(health_app(gateway)), base_url="http://probe")
 
     async def seen() -> tuple[int, str, float | None]:
         await watch.look()

@@ -40,7 +40,7 @@ from placewise_core.events import ClusterRecords
 from placewise_core.job import Job
 from placewise_core.view import ClusterView
 from placewise_service.api.calls.call_audit import CallAudit
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.connect import ConnectFace
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest import rest_app
@@ -244,7 +244,7 @@ class Faces:
     """Both faces, running, with a client for each."""
 
     engine: FakeEngine
-    desk: Desk
+    gateway: Gateway
     grpc: GrpcFace
     channel: grpc.aio.Channel
     http: httpx.AsyncClient
@@ -261,14 +261,14 @@ async def faces(
 ) -> AsyncIterator[Faces]:
     """Starts both faces around one engine; REST and the calls beside it are asked in process."""
     engine, clock, telemetry = engine or FakeEngine(), clock or SystemClock(), telemetry or Telemetry()
-    desk = Desk(engine, clock, limits or LimitSettings(), authenticator or Open(), telemetry, audit=audit)
-    face = GrpcFace(desk, ServerSettings(grpc_port=0))
+    gateway = Gateway(engine, clock, limits or LimitSettings(), authenticator or Open(), telemetry, audit=audit)
+    face = GrpcFace(gateway, ServerSettings(grpc_port=0))
     await face.start()
     await face.set_serving(True)
-    transport = httpx.ASGITransport(ConnectFace(desk, rest_app(desk)), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(ConnectFace(gateway, rest_app(gateway)), raise_app_exceptions=False)
     async with (
         grpc.aio.insecure_channel(f"127.0.0.1:{face.port}") as channel,
         httpx.AsyncClient(transport=transport, base_url="http://placewise") as http,
     ):
-        yield Faces(engine, desk, face, channel, http)
+        yield Faces(engine, gateway, face, channel, http)
     await face.stop(0)

@@ -9,7 +9,7 @@ from tests.fakes.servers.faces import FakeEngine
 
 from placewise_core.clock import SystemClock
 from placewise_service.api.calls.call_audit import CallAudit
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.identity.auth import Authenticator, Open
@@ -20,12 +20,12 @@ from placewise_service.telemetry import Telemetry
 @dataclass
 class Listening:
     engine: FakeEngine
-    desk: Desk
+    gateway: Gateway
     grpc_port: int
     rest_port: int
 
     def metrics(self) -> str:
-        return self.desk.telemetry.render().decode()
+        return self.gateway.telemetry.render().decode()
 
 
 @asynccontextmanager
@@ -39,13 +39,13 @@ async def listening(
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
     identity, telemetry = authenticator or Open(), Telemetry()
-    desk = Desk(engine, SystemClock(), limits or LimitSettings(), identity, telemetry, audit=audit)
+    gateway = Gateway(engine, SystemClock(), limits or LimitSettings(), identity, telemetry, audit=audit)
     settings = ServerSettings(grpc_host=host, grpc_port=0, rest_port=0)
-    grpc_face, rest_face = GrpcFace(desk, settings), RestFace(desk, settings)
+    grpc_face, rest_face = GrpcFace(gateway, settings), RestFace(gateway, settings)
     await grpc_face.start()
     await rest_face.start()
     try:
-        yield Listening(engine, desk, grpc_face.port, rest_face.port)
+        yield Listening(engine, gateway, grpc_face.port, rest_face.port)
     finally:
         await grpc_face.stop(0)
         await rest_face.stop()

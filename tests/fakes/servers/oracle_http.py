@@ -12,7 +12,7 @@ from tests.fakes.servers.oracle import Oracle
 from placewise_client import PlacewiseError
 from placewise_core import errors
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Call, Desk
+from placewise_service.api.calls.gateway import Call, Gateway
 from placewise_service.api.calls.rpcs import Rpc
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.identity.auth import Credentials, Open
@@ -22,7 +22,7 @@ from placewise_service.telemetry import Telemetry
 _ERRORS = {error.grpc_code: error for error in errors.PlacewiseError.__subclasses__()}
 
 
-class OracleDesk(Desk):
+class OracleGateway(Gateway):
     """Asks the oracle instead of an engine."""
 
     def __init__(self, oracle: Oracle) -> None:
@@ -34,19 +34,19 @@ class OracleDesk(Desk):
     def enter(
         self, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None = None
     ) -> Call:
-        """As `Desk.enter`."""
+        """As `Gateway.enter`."""
         return _OracleCall(self, rpc, credentials, deadline_s, trace)
 
 
 class _OracleCall(Call):
     async def answer(self, message: Any) -> Message:
-        desk = self.desk
-        assert isinstance(desk, OracleDesk)
+        gateway = self.gateway
+        assert isinstance(gateway, OracleGateway)
         name = re.sub("(?<!^)(?=[A-Z])", "_", self.rpc.name).lower()
         token = self.credentials.token
         metadata = {} if token is None else {"authorization": f"Bearer {token}"}
         try:
-            return await desk.oracle.answer(name, message, metadata)  # type: ignore[no-any-return]
+            return await gateway.oracle.answer(name, message, metadata)  # type: ignore[no-any-return]
         except PlacewiseError as error:
             raise _served(error) from None
 
@@ -66,7 +66,7 @@ class OracleHttpServer:
     http_target = target
 
     async def start(self) -> OracleHttpServer:
-        self._face = RestFace(OracleDesk(self.oracle), ServerSettings(rest_port=self.port))
+        self._face = RestFace(OracleGateway(self.oracle), ServerSettings(rest_port=self.port))
         self.port = self._face.port
         await self._face.start()
         return self

@@ -10,7 +10,7 @@ from tests.fakes.cluster import make_node
 from tests.fakes.engine import running_engine
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.identity.auth import Open
@@ -36,8 +36,8 @@ def threaded_faces() -> Iterator[Ports]:
         server = ServerSettings(grpc_port=0, rest_port=0)
         async with running_engine(nodes=0) as engine:
             await engine.report_nodes("prod", [make_node(f"n{i}") for i in range(4)], full=True)
-            desk = Desk(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
-            grpc_face, rest_face = GrpcFace(desk, server), RestFace(desk, server)
+            gateway = Gateway(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
+            grpc_face, rest_face = GrpcFace(gateway, server), RestFace(gateway, server)
             await grpc_face.start()
             await rest_face.start()
             found.append(Ports(grpc_face.port, rest_face.port))

@@ -33,8 +33,8 @@ from placewise_kubernetes import cli as kubernetes_cli
 from placewise_kubernetes.config import KubernetesConfig
 from placewise_kubernetes.kube import names as kubernetes_labels
 from placewise_models.folder import shipped_bundle
-from placewise_service.api.calls.desk import Desk
 from placewise_service.api.calls.fingerprint import fingerprint
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.faces.rest import rest_app
@@ -82,7 +82,7 @@ class Service:
         # Each record has its observation: drawn at random otherwise.
         settings = Settings(_env_prefix="PLACEWISE_GOLDEN_NET_", declog={"observe_share": 1.0})
         self.engine = make_engine(settings, self.store, self.clock, MutedTelemetry())
-        self._desk = Desk(self.engine, self.clock, settings.limits, Open(), self.engine._common.telemetry)
+        self._gateway = Gateway(self.engine, self.clock, settings.limits, Open(), self.engine._common.telemetry)
 
     @property
     def place_policies(self) -> list[str]:
@@ -101,7 +101,9 @@ class Service:
     async def ask(self, rpc: str, message: Message) -> Message:
         """One call as a face makes it; raises PlacewiseError. Events that follow from it are applied on return."""
         found = RPCS[rpc]
-        answer = await self._desk.call(found, found.request.FromString(message.SerializeToString()), NOBODY, math.inf)
+        answer = await self._gateway.call(
+            found, found.request.FromString(message.SerializeToString()), NOBODY, math.inf
+        )
         answer = found.response.FromString(answer.SerializeToString())
         for _ in range(4):  # the view hears from the store when the answer is on its way
             await asyncio.sleep(0)
@@ -231,7 +233,7 @@ def rest_paths() -> list[tuple[str, str]]:
 
     async def ask() -> list[tuple[str, str]]:
         async with serving() as service:
-            app = rest_app(service._desk)
+            app = rest_app(service._gateway)
             return sorted((method, route.path) for route in app.routes for method in sorted(route.methods))
 
     return asyncio.run(ask())

@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from tests.fakes.engine import CLUSTER, logged, running_engine
 
 from placewise_core.clock import SystemClock
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs import examples
 from placewise_service.api.identity.auth import Credentials, Method, Open, Principal, Scope
@@ -35,11 +35,11 @@ PARTITION = {**examples.PARTITION, "units": []}
 @pytest.mark.parametrize(("name", "question"), [("Place", PLACE), ("AdmitOrWait", ADMIT), ("Partition", PARTITION)])
 async def test_the_caller_is_named(name: str, question: dict[str, Any]) -> None:
     async with running_engine() as engine:
-        desk = Desk(engine, SystemClock(), LimitSettings(), Ann(), Telemetry())
+        gateway = Gateway(engine, SystemClock(), LimitSettings(), Ann(), Telemetry())
         rpc = RPCS[name]
         request = rpc.request()
         json_format.ParseDict({**question, "cluster": CLUSTER}, request)
-        answer: Any = await desk.call(rpc, request, Credentials(), math.inf)
+        answer: Any = await gateway.call(rpc, request, Credentials(), math.inf)
         assert answer.meta.caller == CALLER
         if name == "AdmitOrWait":
             assert answer.placed.meta.caller in ("", CALLER)

@@ -105,10 +105,10 @@ async def test_a_caller_who_leaves_while_its_body_waits_gives_its_place_back(
             writer.write(head + body)
             writers.append(writer)
         async with asyncio.timeout(20):
-            while at.desk.in_flight < 4:  # noqa: ASYNC110
+            while at.gateway.in_flight < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             for writer in writers:
                 writer.close()
-            while at.desk.in_flight:  # noqa: ASYNC110
+            while at.gateway.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         gate.set()

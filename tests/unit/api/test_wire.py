@@ -79,9 +79,9 @@ async def test_a_large_message_is_parsed_in_many_calls_and_beside_the_loop(monke
     monkeypatch.setattr(wire, "pieces", noted)
     raw = ReportNodesRequest(cluster="c", nodes=[Node(id="n" * 64 + str(i)) for i in range(2000)]).SerializeToString()
     async with faces() as served:
-        message = await served.desk.parsed(RPCS["ReportNodes"], raw)
+        message = await served.gateway.parsed(RPCS["ReportNodes"], raw)
         with pytest.raises(InvalidRequestError, match="not a ReportNodesRequest"):
-            await served.desk.parsed(RPCS["ReportNodes"], raw + b"\x0a\x7f")
+            await served.gateway.parsed(RPCS["ReportNodes"], raw + b"\x0a\x7f")
     assert message.SerializeToString() == raw
     assert len(sizes) > 10
     assert max(sizes) <= 1 << 13

@@ -4,25 +4,25 @@ from starlette.requests import ClientDisconnect, Request
 
 from placewise_core.errors import InvalidRequestError
 from placewise_service.api.calls.body_room import SMALL_BYTES
-from placewise_service.api.calls.desk import Call
+from placewise_service.api.calls.gateway import Call
 
 
 async def read_body(call: Call, request: Request) -> bytes:
     """The whole body. Raises InvalidRequestError if it is larger than the limit or ends too early, and OverloadedError
     if no memory is free for it now. A body of unknown length counts as the largest."""
-    desk = call.desk
+    gateway = call.gateway
     header = request.headers.get("content-length", "0")
     length = int(header) if header.isdecimal() else 0
-    desk.check_size(length)
+    gateway.check_size(length)
     call.make_room(length)
     chunks: list[bytes] = []
     size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
-            desk.check_size(size)
+            gateway.check_size(size)
             if size > SMALL_BYTES and not call.room_bytes:
-                call.make_room(desk.limits.message_bytes)
+                call.make_room(gateway.limits.message_bytes)
             chunks.append(chunk)
     except ClientDisconnect:
         raise InvalidRequestError("the connection ended within the body") from None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import grpc
 from starlette.requests import Request
 
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.identity.auth import NOBODY, Credentials, bearer_token
 from placewise_service.api.identity.certificates import subjects_of_pem
 from placewise_service.telemetry import TRACE_HEADERS
@@ -13,25 +13,25 @@ from placewise_service.telemetry import TRACE_HEADERS
 SUBJECTS = "certificate_subjects"  # in the state of a request: names in the certificate of its connection
 
 
-def of_request(desk: Desk, request: Request) -> Credentials:
+def of_request(gateway: Gateway, request: Request) -> Credentials:
     """Credentials of an HTTP request; empty if nothing uses them."""
-    if not desk.needs_token and desk.audit is None:
+    if not gateway.needs_token and gateway.audit is None:
         return NOBODY
     header = request.headers.get("authorization")
     peer = request.client
     return Credentials(
         token=None if header is None else bearer_token(header),
-        subjects=getattr(request.state, SUBJECTS, ()) if desk.reads_certificates else (),
+        subjects=getattr(request.state, SUBJECTS, ()) if gateway.reads_certificates else (),
         peer="" if peer is None else f"{peer.host}:{peer.port}",
     )
 
 
-def of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:
+def of_context(gateway: Gateway, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:
     """Credentials of a gRPC call; empty if nothing uses them."""
-    if not desk.needs_token and desk.audit is None:
+    if not gateway.needs_token and gateway.audit is None:
         return NOBODY
     peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000
-    subjects = _subjects(context) if desk.reads_certificates else ()
+    subjects = _subjects(context) if gateway.reads_certificates else ()
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
             return Credentials(bearer_token(value if isinstance(value, str) else ""), subjects, peer)
@@ -43,16 +43,16 @@ def _subjects(context: "grpc.aio.ServicerContext[bytes, bytes]") -> tuple[str, .
     return subjects_of_pem(bytes(shown)) if shown else ()
 
 
-def trace_of(desk: Desk, headers: Mapping[str, str]) -> dict[str, str] | None:
+def trace_of(gateway: Gateway, headers: Mapping[str, str]) -> dict[str, str] | None:
     """The caller's trace, where anybody records it."""
-    if not desk.telemetry.is_tracing:
+    if not gateway.telemetry.is_tracing:
         return None
     return {name: headers[name] for name in TRACE_HEADERS if name in headers}
 
 
-def trace_of_context(desk: Desk, context: "grpc.aio.ServicerContext[bytes, bytes]") -> dict[str, str] | None:
+def trace_of_context(gateway: Gateway, context: "grpc.aio.ServicerContext[bytes, bytes]") -> dict[str, str] | None:
     """As `trace_of`."""
-    if not desk.telemetry.is_tracing:
+    if not gateway.telemetry.is_tracing:
         return None
     sent = context.invocation_metadata() or ()
     return {key: value for key, value in sent if key in TRACE_HEADERS and isinstance(value, str)}

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
-from placewise_service.api.calls.desk import Call, Desk, unforeseen
+from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, Rpc
 from placewise_service.api.calls.statuses import UNSUPPORTED_MEDIA_TYPE, connect_error, problem_headers
 from placewise_service.api.faces.bodies import read_body
@@ -32,8 +32,8 @@ _MOST_TIMEOUT_DIGITS = 10
 class ConnectFace:
     """An ASGI application: the contract's paths are answered here, all others by the application behind it."""
 
-    def __init__(self, desk: Desk, rest: ASGIApp, hosts: Hosts = None) -> None:
-        self._desk = desk
+    def __init__(self, gateway: Gateway, rest: ASGIApp, hosts: Hosts = None) -> None:
+        self._gateway = gateway
         self._rest = rest
         self._hosts = hosts
         self._rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in RPCS.values()}
@@ -52,7 +52,7 @@ class ConnectFace:
         if request.method != "POST":
             return Response(status_code=405, headers={"Allow": "POST"})
         if content_type not in (PROTO, JSON):
-            self._desk.record_refusal(rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(self._desk, request))
+            self._gateway.record_refusal(rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(self._gateway, request))
             return Response(status_code=415, headers={"Accept-Post": f"{PROTO}, {JSON}"})
         try:
             return Response(await self._answer(rpc, request, content_type), media_type=content_type)
@@ -61,31 +61,31 @@ class ConnectFace:
         except Exception as error:
             failure = unforeseen(error, rpc.name)
         headers = problem_headers(failure)
-        if self._desk.is_draining:  # the next connection may reach a process that stays
+        if self._gateway.is_draining:  # the next connection may reach a process that stays
             headers["Connection"] = "close"
         return Response(connect_error(failure), failure.http_status, headers, JSON)
 
     async def _answer(self, rpc: Rpc, request: Request, content_type: str) -> bytes:
         _check_headers(request.headers)
-        desk, timeout_s = self._desk, _timeout_s(request.headers)
-        deadline_s = desk.clock.monotonic_s() + timeout_s
-        caller, trace = of_request(desk, request), trace_of(desk, request.headers)
+        gateway, timeout_s = self._gateway, _timeout_s(request.headers)
+        deadline_s = gateway.clock.monotonic_s() + timeout_s
+        caller, trace = of_request(gateway, request), trace_of(gateway, request.headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
-                with desk.enter(rpc, caller, deadline_s, trace) as call:
+                with gateway.enter(rpc, caller, deadline_s, trace) as call:
                     refuse_foreign_hosts(request, self._hosts)
                     refuse_foreign_pages(request)
                     answer = await call.answer(await self._message(call, request, content_type))
-                    return answer.SerializeToString() if content_type == PROTO else await desk.json.rendered(answer)
+                    return answer.SerializeToString() if content_type == PROTO else await gateway.json.rendered(answer)
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
 
     async def _message(self, call: Call, request: Request, content_type: str) -> Message:
         body = await read_body(call, request)
         if content_type == PROTO:
-            return await self._desk.parsed(call.rpc, body)
+            return await self._gateway.parsed(call.rpc, body)
         message = call.rpc.request()
-        await self._desk.json.parsed(body, message, request.receive)
+        await self._gateway.json.parsed(body, message, request.receive)
         return message
 
 

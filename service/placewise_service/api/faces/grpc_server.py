@@ -1,4 +1,4 @@
-"""The gRPC face: one thin wrapper per call around the desk, instead of a chain of interceptors.
+"""The gRPC face: one thin wrapper per call around the gateway, instead of a chain of interceptors.
 
 Messages are parsed here rather than by gRPC, so that a malformed one is answered with INVALID_ARGUMENT and our details.
 """
@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from placewise.v1 import decision_pb2
 from placewise_core.errors import DrainingError, InvalidRequestError, PlacewiseError
-from placewise_service.api.calls.desk import Desk, unforeseen
+from placewise_service.api.calls.gateway import Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.calls.statuses import shown, status_metadata, stream_error
 from placewise_service.api.faces.callers import of_context, trace_of_context
@@ -40,7 +40,7 @@ from placewise_service.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-# gRPC itself cuts off here, without details; up to there the desk explains.
+# gRPC itself cuts off here, without details; up to there the gateway explains.
 _HARD_LIMIT_FACTOR = 2
 # Refused metadata that is collected at once; and that which has lived on into the collector's oldest generation.
 _FIELDS_KEPT, _FIELDS_GROWN_OLD = 5_000, 20_000
@@ -56,20 +56,20 @@ class GrpcFace:
 
     def __init__(
         self,
-        desk: Desk,
+        gateway: Gateway,
         settings: ServerSettings,
         credentials: grpc.ServerCredentials | None = None,
         shares_port: bool = False,
     ) -> None:
-        self._desk = desk
-        self._reader = _MessageReader(desk.limits.body_s, desk.telemetry)
+        self._gateway = gateway
+        self._reader = _MessageReader(gateway.limits.body_s, gateway.telemetry)
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._streams: set[asyncio.Task[None]] = set()
-        most = connection_limit(desk.limits.connections)
-        self._connections = GrpcConnections(desk.limits, most, partial(desk.turned_away, "grpc"))
+        most = connection_limit(gateway.limits.connections)
+        self._connections = GrpcConnections(gateway.limits, most, partial(gateway.turned_away, "grpc"))
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_gone_caller)
         self._server = grpc.aio.server()
-        self._server._server = _Calls(self._connections, _options(desk.limits, most, shares_port))  # type: ignore[attr-defined]
+        self._server._server = _Calls(self._connections, _options(gateway.limits, most, shares_port))  # type: ignore[attr-defined]
         self._add_services(settings.reflection)
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
         try:
@@ -94,16 +94,16 @@ class GrpcFace:
             await self._health.set(name, state)
 
     async def show_readiness(self, stop: asyncio.Event, period_s: float = 0.5) -> None:
-        """Lets health follow the desk's readiness, which may go and come back, until told to stop."""
+        """Lets health follow the gateway's readiness, which may go and come back, until told to stop."""
         was_ready = None
         while not stop.is_set():
-            if self._desk.is_ready != was_ready:
-                was_ready = self._desk.is_ready
+            if self._gateway.is_ready != was_ready:
+                was_ready = self._gateway.is_ready
                 await self.set_serving(was_ready)
                 if was_ready:
                     log.info("ready", pid=os.getpid())
                 else:
-                    log.error("not ready", problem=self._desk.problem(), pid=os.getpid())
+                    log.error("not ready", problem=self._gateway.problem(), pid=os.getpid())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), period_s)
 
@@ -121,7 +121,7 @@ class GrpcFace:
     def _add_services(self, has_reflection: bool) -> None:
         handlers = {rpc.path: grpc.stream_unary_rpc_method_handler(self._unary(rpc)) for rpc in RPCS.values()}
         handlers[STREAM_PLACE.path] = grpc.stream_stream_rpc_method_handler(self._stream_place)
-        self._server.add_generic_rpc_handlers((_Methods(handlers, self._desk, self._connections),))
+        self._server.add_generic_rpc_handlers((_Methods(handlers, self._gateway, self._connections),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if has_reflection:
             names = (*_services(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
@@ -129,16 +129,16 @@ class GrpcFace:
 
     def _unary(self, rpc: Rpc) -> Callable[[Any, Context], Awaitable[bytes]]:
         """Served as a stream of one message: gRPC reads that of a unary call before its handler knows who asks."""
-        desk, connections = self._desk, self._connections
+        gateway, connections = self._gateway, self._connections
 
         async def answer(requests: Any, context: Context) -> bytes:
             try:
-                caller, trace = of_context(desk, context), trace_of_context(desk, context)
-                with desk.enter(rpc, caller, self._deadline_s(context), trace) as call:
+                caller, trace = of_context(gateway, context), trace_of_context(gateway, context)
+                with gateway.enter(rpc, caller, self._deadline_s(context), trace) as call:
                     connections.called(context.peer())
                     raw = await self._reader.read(context)
                     call.make_room(len(raw))
-                    response = await call.answer(await desk.parsed(rpc, raw))
+                    response = await call.answer(await gateway.parsed(rpc, raw))
                     return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
@@ -150,15 +150,15 @@ class GrpcFace:
 
     def _deadline_s(self, context: Context) -> float:
         left_s = context.time_remaining()
-        return math.inf if left_s is None else self._desk.clock.monotonic_s() + left_s
+        return math.inf if left_s is None else self._gateway.clock.monotonic_s() + left_s
 
     async def _stream_place(self, requests: Any, context: Context) -> None:
         """Questions are worked on side by side, `stream_pipeline` of them at most; answers go out in their order."""
-        slots = asyncio.Semaphore(self._desk.limits.stream_pipeline)
+        slots = asyncio.Semaphore(self._gateway.limits.stream_pipeline)
         answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
-        caller = of_context(self._desk, context)
+        caller = of_context(self._gateway, context)
         try:
-            self._desk.check_stream(STREAM_PLACE, caller)
+            self._gateway.check_stream(STREAM_PLACE, caller)
         except PlacewiseError as error:
             _refused(context, error)
             return
@@ -170,7 +170,7 @@ class GrpcFace:
             while (task := await answers.get()) is not None:
                 await _write(context, await task)
                 slots.release()
-        if self._desk.is_draining:
+        if self._gateway.is_draining:
             _refused(context, DrainingError())
 
     async def _read(
@@ -186,7 +186,7 @@ class GrpcFace:
             await slots.acquire()
             async for raw in requests:
                 answer = self._stream_answer(
-                    raw, caller, self._deadline_s(context), trace_of_context(self._desk, context)
+                    raw, caller, self._deadline_s(context), trace_of_context(self._gateway, context)
                 )
                 answers.put_nowait(work.create_task(answer))
                 await slots.acquire()
@@ -196,11 +196,11 @@ class GrpcFace:
     async def _stream_answer(
         self, raw: bytes, caller: Credentials, deadline_s: float, trace: dict[str, str] | None
     ) -> bytes:
-        desk, request_id = self._desk, ""
+        gateway, request_id = self._gateway, ""
         try:
-            request: Any = await desk.parsed(STREAM_PLACE, raw)
+            request: Any = await gateway.parsed(STREAM_PLACE, raw)
             request_id = request.request_id
-            with desk.enter(STREAM_PLACE, caller, deadline_s, trace) as call:
+            with gateway.enter(STREAM_PLACE, caller, deadline_s, trace) as call:
                 response = await call.answer(request)
                 return response.SerializeToString()
         except PlacewiseError as error:
@@ -233,10 +233,13 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Finds the handler of a call; one with too much metadata finds none but a refusal."""
 
     def __init__(
-        self, handlers: "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]", desk: Desk, connections: GrpcConnections
+        self,
+        handlers: "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]",
+        gateway: Gateway,
+        connections: GrpcConnections,
     ) -> None:
         self._handlers = handlers
-        self._desk = desk
+        self._gateway = gateway
         self._connections = connections
         self._refusal = grpc.stream_unary_rpc_method_handler(self._refuse)
         self._fields = 0  # refused since the last collection
@@ -244,7 +247,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         metadata = handler_call_details.invocation_metadata
-        limit = self._desk.limits.metadata_bytes
+        limit = self._gateway.limits.metadata_bytes
         # HTTP/2 counts at least 32 bytes for a field: of very many there is no need to look at each.
         if _FIELD_BYTES * len(metadata) <= limit and sum([len(key) + len(value) for key, value in metadata]) <= limit:
             return self._handlers.get(handler_call_details.method)
@@ -253,10 +256,10 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _refuse(self, requests: Any, context: Context) -> bytes:
         peer = context.peer()
-        self._desk.turned_away("grpc", "header_bytes", peer.partition(":")[2])
+        self._gateway.turned_away("grpc", "header_bytes", peer.partition(":")[2])
         self._connections.end_stranger(peer)
         self._free_refused()
-        limit = self._desk.limits.metadata_bytes
+        limit = self._gateway.limits.metadata_bytes
         return _refused(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
 
     def _free_refused(self) -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.listener import Listener, bound_socket
 from placewise_service.settings import ServerSettings
 
@@ -21,11 +21,11 @@ _MOST_CONNECTIONS = 32
 class HealthFace:
     """The plain listener; constructing it binds, and `port` is then the one that was bound. Raises OSError."""
 
-    def __init__(self, desk: Desk, settings: ServerSettings, shares_port: bool = False) -> None:
+    def __init__(self, gateway: Gateway, settings: ServerSettings, shares_port: bool = False) -> None:
         bound = bound_socket(settings.health_host, settings.health_port or 0, shares_port)
         self.port: int = bound.getsockname()[1]
-        refused = partial(desk.turned_away, "health")
-        self._listener = Listener(bound, health_app(desk), desk.limits, _MOST_CONNECTIONS, refused)
+        refused = partial(gateway.turned_away, "health")
+        self._listener = Listener(bound, health_app(gateway), gateway.limits, _MOST_CONNECTIONS, refused)
 
     async def start(self) -> None:
         """Returns when it listens."""
@@ -36,16 +36,16 @@ class HealthFace:
         await self._listener.stop()
 
 
-def health_app(desk: Desk) -> Starlette:
+def health_app(gateway: Gateway) -> Starlette:
     """/healthz: the process is alive. /readyz: questions are welcome, or what keeps them from being so."""
 
     async def healthz(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> JSONResponse:
-        if desk.is_ready:
+        if gateway.is_ready:
             return JSONResponse({"status": "ready"})
-        problem = desk.problem()
+        problem = gateway.problem()
         return JSONResponse({"status": "not ready", **({"problem": problem} if problem else {})}, 503)
 
     return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])

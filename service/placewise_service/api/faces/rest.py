@@ -1,4 +1,4 @@
-"""The REST face: FastAPI around the same desk, with the contract's own JSON. Knows no decision and no store."""
+"""The REST face: FastAPI around the same gateway, with the contract's own JSON. Knows no decision and no store."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
-from placewise_service.api.calls.desk import Call, Desk, unforeseen
+from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.statuses import (
     PROBLEM_TYPE,
     UNSUPPORTED_MEDIA_TYPE,
@@ -44,13 +44,13 @@ _PAGE_HEADERS = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def rest_app(desk: Desk, hosts: Hosts = None) -> FastAPI:
+def rest_app(gateway: Gateway, hosts: Hosts = None) -> FastAPI:
     """The application; it starts nothing. `hosts`: names by which it may be asked, None for any."""
     app = FastAPI(title="Placewise", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for route in ROUTES:
-        app.add_api_route(route.path, _endpoint(desk, route, hosts), methods=[route.method], name=route.rpc.name)
-    _add_operations(app, desk, hosts)
-    _add_page(app, desk, hosts)
+        app.add_api_route(route.path, _endpoint(gateway, route, hosts), methods=[route.method], name=route.rpc.name)
+    _add_operations(app, gateway, hosts)
+    _add_page(app, gateway, hosts)
     app.add_exception_handler(PlacewiseError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -58,21 +58,21 @@ def rest_app(desk: Desk, hosts: Hosts = None) -> FastAPI:
     return app
 
 
-def _endpoint(desk: Desk, route: Route, hosts: Hosts) -> Endpoint:
+def _endpoint(gateway: Gateway, route: Route, hosts: Hosts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         if route.method != "GET":
-            _check_content_type(desk, route, request)
+            _check_content_type(gateway, route, request)
         timeout_s = _timeout_s(request)
-        deadline_s = desk.clock.monotonic_s() + timeout_s
-        caller, trace = of_request(desk, request), trace_of(desk, request.headers)
+        deadline_s = gateway.clock.monotonic_s() + timeout_s
+        caller, trace = of_request(gateway, request), trace_of(gateway, request.headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
-                with desk.enter(route.rpc, caller, deadline_s, trace) as call:
+                with gateway.enter(route.rpc, caller, deadline_s, trace) as call:
                     refuse_foreign_hosts(request, hosts)
                     refuse_foreign_pages(request)
                     if "cluster" in request.path_params:
                         call.authorise(request.path_params["cluster"])
-                    content = await desk.json.rendered(await call.answer(await _message(call, route, request)))
+                    content = await gateway.json.rendered(await call.answer(await _message(call, route, request)))
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
         return Response(content, media_type="application/json")
@@ -81,16 +81,16 @@ def _endpoint(desk: Desk, route: Route, hosts: Hosts) -> Endpoint:
 
 
 async def _message(call: Call, route: Route, request: Request) -> Any:
-    desk = call.desk
+    gateway = call.gateway
     message: Any = route.rpc.request()
     if route.body:
         body = await read_body(call, request)
         if route.body == "*":
-            await desk.json.parsed(body, message, request.receive)
+            await gateway.json.parsed(body, message, request.receive)
         else:
             part = getattr(message, route.body)
             part.SetInParent()
-            message.update_mask.paths.extend(await desk.json.parsed(body, part, request.receive))
+            message.update_mask.paths.extend(await gateway.json.parsed(body, part, request.receive))
     for field, value in request.path_params.items():
         if getattr(message, field) not in ("", value):
             raise InvalidRequestError("differs from the path", field)
@@ -115,7 +115,7 @@ def _query_field(route: Route, name: str) -> str:
     raise InvalidRequestError("unknown query parameter", name[:64])
 
 
-def _check_content_type(desk: Desk, route: Route, request: Request) -> None:
+def _check_content_type(gateway: Gateway, route: Route, request: Request) -> None:
     """Raises HTTPException for a body that is not said to be JSON: a browser sends others for any page, unasked."""
     headers = request.headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -123,7 +123,7 @@ def _check_content_type(desk: Desk, route: Route, request: Request) -> None:
         return
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if kind or route.body or has_body:
-        desk.record_refusal(route.rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(desk, request))
+        gateway.record_refusal(route.rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(gateway, request))
         raise HTTPException(415, "the body must be application/json, and the Content-Type must say so")
 
 
@@ -140,28 +140,28 @@ def _timeout_s(request: Request) -> float:
     return timeout_ms / 1000.0
 
 
-def _add_operations(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
+def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
 
     async def metrics(request: Request) -> Response:
-        with _refusals_on_record(desk, request, "metrics"):
+        with _refusals_on_record(gateway, request, "metrics"):
             refuse_foreign_pages(request)
-        desk.require(Scope.READ, of_request(desk, request), "metrics")
-        return Response(await asyncio.to_thread(desk.telemetry.render), media_type=METRICS_CONTENT_TYPE)
+        gateway.require(Scope.READ, of_request(gateway, request), "metrics")
+        return Response(await asyncio.to_thread(gateway.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()
 
     async def openapi(request: Request) -> Response:
-        with _refusals_on_record(desk, request, "page"):
+        with _refusals_on_record(gateway, request, "page"):
             refuse_foreign_hosts(request, hosts)
         return JSONResponse(schema)
 
     app.add_api_route("/metrics", metrics, methods=["GET"])
     app.add_api_route("/openapi.json", openapi, methods=["GET"])
-    app.router.routes.extend(health_app(desk).routes)
+    app.router.routes.extend(health_app(gateway).routes)
 
 
-def _add_page(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
+def _add_page(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     """Serves the page that shows the clusters. It holds no data; its script calls the API as any client would."""
     folder = resources.files("placewise_service.api.docs").joinpath("page")
 
@@ -169,7 +169,7 @@ def _add_page(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
         content = folder.joinpath(name).read_bytes()
 
         async def endpoint(request: Request) -> Response:
-            with _refusals_on_record(desk, request, "page"):
+            with _refusals_on_record(gateway, request, "page"):
                 refuse_foreign_hosts(request, hosts)
             return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
@@ -181,12 +181,12 @@ def _add_page(app: FastAPI, desk: Desk, hosts: Hosts) -> None:
 
 
 @contextmanager
-def _refusals_on_record(desk: Desk, request: Request, name: str) -> Iterator[None]:
+def _refusals_on_record(gateway: Gateway, request: Request, name: str) -> Iterator[None]:
     """Records the refusal of a request outside the contract; it is raised all the same."""
     try:
         yield
     except PlacewiseError as error:
-        desk.record_refusal(name, error.reason, of_request(desk, request))
+        gateway.record_refusal(name, error.reason, of_request(gateway, request))
         raise
 
 

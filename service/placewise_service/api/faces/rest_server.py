@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from placewise_service.api.calls.desk import Desk
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.connect import ConnectFace
 from placewise_service.api.faces.listener import Listener, bound_socket, connection_limit
 from placewise_service.api.faces.pages import allowed_hosts
@@ -16,7 +16,7 @@ class RestFace:
 
     def __init__(
         self,
-        desk: Desk,
+        gateway: Gateway,
         settings: ServerSettings,
         certificates: Certificates | None = None,
         shares_port: bool = False,
@@ -24,13 +24,13 @@ class RestFace:
         bound = bound_socket(settings.rest_host, settings.rest_port, shares_port)
         self.port: int = bound.getsockname()[1]
         certified = certificates.names() if certificates is not None else frozenset()
-        hosts = None if desk.asks_tokens else allowed_hosts(settings.rest_host, settings.host_names, certified)
+        hosts = None if gateway.asks_tokens else allowed_hosts(settings.rest_host, settings.host_names, certified)
         self._listener = Listener(
             bound,
-            ConnectFace(desk, rest_app(desk, hosts), hosts),
-            desk.limits,
-            connection_limit(desk.limits.connections),
-            partial(desk.turned_away, "http"),
+            ConnectFace(gateway, rest_app(gateway, hosts), hosts),
+            gateway.limits,
+            connection_limit(gateway.limits.connections),
+            partial(gateway.turned_away, "http"),
             certificates.context() if certificates is not None else None,
         )
 

@@ -1,6 +1,6 @@
 """The one way in for both faces: credentials, overload, the call, its errors and its metrics. Knows no transport.
 
-A call comes in two steps. `with desk.enter(…) as call` checks the headers: the number in flight,
+A call comes in two steps. `with gateway.enter(…) as call` checks the headers: the number in flight,
 credentials, scope, deadline. Only then is the message read; `call.answer(message)` authorises its cluster and answers.
 
 Every error of a handler leaves here as a PlacewiseError whose text may be shown: an unforeseen one is logged under
@@ -30,7 +30,7 @@ from placewise_service.api.calls.body_room import SMALL_BYTES, BodyRoom
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.counts import check_counts, check_raw_counts
 from placewise_service.api.calls.ports import DecisionEngine
-from placewise_service.api.calls.rpcs import Office, Reach, Rpc
+from placewise_service.api.calls.rpcs import CallContext, Reach, Rpc
 from placewise_service.api.calls.wire import parsed_in_pieces
 from placewise_service.api.convert.json_codec import JsonCodec
 from placewise_service.api.identity.auth import Authenticator, Credentials, Method, Open, Principal, Scope
@@ -41,7 +41,7 @@ from placewise_service.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 
-class Desk:
+class Gateway:
     """Takes calls for one engine. Single-threaded: it counts the calls in flight without a lock."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Desk:
         self.audit = audit
         # Each returns a problem that should keep calls away until an operator solves it; "" for none.
         self.checks: list[Callable[[], str]] = [authenticator.problem]
-        self.office = Office(engine, clock, _request_limits(limits, max_reserve_ttl_s))
+        self.context = CallContext(engine, clock, _request_limits(limits, max_reserve_ttl_s))
         self.json = JsonCodec(limits.json_objects, partial(telemetry.refused, "http"))
         self._in_flight = 0
         self._shows_in_flight = False  # soon: one look serves all calls that begin until then
@@ -140,7 +140,7 @@ class Desk:
         try:
             if len(raw) <= ASIDE_BYTES:
                 return rpc.request.FromString(raw)
-            await aside(check_raw_counts, raw, rpc.request, self.office.limits)
+            await aside(check_raw_counts, raw, rpc.request, self.context.limits)
             return await aside(parsed_in_pieces, raw, rpc.request)
         except DecodeError:
             raise InvalidRequestError(f"not a {rpc.request.DESCRIPTOR.name}") from None
@@ -245,19 +245,19 @@ class Call:
     it."""
 
     __slots__ = (
-        "cluster", "credentials", "deadline_s", "desk", "has_share", "message", "principal", "reason", "response",
+        "cluster", "credentials", "deadline_s", "gateway", "has_share", "message", "principal", "reason", "response",
         "room_bytes", "rpc", "start_s", "trace",
     )  # fmt: skip
 
     def __init__(
-        self, desk: Desk, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None
+        self, gateway: Gateway, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None
     ) -> None:
-        self.desk = desk
+        self.gateway = gateway
         self.rpc = rpc
         self.credentials = credentials
         self.deadline_s = deadline_s
         self.trace = trace
-        self.start_s = desk.clock.monotonic_s()
+        self.start_s = gateway.clock.monotonic_s()
         self.principal: Principal | None = None
         self.cluster: str | None = None
         self.message: Any = None
@@ -279,14 +279,14 @@ class Call:
     def make_room(self, size: int) -> None:
         """For a message that has, or announces, so many bytes: until the end of the call. Raises OverloadedError."""
         if size > SMALL_BYTES:
-            self.desk._take_room(self, size)
+            self.gateway._take_room(self, size)
 
     def __enter__(self) -> "Call":
         try:
-            self.desk._admit(self)
+            self.gateway._admit(self)
         except Exception as error:
             failure = self._failure(error)
-            self.desk._leave(self)
+            self.gateway._leave(self)
             raise failure from None
         return self
 
@@ -296,7 +296,7 @@ class Call:
             failure = self._failure(error)
         elif error is not None:
             self.reason = "CANCELLED"
-        self.desk._leave(self)
+        self.gateway._leave(self)
         if failure is not error and failure is not None:
             raise failure from None
 
@@ -310,19 +310,19 @@ class Call:
     async def answer(self, message: Any) -> Message:
         """Raises PlacewiseError; the `with` block turns every other error into one."""
         self.message = message
-        rpc, desk = self.rpc, self.desk
+        rpc, gateway = self.rpc, self.gateway
         if rpc.reach is Reach.CLUSTER:
             self.authorise(message.cluster)
         if message.ByteSize() > ASIDE_BYTES:
-            await aside(check_counts, message, desk.office.limits)
+            await aside(check_counts, message, gateway.context.limits)
         else:
-            check_counts(message, desk.office.limits)
+            check_counts(message, gateway.context.limits)
         assert self.principal is not None
         if self.trace is None:  # nobody records it
-            self.response = await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+            self.response = await rpc.handle(gateway.context, message, self.principal, self.deadline_s)
         else:
-            with desk.telemetry.span(rpc.name, self.trace):
-                self.response = await rpc.handle(desk.office, message, self.principal, self.deadline_s)
+            with gateway.telemetry.span(rpc.name, self.trace):
+                self.response = await rpc.handle(gateway.context, message, self.principal, self.deadline_s)
         return self.response  # type: ignore[no-any-return]
 
     def _failure(self, error: Exception) -> PlacewiseError:
