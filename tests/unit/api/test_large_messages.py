@@ -66,11 +66,11 @@ async def test_what_is_large_is_converted_in_another_thread_while_others_have_tu
     monkeypatch.setattr(convert_out, "place_response", noting(convert_out.place_response))
     engine = Wide(views={"prod-a": view_of([make_node("n0")])})
     engine.tasks = tasks
-    office = rpcs.Office(engine, ManualClock(), Limits())
+    context = rpcs.CallContext(engine, ManualClock(), Limits())
     request = asked(jobs)
     assert (request.ByteSize() > ASIDE_BYTES) is is_aside
     async with every_round(lambda _: None) as rounds:
-        answer = await rpcs.PLACE.handle(office, request, ANYONE, float("inf"))
+        answer = await rpcs.PLACE.handle(context, request, ANYONE, float("inf"))
     assert len(threads) == 2, "written more than once"
     assert all((thread != threading.get_ident()) is is_aside for thread in threads)
     assert bool(rounds) is is_aside

@@ -62,7 +62,7 @@ class Past:
 
 
 @dataclass(slots=True)
-class Office:
+class CallContext:
     """What handlers work with. `recent` keeps the latest decisions per cluster, for people who look."""
 
     engine: DecisionEngine
@@ -81,7 +81,7 @@ class Office:
         past.append(Past(rpc, self.clock.now_s(), answer, request_id))
 
 
-Handler = Callable[[Office, Any, Principal, float], Awaitable[Message]]
+Handler = Callable[[CallContext, Any, Principal, float], Awaitable[Message]]
 
 
 @frozen
@@ -103,11 +103,11 @@ class Rpc:
 
 
 async def _place(
-    office: Office, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: decision_pb2.PlaceRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PlaceResponse:
     convert = partial(_place_command, principal.name)
-    command = convert(request, office.limits) if _is_small(request) else await aside(convert, request, office.limits)
-    return await _placed(office, command, await office.engine.place(command, deadline_s))
+    command = convert(request, context.limits) if _is_small(request) else await aside(convert, request, context.limits)
+    return await _placed(context, command, await context.engine.place(command, deadline_s))
 
 
 def _place_command(caller: str, request: decision_pb2.PlaceRequest, limits: Limits) -> PlaceCommand:
@@ -128,13 +128,15 @@ async def _converted(
     return convert(request, limits) if _is_small(request) else await aside(convert, request, limits)
 
 
-async def _placed(office: Office, command: PlaceCommand, pending: Pending[PlaceDecision]) -> decision_pb2.PlaceResponse:
+async def _placed(
+    context: CallContext, command: PlaceCommand, pending: Pending[PlaceDecision]
+) -> decision_pb2.PlaceResponse:
     """The answer, written while the store is asked to hold it; a large one afterwards, beside the loop."""
     drafted, request_id = pending.decision, command.request_id
     is_large = convert_out.is_large(drafted)
     message = None if is_large else convert_out.place_response(drafted, request_id)
     decision = await pending.settled()
-    office.note(command.cluster, "Place", decision, request_id)
+    context.note(command.cluster, "Place", decision, request_id)
     if message is not None and decision.meta is drafted.meta:
         convert_out.set_expiry(message, decision)
         return message
@@ -144,12 +146,12 @@ async def _placed(office: Office, command: PlaceCommand, pending: Pending[PlaceD
 
 
 async def _partition(
-    office: Office, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: decision_pb2.PartitionRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.PartitionResponse:
     convert = partial(_partition_command, principal.name)
-    command = convert(request, office.limits) if _is_small(request) else await aside(convert, request, office.limits)
-    decision = await office.engine.partition(command, deadline_s)
-    office.note(command.cluster, "Partition", decision, command.request_id)
+    command = convert(request, context.limits) if _is_small(request) else await aside(convert, request, context.limits)
+    decision = await context.engine.partition(command, deadline_s)
+    context.note(command.cluster, "Partition", decision, command.request_id)
     if len(decision.plan.shares) + len(decision.plan.excluded) > _MANY:
         return await aside(convert_out.partition_response, decision)
     return convert_out.partition_response(decision)
@@ -162,30 +164,32 @@ def _partition_command(caller: str, request: decision_pb2.PartitionRequest, limi
 
 
 async def _admit_or_wait(
-    office: Office, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: decision_pb2.AdmitOrWaitRequest, principal: Principal, deadline_s: float
 ) -> decision_pb2.AdmitOrWaitResponse:
     convert = partial(_admit_command, principal.name)
-    asked = convert(request, office.limits) if _is_small(request) else await aside(convert, request, office.limits)
+    asked = convert(request, context.limits) if _is_small(request) else await aside(convert, request, context.limits)
     command, placing = asked
     if placing is not None:
-        office.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
-    admitting = await office.engine.admit_or_wait(command, deadline_s)
+        context.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
+    admitting = await context.engine.admit_or_wait(command, deadline_s)
     drafted, message = admitting.decision, None
     if not admitting.is_settled:  # the store works meanwhile
-        message = _admit_response(office, command, drafted)
+        message = _admit_response(context, command, drafted)
     decision = await admitting.settled()
-    office.note(command.cluster, "AdmitOrWait", decision, command.request_id)
+    context.note(command.cluster, "AdmitOrWait", decision, command.request_id)
     placing = placing and admit_and_place.of_admitted(placing, command, decision.plan)
-    pending = await office.engine.place(placing, deadline_s) if placing is not None and placing.jobs else None
+    pending = await context.engine.place(placing, deadline_s) if placing is not None and placing.jobs else None
     if message is None or decision is not drafted:
-        message = _admit_response(office, command, decision)
+        message = _admit_response(context, command, decision)
     if placing is not None and pending is not None:
-        message.placed.CopyFrom(await _placed(office, placing, pending))
+        message.placed.CopyFrom(await _placed(context, placing, pending))
     return message
 
 
-def _admit_response(office: Office, command: AdmitCommand, decision: AdmitDecision) -> decision_pb2.AdmitOrWaitResponse:
-    return convert_out.admit_response(decision, office.engine.queue_settings(command.cluster, command.queue))
+def _admit_response(
+    context: CallContext, command: AdmitCommand, decision: AdmitDecision
+) -> decision_pb2.AdmitOrWaitResponse:
+    return convert_out.admit_response(decision, context.engine.queue_settings(command.cluster, command.queue))
 
 
 def _admit_command(
@@ -201,12 +205,12 @@ def _admit_command(
 
 
 async def _report_nodes(
-    office: Office, request: cluster_pb2.ReportNodesRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: cluster_pb2.ReportNodesRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.ReportNodesResponse:
-    nodes = await _converted(request, _nodes, office.limits)
+    nodes = await _converted(request, _nodes, context.limits)
     if not request.full:
-        await _check_growth(office, request.cluster, [node.id for node in nodes])
-    outcome = await office.engine.report_nodes(request.cluster, nodes, request.full)
+        await _check_growth(context, request.cluster, [node.id for node in nodes])
+    outcome = await context.engine.report_nodes(request.cluster, nodes, request.full)
     return cluster_pb2.ReportNodesResponse(snapshot_version=outcome.version, nodes=len(nodes))
 
 
@@ -221,26 +225,26 @@ def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node
     return nodes
 
 
-async def _check_growth(office: Office, cluster: str, reported: Sequence[str]) -> None:
+async def _check_growth(context: CallContext, cluster: str, reported: Sequence[str]) -> None:
     """Raises InvalidRequestError if a report would take a cluster over its limit."""
     try:
-        known = (await office.engine.get_cluster(cluster)).view.index
+        known = (await context.engine.get_cluster(cluster)).view.index
     except NotFoundError:
         return  # what begins a cluster is within the limit of a report
     total = len(known) + sum(name not in known for name in reported)
-    if total > max(office.limits.nodes, len(known)):
+    if total > max(context.limits.nodes, len(known)):
         raise InvalidRequestError(
-            f"the cluster would have {total} nodes; the limit is {office.limits.nodes}: report with full=true to "
+            f"the cluster would have {total} nodes; the limit is {context.limits.nodes}: report with full=true to "
             "replace those that are gone",
             "nodes",
         )
 
 
 async def _report_job_events(
-    office: Office, request: cluster_pb2.ReportJobEventsRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: cluster_pb2.ReportJobEventsRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.ReportJobEventsResponse:
-    events = await _converted(request, _events, office.limits)
-    outcome = await office.engine.report_job_events(request.cluster, events)
+    events = await _converted(request, _events, context.limits)
+    outcome = await context.engine.report_job_events(request.cluster, events)
     return cluster_pb2.ReportJobEventsResponse(
         snapshot_version=outcome.version,
         applied=outcome.applied,
@@ -260,16 +264,16 @@ def _events(request: cluster_pb2.ReportJobEventsRequest, limits: Limits) -> list
 
 
 async def _get_cluster(
-    office: Office, request: cluster_pb2.GetClusterRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: cluster_pb2.GetClusterRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.Cluster:
     validate.check_cluster(request.cluster)
-    engine = office.engine
+    engine = context.engine
     snapshot = await engine.get_cluster(request.cluster)
     # The view changes after the next await. Its records are frozen, so the lists are copied now and rendered in steps.
     nodes = list(snapshot.view.nodes) if request.full else []
     jobs = list(snapshot.view.jobs.values()) if request.full else []
     message = convert_cluster.totals(
-        snapshot.view, snapshot.is_stale, office.clock.now_s(), _queues_of(office, request.cluster)
+        snapshot.view, snapshot.is_stale, context.clock.now_s(), _queues_of(context, request.cluster)
     )
     for start in range(0, len(nodes), _STEP):
         message.nodes.extend([convert_cluster.node(node) for node in nodes[start : start + _STEP]])
@@ -281,101 +285,101 @@ async def _get_cluster(
 
 
 async def _delete_cluster(
-    office: Office, request: cluster_pb2.DeleteClusterRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: cluster_pb2.DeleteClusterRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.DeleteClusterResponse:
     validate.check_cluster(request.cluster)
-    await office.engine.delete_cluster(request.cluster)
-    office.recent.pop(request.cluster, None)
+    await context.engine.delete_cluster(request.cluster)
+    context.recent.pop(request.cluster, None)
     return cluster_pb2.DeleteClusterResponse()
 
 
 async def _list_clusters(
-    office: Office, request: cluster_pb2.ListClustersRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: cluster_pb2.ListClustersRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.ListClustersResponse:
-    names = await office.engine.clusters()
+    names = await context.engine.clusters()
     return cluster_pb2.ListClustersResponse(clusters=[name for name in names if principal.may_see(name)])
 
 
 async def _update_settings(
-    office: Office, request: cluster_pb2.UpdateClusterSettingsRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: cluster_pb2.UpdateClusterSettingsRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.UpdateClusterSettingsResponse:
     validate.check_cluster(request.cluster)
     unknown = set(request.update_mask.paths) - set(ClusterSettings.__dataclass_fields__)
     if unknown:
         raise InvalidRequestError(f"unknown setting {min(unknown)!r}", "update_mask")
     settings = convert_cluster.changed_settings(
-        request, await _current_settings(office, request.cluster), _queues_of(office, request.cluster)
+        request, await _current_settings(context, request.cluster), _queues_of(context, request.cluster)
     )
     validate.check_settings(settings)
-    changed = await office.engine.update_settings(request.cluster, settings)
+    changed = await context.engine.update_settings(request.cluster, settings)
     return cluster_pb2.UpdateClusterSettingsResponse(settings=convert_cluster.settings(changed))
 
 
-async def _current_settings(office: Office, cluster: str) -> ClusterSettings:
+async def _current_settings(context: CallContext, cluster: str) -> ClusterSettings:
     try:
-        return (await office.engine.get_cluster(cluster)).view.settings
+        return (await context.engine.get_cluster(cluster)).view.settings
     except NotFoundError:
         return ClusterSettings()
 
 
-def _queues_of(office: Office, cluster: str) -> Callable[[str], QueueSettings]:
-    return lambda queue: office.engine.queue_settings(cluster, queue)
+def _queues_of(context: CallContext, cluster: str) -> Callable[[str], QueueSettings]:
+    return lambda queue: context.engine.queue_settings(cluster, queue)
 
 
 async def _get_decision(
-    office: Office, request: bundle_pb2.GetDecisionRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: bundle_pb2.GetDecisionRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.GetDecisionResponse:
     validate.check_cluster(request.cluster)
     validate.check_decision_id(request.decision_id)
-    record = await office.engine.get_decision(request.cluster, request.decision_id)
-    settings = office.engine.queue_settings(request.cluster, record.queue)
+    record = await context.engine.get_decision(request.cluster, request.decision_id)
+    settings = context.engine.queue_settings(request.cluster, record.queue)
     return convert_out.past_decision(record.rpc, record.time_s, record.answer, settings, record.request_id)
 
 
 async def _list_decisions(
-    office: Office, request: bundle_pb2.ListDecisionsRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: bundle_pb2.ListDecisionsRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ListDecisionsResponse:
     validate.check_cluster(request.cluster)
     if not 0 <= request.page_size <= _RECENT:
         raise InvalidRequestError(f"must be 0 … {_RECENT}", "page_size")
-    latest = list(reversed(office.recent.get(request.cluster, ())))[: request.page_size or _RECENT_DEFAULT]
-    return bundle_pb2.ListDecisionsResponse(decisions=[_past(office, request.cluster, past) for past in latest])
+    latest = list(reversed(context.recent.get(request.cluster, ())))[: request.page_size or _RECENT_DEFAULT]
+    return bundle_pb2.ListDecisionsResponse(decisions=[_past(context, request.cluster, past) for past in latest])
 
 
-def _past(office: Office, cluster: str, past: Past) -> bundle_pb2.GetDecisionResponse:
+def _past(context: CallContext, cluster: str, past: Past) -> bundle_pb2.GetDecisionResponse:
     plan = getattr(past.answer, "plan", None)
     queue = getattr(getattr(plan, "queue", None), "queue", "")
-    settings = office.engine.queue_settings(cluster, queue)
+    settings = context.engine.queue_settings(cluster, queue)
     return convert_out.past_decision(past.rpc, past.time_s, past.answer, settings, past.request_id)
 
 
 async def _list_bundles(
-    office: Office, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ListBundlesResponse:
-    found = await office.engine.bundles.list()
+    found = await context.engine.bundles.list()
     return bundle_pb2.ListBundlesResponse(bundles=[convert_out.bundle(status) for status in found])
 
 
 async def _activate_bundle(
-    office: Office, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ActivateBundleResponse:
     validate.check_bundle_name(request.name)
-    status = await office.engine.bundles.activate(request.name)
+    status = await context.engine.bundles.activate(request.name)
     return bundle_pb2.ActivateBundleResponse(bundle=convert_out.bundle(status))
 
 
 async def _rollback_bundle(
-    office: Office, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.RollbackBundleResponse:
-    status = await office.engine.bundles.rollback()
+    status = await context.engine.bundles.rollback()
     return bundle_pb2.RollbackBundleResponse(bundle=convert_out.bundle(status))
 
 
 async def _set_shadow(
-    office: Office, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
+    context: CallContext, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.SetShadowResponse:
     validate.check_bundle_name(request.name, may_be_empty=True)
-    status: BundleStatus | None = await office.engine.bundles.set_shadow(request.name)
+    status: BundleStatus | None = await context.engine.bundles.set_shadow(request.name)
     if status is None:
         return bundle_pb2.SetShadowResponse()
     return bundle_pb2.SetShadowResponse(bundle=convert_out.bundle(status))
