@@ -7,7 +7,7 @@ from typing import Any
 _ASK_AGAIN_S = 0.2
 
 
-async def ended(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
     """Cancels the tasks and returns when all are done, even if they raised.
 
     A cancellation can meet the end of a read inside the Redis client and be lost there; a stop that waited for such a

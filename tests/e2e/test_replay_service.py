@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.bench.processes import service_process
 from placewise_service.cli import invoke
 from placewise_service.declog.export import export
@@ -79,7 +79,7 @@ async def exports(state: Path, folder: Path) -> AsyncIterator[None]:
     task = asyncio.create_task(again_and_again())
     yield
     assert not task.done(), "an export failed"
-    await ended([task])
+    await cancel_and_wait([task])
     await store.close()
     assert done > 1, "the replay was over before it could be looked at in between"
 

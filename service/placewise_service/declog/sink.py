@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.declog.record import Entry, encode, encode_in_turns, is_large
 
 _PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind it, here and in the store
@@ -82,11 +82,11 @@ class DecisionSink:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Stops the task and appends the rest; entries that it cannot append in time are dropped and counted."""
-        await ended((self._task,))
+        await cancel_and_wait((self._task,))
         self._task = None
         last = asyncio.create_task(self._flush_all(min(self._retry_interval_s, timeout_s / 4)))
         await asyncio.wait({last}, timeout=timeout_s)
-        await ended((last,))
+        await cancel_and_wait((last,))
         self._count_drops(len(self._queue))
         self._queue.clear()
 

@@ -18,7 +18,7 @@ from placewise_core.frozen import frozen
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
-from placewise_service.engine.common import Common, known, repeated
+from placewise_service.engine.common import Common, check_policy_exists, decode_repeat
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import seed_of
@@ -77,7 +77,7 @@ class Admitting:
         if command.request_id and not command.is_dry_run:  # first: neither a repeat nor a mistake moves the queue
             first = await self.common.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
-                return Pending(await repeated(first, AdmitDecision, command.request_id))
+                return Pending(await decode_repeat(first, AdmitDecision, command.request_id))
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
         draft = None
         key = (command.cluster, command.queue)
@@ -116,7 +116,7 @@ class Admitting:
 
     def _policy(self, command: AdmitCommand, view: ClusterView) -> AdmissionPolicy:
         name = command.policy or view.settings.admit_policy or self.common.options.admit_policy
-        known(name, self.policies, "policy")
+        check_policy_exists(name, self.policies, "policy")
         return self.policies[name]
 
     async def _begin_turn(self, key: tuple[str, str]) -> None:

@@ -144,7 +144,7 @@ class Common:
         first = await self.store.remember(cluster, request_id, answer, fingerprint)
         if isinstance(first, Repeated) and first.answer == answer:
             return decision
-        return await repeated(first, type(decision), request_id)
+        return await decode_repeat(first, type(decision), request_id)
 
     async def swept(self, live: LiveView) -> None:
         """Has the store release expired reservations, and waits until the view has applied all earlier events.
@@ -160,7 +160,7 @@ class Common:
         raise StaleSnapshotError("the view has not caught up with the state: try again", {"cluster": live.cluster})
 
 
-def known(name: str, policies: Collection[str], field: str) -> None:
+def check_policy_exists(name: str, policies: Collection[str], field: str) -> None:
     """Raises InvalidRequestError for a policy that does not exist; "" is the default and always does."""
     if name and name not in policies:
         raise InvalidRequestError(f"no policy {name!r}{nearest(name, policies)}", field)
@@ -173,7 +173,7 @@ def nearest(name: str, names: Collection[str]) -> str:
     return f"{hint} there are: {', '.join(sorted(names))}"
 
 
-async def repeated(first: Repeated | Reused, kind: type[Decision], request_id: str) -> Decision:
+async def decode_repeat(first: Repeated | Reused, kind: type[Decision], request_id: str) -> Decision:
     """The first answer. Raises AlreadyExistsError if the id belongs to another question or caller, InvalidRequestError
     if it was used for another kind of request."""
     if isinstance(first, Reused):

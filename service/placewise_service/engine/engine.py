@@ -28,12 +28,12 @@ from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
-from placewise_service.engine.common import Common, known
+from placewise_service.engine.common import Common, check_policy_exists
 from placewise_service.engine.growth import Growth
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import Placer
@@ -150,7 +150,7 @@ class Engine:
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
         self._common.telemetry.afterwards.run()
-        await ended((self._sweep, self._following, self._meeting))
+        await cancel_and_wait((self._sweep, self._following, self._meeting))
         self._sweep = self._following = self._meeting = None
         await self._common.views.close()
         await self._common.sink.close()
@@ -204,7 +204,7 @@ class Engine:
 
     def check_place_policy(self, name: str, field: str) -> None:
         """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
-        known(name, self._placing.placer.policies, field)
+        check_policy_exists(name, self._placing.placer.policies, field)
 
     # -- reports of schedulers, and lookups ---------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Engine:
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""
         self.check_place_policy(settings.place_policy, "settings.place_policy")
-        known(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
+        check_policy_exists(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         await self._growth.check_cluster(cluster)
         event = await self._common.store.update_settings(cluster, settings)

@@ -22,7 +22,7 @@ from placewise_core.place.landing import land
 from placewise_core.view import ClusterView
 from placewise_core.view_renewal import Renewal
 from placewise_service.aside import aside
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.engine.reporting.departed import Departed
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
@@ -230,7 +230,7 @@ class LiveView:
 
     async def end(self) -> None:
         """Cancels a renewal under way."""
-        await ended((self._renewal,))
+        await cancel_and_wait((self._renewal,))
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
         """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay."""
@@ -367,6 +367,6 @@ class Views:
 
     async def close(self) -> None:
         views = list(self)
-        await ended((*self._opening.values(), *self._tails.values()))
+        await cancel_and_wait((*self._opening.values(), *self._tails.values()))
         for live in views:
             await live.end()

@@ -13,7 +13,7 @@ import structlog
 
 from placewise_core.clock import Clock
 from placewise_core.errors import StateUnavailableError
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class StoreClock:
 
     async def close(self) -> None:
         """Ends the task. Idempotent."""
-        await ended((self._following,))
+        await cancel_and_wait((self._following,))
         self._following = None
 
     async def look(self) -> None:

@@ -108,7 +108,7 @@ _FOREIGN = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError
 _KEPT = 256  # clusters
 
 
-class _Meant:
+class _Translation:
     """A class and no generator, and kept: every decision passes through one."""
 
     def __init__(self, cluster: str) -> None:
@@ -125,6 +125,6 @@ class _Meant:
 
 
 @lru_cache(_KEPT)
-def redis_meant(cluster: str = "") -> _Meant:
+def translate_redis_errors(cluster: str = "") -> _Translation:
     """For a `with` block: turns every exception of the layers below into StateUnavailableError."""
-    return _Meant(cluster)
+    return _Translation(cluster)

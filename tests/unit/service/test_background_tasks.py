@@ -5,7 +5,7 @@ import contextlib
 
 from placewise_core.commands import JobEvent, JobEventKind
 from placewise_core.job import JobId
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 
@@ -26,7 +26,7 @@ async def test_a_lost_cancellation_is_asked_again() -> None:
     tasks = [asyncio.create_task(deaf(times)) for times in (0, 1, 3)]
     tasks.append(asyncio.create_task(failing()))
     await asyncio.sleep(0)
-    await ended([*tasks, None])
+    await cancel_and_wait([*tasks, None])
     assert all(task.done() for task in tasks)
 
 

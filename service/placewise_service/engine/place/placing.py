@@ -16,7 +16,7 @@ from placewise_core.place.policy import PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
-from placewise_service.engine.common import ATTEMPTS, Common, known, repeated
+from placewise_service.engine.common import ATTEMPTS, Common, check_policy_exists, decode_repeat
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
@@ -79,7 +79,7 @@ class Placing:
 
     def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
         name = command.policy or view.settings.place_policy or self.common.options.place_policy
-        known(name, self.placer.policies, "policy")
+        check_policy_exists(name, self.placer.policies, "policy")
         return self.placer.policies[name]
 
     async def _attempt(self, asked: _Asked, settled: Mapping[JobId, JobDecision], over: bytes = b"") -> _Attempt:
@@ -164,7 +164,7 @@ class Placing:
 
     async def _standing(self, asked: _Asked, first: Repeated | Reused) -> Standing:
         """The parts of the first answer that still hold. Raises AlreadyExistsError."""
-        decision = await repeated(first, PlaceDecision, asked.command.request_id)
+        decision = await decode_repeat(first, PlaceDecision, asked.command.request_id)
         assert isinstance(first, Repeated)
         placed = [d.job_id for d in decision.decisions if d.outcome is Outcome.PLACED]
         now = await self.common.store.look_up(asked.command.cluster, placed) if placed else {}

@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from placewise_core.errors import StateUnavailableError
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.state.errors import UnwritableStateError
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class DiskWatch:
 
     async def close(self) -> None:
         """Ends the task. Idempotent."""
-        await ended((self._following,))
+        await cancel_and_wait((self._following,))
         self._following = None
 
     async def look(self) -> None:

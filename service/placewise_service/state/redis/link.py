@@ -20,7 +20,7 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 
 from placewise_service.aside import aside
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.state.redis.connection import WHOLE
 from placewise_service.state.redis.scripts import Argument
 
@@ -105,7 +105,7 @@ class Link:
 
     async def close(self) -> None:
         """Ends the connection. Idempotent; a later command connects again."""
-        await ended((self._attempt,))
+        await cancel_and_wait((self._attempt,))
         await self._close_wire()
 
     async def _close_wire(self) -> None:

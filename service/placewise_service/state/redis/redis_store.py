@@ -27,7 +27,7 @@ from placewise_core.events import (
 from placewise_core.job import JobId, NodeId
 from placewise_service.aside import aside
 from placewise_service.state import codec
-from placewise_service.state.errors import no_such_cluster, redis_meant
+from placewise_service.state.errors import no_such_cluster, translate_redis_errors
 from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import BUNDLES, REGISTRY, ClusterKeys, keys_of
 from placewise_service.state.lifecycle import reserved
@@ -77,16 +77,16 @@ class RedisStore:
         self._registered: set[str] = set()
 
     async def ping(self) -> float:
-        with redis_meant():
+        with translate_redis_errors():
             seconds, microseconds = await self._client.execute_command("TIME")
         return float(seconds) + float(microseconds) / 1e6
 
     async def check_writable(self) -> None:
-        with redis_meant():  # a command that may write is refused even if it would change nothing
+        with translate_redis_errors():  # a command that may write is refused even if it would change nothing
             await self._client.execute_command("SREM", REGISTRY, "")
 
     async def clusters(self) -> Sequence[str]:
-        with redis_meant():
+        with translate_redis_errors():
             names = sorted(name.decode() for name in await self._client.execute_command("SMEMBERS", REGISTRY))
             if isinstance(self._streams, RedisCluster):
                 return [name for name in names if await self._client.execute_command("EXISTS", keys_of(name).meta)]
@@ -98,7 +98,7 @@ class RedisStore:
     async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
         k = keys_of(cluster)
         keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles)
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             reply = await script("load").run(self._scripts, keys, [])
             if reply is None:
                 return None
@@ -128,7 +128,7 @@ class RedisStore:
     async def _register(self, cluster: str, was_created: bool) -> None:
         """Lists the cluster. After its creation, not with it: another slot may hold the registry (see keys.py)."""
         if was_created or cluster not in self._registered:
-            with redis_meant(cluster):
+            with translate_redis_errors(cluster):
                 await self._client.execute_command("SADD", REGISTRY, cluster)
             self._registered.add(cluster)
 
@@ -175,7 +175,7 @@ class RedisStore:
     async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
         k = keys_of(cluster)
         found: dict[JobId, RunningJob | None] = {}
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             keys = (k.jobs, k.expiring, k.progress, k.ended)
             for job_id, *held in await script("look_up").run(self._scripts, keys, [*job_ids]):
                 if held:
@@ -199,12 +199,12 @@ class RedisStore:
         reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended, k.capacities), args)
         if reply is None:
             raise no_such_cluster(cluster)
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             return _result(reply)
 
     async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:
         k = keys_of(cluster)
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             reply = await script("recall").run(self._scripts, (k.answers, k.answer_times), [request_id, fingerprint])
         return _standing(reply) if reply else None
 
@@ -213,7 +213,7 @@ class RedisStore:
     ) -> Repeated | Reused:
         k = keys_of(cluster)
         args: list[Argument] = [request_id, answer, self._options.answer_ttl_s, fingerprint, over]
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             return _standing(await script("remember").run(self._scripts, (k.answers, k.answer_times), args))
 
     # -- queues, settings, learned values -----------------------------------------------------------------------
@@ -278,7 +278,7 @@ class RedisStore:
     async def delete_cluster(self, cluster: str) -> bool:
         was_there = bool(await self._run("delete_cluster", cluster, keys_of(cluster).all, []))
         self._registered.discard(cluster)
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             await self._client.execute_command("SREM", REGISTRY, cluster)
         return was_there
 
@@ -286,13 +286,13 @@ class RedisStore:
 
     async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
         k = keys_of(cluster)
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             args: list[Argument] = [self._options.ring_records, self._options.ring_bytes, *records]
             keys = (k.meta, k.decisions, k.exported, k.decision_bytes)
             return int(await script("append_decisions").run(self._scripts, keys, args))
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             return await self._decisions(cluster, f"({after}", "+", count)
 
     async def _decisions(self, cluster: str, first: str, last: str, count: int) -> list[tuple[str, bytes]]:
@@ -301,7 +301,7 @@ class RedisStore:
         return [(entry_id.decode(), fields[b"r"]) for entry_id, fields in entries]
 
     async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             for first, last in search_bounds(decision_id):
                 start = first
                 while page := await self._decisions(cluster, start, last, _FIND_PAGE):
@@ -313,18 +313,18 @@ class RedisStore:
 
     async def mark_exported(self, cluster: str, position: str) -> None:
         k = keys_of(cluster)
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             await script("mark_exported").run(self._scripts, (k.meta, k.exported), [position])
 
     async def exported(self, cluster: str) -> str:
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             position = await self._client.execute_command("GET", keys_of(cluster).exported)
         return position.decode() if position else "0"
 
     # -- bundles ------------------------------------------------------------------------------------------------
 
     async def bundles(self) -> BundleChoice:
-        with redis_meant():
+        with translate_redis_errors():
             fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "digests_of", *_CHOICE)
         seq, digests_of, *chosen = (field.decode() if field else "" for field in fields)
         # Digests of an earlier seq are of an earlier choice: the last one was stored by a process that knows none.
@@ -332,11 +332,11 @@ class RedisStore:
 
     async def choose_bundles(self, choice: BundleChoice) -> bool:
         args: list[Argument] = [choice.seq, *(getattr(choice, field) for field in _CHOICE)]
-        with redis_meant():
+        with translate_redis_errors():
             return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
 
     async def close(self) -> None:
-        with redis_meant():
+        with translate_redis_errors():
             if isinstance(self._streams, SharedTail):
                 await self._streams.close()
             if self._link is not None:
@@ -355,7 +355,7 @@ class RedisStore:
         self, sent: asyncio.Future[Any], name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]
     ) -> Any:
         """The reply to a script that was sent; a server that does not know it gets its text."""
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             try:
                 return await sent
             except NoScriptError:
@@ -363,7 +363,7 @@ class RedisStore:
 
     async def _run(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Any:
         """Runs a script that may append an event."""
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from placewise_service.background import ended
+from placewise_service.background import cancel_and_wait
 from placewise_service.state.keys import ClusterKeys
 from placewise_service.state.redis.scripts import script
 
@@ -97,7 +97,7 @@ class SharedTail:
 
     async def close(self) -> None:
         """Ends the connection."""
-        await ended((self._reading,))
+        await cancel_and_wait((self._reading,))
 
     async def _read(self) -> None:
         try:
@@ -136,7 +136,7 @@ class SharedTail:
         finally:
             changed.cancel()
             if not reading.done():
-                await ended((reading,))
+                await cancel_and_wait((reading,))
 
     async def _xread(self, followers: list[Follower]) -> Any:
         if not followers:

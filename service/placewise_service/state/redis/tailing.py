@@ -9,7 +9,7 @@ from placewise_core.errors import StaleSnapshotError, StateUnavailableError
 from placewise_core.events import Event
 from placewise_core.frozen import frozen
 from placewise_service.state import codec
-from placewise_service.state.errors import redis_meant
+from placewise_service.state.errors import translate_redis_errors
 from placewise_service.state.keys import ClusterKeys, keys_of
 from placewise_service.state.redis.connection import Client, Gate
 from placewise_service.state.redis.records import position_of
@@ -66,7 +66,7 @@ async def tail_alone(
 ) -> AsyncIterator[tuple[str, Batch]]:
     """As StateStore.tail, over a connection of its own."""
     keys, entry = keys_of(cluster), position.partition(":")[2]
-    with redis_meant(cluster):
+    with translate_redis_errors(cluster):
         await _check_place(client, keys, position)
         reader = OwnReader(client, keys, entry.encode(), block_ms)
     try:
@@ -79,7 +79,7 @@ async def tail_alone(
 async def tail_shared(shared: SharedTail, gate: Gate, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
     """As StateStore.tail, over the connection that all tails share."""
     keys, entry = keys_of(cluster), position.partition(":")[2]
-    with redis_meant(cluster):
+    with translate_redis_errors(cluster):
         await _check_place(gate, keys, position)
     follower = shared.follow(keys, entry.encode())
     try:
@@ -100,7 +100,7 @@ class _Batch:
         return len(self.entries)
 
     async def after(self, version: int) -> Sequence[Event]:
-        with redis_meant(self.cluster):
+        with translate_redis_errors(self.cluster):
             return [await codec.decode_event(fields, at) for at, fields in self.entries if _version(at) > version]
 
 
@@ -110,7 +110,7 @@ async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterato
     last = entry.encode()
     behind = 0
     while True:
-        with redis_meant(cluster):
+        with translate_redis_errors(cluster):
             news = await reader.next()
             if isinstance(news, list):
                 entries, last, behind = news, _end_of(news, life, last), 0
