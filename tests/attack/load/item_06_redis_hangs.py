@@ -85,7 +85,7 @@ def _holds(figures: Figures) -> bool:
 
 
 _PROMISE = "All who wait share one attempt and its failure: everybody is answered within 1.5 s, all through the outage."
-_TEST = "tests/contract/state/test_redis_link.py::test_one_attempt_is_shared_by_all_who_wait_and_so_is_its_failure"
+_TEST = "tests/contract/state/test_redis_pipelined.py::test_one_attempt_is_shared_by_all_who_wait_and_so_is_its_failure"
 
 ATTACKS = [
     Attack("Redis hangs for 6 s", _PROMISE, _TEST, partial(_outage, outage_s=6.0), _holds),

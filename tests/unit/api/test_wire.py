@@ -15,7 +15,7 @@ from placewise.v1.cluster_pb2 import Gpu, Node, ReportNodesRequest
 from placewise_core.errors import InvalidRequestError
 from placewise_service.api.calls import wire
 from placewise_service.api.calls.rpcs import RPCS
-from placewise_service.state.redis import link
+from placewise_service.state.redis import pipelined
 
 REPORT = ReportNodesRequest(
     cluster="c", full=True, nodes=[Node(id=f"n{i}", gpus=[Gpu(index=i, model="V100")]) for i in range(40)]
@@ -91,4 +91,4 @@ async def test_a_large_message_is_parsed_in_many_calls_and_beside_the_loop(monke
 @pytest.mark.parametrize("count", [1025, 2048, 5000])
 def test_a_command_packed_in_pieces_is_the_same_command(count: int) -> None:
     args = ("EVALSHA", *("x" * (i % 90) if i % 2 else i for i in range(count - 1)))
-    assert link._packed_in_pieces(args) == hiredis.pack_command(args)  # type: ignore[arg-type]
+    assert pipelined._packed_in_pieces(args) == hiredis.pack_command(args)  # type: ignore[arg-type]

@@ -7,11 +7,11 @@ import pytest
 from redis.asyncio import Redis, RedisCluster, SSLConnection
 from redis.asyncio.sentinel import SentinelConnectionPool
 
-from placewise_service.state.redis.connection import RedisOptions, gate_for
+from placewise_service.state.redis.connection import RedisOptions, bounded_client
 
 
 def client(url: str, **more: Any) -> Redis | RedisCluster:
-    return gate_for(RedisOptions(url, **more)).unbounded
+    return bounded_client(RedisOptions(url, **more)).unbounded
 
 
 def kwargs(url: str, **more: Any) -> dict[str, Any]:

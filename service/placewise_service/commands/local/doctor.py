@@ -40,7 +40,7 @@ from placewise_service.commands.local.doctor_checks import (
 from placewise_service.commands.store import redis_options
 from placewise_service.engine.build import PACKAGED_BUNDLES
 from placewise_service.settings import Settings, SettingsError, load_settings
-from placewise_service.state.redis.connection import Client, gate_for
+from placewise_service.state.redis.connection import Client, bounded_client
 from placewise_service.state.redis.embedded import embedded_url, server_binary
 
 app = typer.Typer(help="Check configuration and reachability.")
@@ -145,8 +145,8 @@ def _embedded_binary(settings: Settings) -> str:
 
 
 async def _reached_redis(settings: Settings) -> str:
-    gate = gate_for(redis_options(settings))
-    client = gate.unbounded
+    bounded = bounded_client(redis_options(settings))
+    client = bounded.unbounded
     try:
         await client.execute_command("TIME")
         version = await _version(client)
@@ -157,7 +157,7 @@ async def _reached_redis(settings: Settings) -> str:
             policy["replicas"] = await _replicas(client)
     finally:
         with contextlib.suppress(Exception):
-            await gate.close()
+            await bounded.close()
     concerns = _redis_concerns(policy, is_embedded=settings.redis_url is None)
     if concerns:
         raise ConcernError(f"reached, {version}; {'; '.join(concerns)}")

@@ -32,7 +32,7 @@ Client = Redis | RedisCluster
 WHOLE = 1.25
 _REDIS_PORT = 6379
 _SENTINEL_PORT = 26379
-_UNBOUNDED = 2**16  # Gate bounds them: it waits where redis-py would raise
+_UNBOUNDED = 2**16  # BoundedClient bounds them: it waits where redis-py would raise
 
 
 @frozen
@@ -49,7 +49,7 @@ class RedisOptions:
     is_cluster: bool = False  # as redis+cluster://
 
 
-class Gate:
+class BoundedClient:
     """A client that lets at most so many commands run at once: the others wait their turn. `unbounded` waits for
     nobody: a tail keeps a connection for as long as it lives. No command takes longer than WHOLE time limits, with all
     its waits: for its turn, addresses, Sentinels, the nodes of a cluster."""
@@ -65,7 +65,7 @@ class Gate:
         self._limit_s = WHOLE * timeout_s
 
     async def execute_command(self, *args: Any) -> Any:
-        """As Link's."""
+        """As PipelinedConnection's."""
         async with asyncio.timeout(self._limit_s), self._slots:
             return await self._execute(*args)
 
@@ -86,7 +86,7 @@ def _packing_in_c(connection: type[AbstractConnection]) -> type[AbstractConnecti
     return Packing
 
 
-def gate_for(options: RedisOptions) -> Gate:
+def bounded_client(options: RedisOptions) -> BoundedClient:
     """A client that connects at its first command. Raises ValueError for a URL of no known form (it is not quoted)."""
     parts = urlsplit(options.url)
     base, _, kind = parts.scheme.partition("+")
@@ -99,10 +99,10 @@ def gate_for(options: RedisOptions) -> Gate:
     kwargs = _connection_kwargs(parts, base, options)
     if kind == "sentinel" or options.sentinel_service:
         service = options.sentinel_service or parts.path.strip("/")
-        return _sentinel_gate(hosts, service, kwargs, options)
+        return _sentinel_client(hosts, service, kwargs, options)
     if kind == "cluster" or options.is_cluster:
-        return Gate(_cluster_client(hosts, kwargs), options.connections, options.timeout_s)
-    return Gate(Redis(**_addressed(kwargs, hosts)), options.connections, options.timeout_s)
+        return BoundedClient(_cluster_client(hosts, kwargs), options.connections, options.timeout_s)
+    return BoundedClient(Redis(**_addressed(kwargs, hosts)), options.connections, options.timeout_s)
 
 
 def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
@@ -150,7 +150,9 @@ def _addressed(kwargs: dict[str, Any], hosts: list[tuple[str, int]]) -> dict[str
     return kwargs | {"host": hosts[0][0], "port": hosts[0][1]}
 
 
-def _sentinel_gate(hosts: list[tuple[str, int]], service: str, kwargs: dict[str, Any], options: RedisOptions) -> Gate:
+def _sentinel_client(
+    hosts: list[tuple[str, int]], service: str, kwargs: dict[str, Any], options: RedisOptions
+) -> BoundedClient:
     if not service:
         raise ValueError("the Redis URL of a Sentinel needs a service: redis+sentinel://host/service")
     to_sentinel = {name: kwargs[name] for name in kwargs if name.startswith("ssl")}
@@ -158,7 +160,7 @@ def _sentinel_gate(hosts: list[tuple[str, int]], service: str, kwargs: dict[str,
     to_sentinel["retry"] = Retry(NoBackoff(), 0)
     sentinel = Sentinel(hosts, sentinel_kwargs=to_sentinel, **kwargs)  # type: ignore[no-untyped-call]
     master: Redis = sentinel.master_for(service)
-    return Gate(master, options.connections, options.timeout_s, sentinel.sentinels)
+    return BoundedClient(master, options.connections, options.timeout_s, sentinel.sentinels)
 
 
 def _cluster_client(hosts: list[tuple[str, int]], kwargs: dict[str, Any]) -> RedisCluster:

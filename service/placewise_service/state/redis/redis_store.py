@@ -32,8 +32,8 @@ from placewise_service.state.holdings import capacity_of, check_reservable, hold
 from placewise_service.state.keys import BUNDLES, REGISTRY, ClusterKeys, keys_of
 from placewise_service.state.lifecycle import reserved
 from placewise_service.state.options import StoreOptions
-from placewise_service.state.redis.connection import Gate, RedisOptions, gate_for
-from placewise_service.state.redis.link import Link
+from placewise_service.state.redis.connection import BoundedClient, RedisOptions, bounded_client
+from placewise_service.state.redis.pipelined import PipelinedConnection
 from placewise_service.state.redis.records import records_from, search_bounds
 from placewise_service.state.redis.scripts import Argument, Executor, script
 from placewise_service.state.redis.shared_tail import SharedTail
@@ -67,9 +67,9 @@ class RedisStore:
     """StateStore on standalone Redis, Sentinel or Redis Cluster (≥ 6.2)."""
 
     def __init__(self, redis: RedisOptions, options: StoreOptions | None = None) -> None:
-        self._client = gate_for(redis)
-        self._link = _link_to(self._client, redis)
-        self._scripts: Executor = self._link or self._client
+        self._client = bounded_client(redis)
+        self._pipelined = _pipelined_connection(self._client, redis)
+        self._scripts: Executor = self._pipelined or self._client
         self._options = options or StoreOptions()
         self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
         client = self._client.unbounded
@@ -339,14 +339,14 @@ class RedisStore:
         with translate_redis_errors():
             if isinstance(self._streams, SharedTail):
                 await self._streams.close()
-            if self._link is not None:
-                await self._link.close()
+            if self._pipelined is not None:
+                await self._pipelined.close()
             await self._client.close()
 
     def _begin(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Awaitable[Any]:
-        """As _run, but the script is on its way already: sent, or, if the link cannot take it at once, in a task."""
-        if self._link is not None:
-            sent = self._link.send(*script(name).call(keys, [self._options.retain_events_s, *args]))
+        """As _run, but the script is on its way already: sent, or, if the connection cannot take it at once, in a task."""
+        if self._pipelined is not None:
+            sent = self._pipelined.send(*script(name).call(keys, [self._options.retain_events_s, *args]))
             if sent is not None:
                 return self._answered(sent, name, cluster, keys, args)
         return asyncio.create_task(self._run(name, cluster, keys, args))
@@ -367,11 +367,11 @@ class RedisStore:
             return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
 
 
-def _link_to(gate: Gate, options: RedisOptions) -> Link | None:
-    """A link for the scripts; None on Redis Cluster, where each command finds its server."""
-    if isinstance(gate.unbounded, RedisCluster):
+def _pipelined_connection(bounded: BoundedClient, options: RedisOptions) -> PipelinedConnection | None:
+    """A connection for the scripts; None on Redis Cluster, where each command finds its server."""
+    if isinstance(bounded.unbounded, RedisCluster):
         return None
-    return Link(gate.unbounded.connection_pool, options.timeout_s, options.connections)
+    return PipelinedConnection(bounded.unbounded.connection_pool, options.timeout_s, options.connections)
 
 
 def _packed_nodes(nodes: Sequence[Node]) -> tuple[bytes, list[Argument]]:

@@ -38,7 +38,7 @@ NAMES = tuple(_INCLUDES)
 
 
 class Executor(Protocol):
-    """The client's side of a script: a Link or a Gate."""
+    """The client's side of a script: a PipelinedConnection or a BoundedClient."""
 
     async def execute_command(self, *args: Any) -> Any: ...
 

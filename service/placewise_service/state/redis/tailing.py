@@ -11,7 +11,7 @@ from placewise_core.frozen import frozen
 from placewise_service.state import codec
 from placewise_service.state.errors import translate_redis_errors
 from placewise_service.state.keys import ClusterKeys, keys_of
-from placewise_service.state.redis.connection import Client, Gate
+from placewise_service.state.redis.connection import BoundedClient, Client
 from placewise_service.state.redis.records import position_of
 from placewise_service.state.redis.shared_tail import Entries, Quiet, SharedTail
 from placewise_service.state.store import Batch
@@ -76,11 +76,13 @@ async def tail_alone(
         await reader.close()
 
 
-async def tail_shared(shared: SharedTail, gate: Gate, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
+async def tail_shared(
+    shared: SharedTail, bounded: BoundedClient, cluster: str, position: str
+) -> AsyncIterator[tuple[str, Batch]]:
     """As StateStore.tail, over the connection that all tails share."""
     keys, entry = keys_of(cluster), position.partition(":")[2]
     with translate_redis_errors(cluster):
-        await _check_place(gate, keys, position)
+        await _check_place(bounded, keys, position)
     follower = shared.follow(keys, entry.encode())
     try:
         async for batch in _followed(follower, cluster, position):
@@ -124,7 +126,7 @@ async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterato
             return
 
 
-async def _check_place(client: Client | Gate, keys: ClusterKeys, position: str) -> None:
+async def _check_place(client: Client | BoundedClient, keys: ClusterKeys, position: str) -> None:
     """The last entry read must still be there, of the same life: otherwise later ones may not follow it."""
     life, _, entry = position.partition(":")
     found = await client.execute_command("XRANGE", keys.events, entry, entry)

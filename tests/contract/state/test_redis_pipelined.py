@@ -9,8 +9,8 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from tests.fakes.servers.redis_server import RedisServer
 
-from placewise_service.state.redis.connection import RedisOptions, gate_for
-from placewise_service.state.redis.link import Link
+from placewise_service.state.redis.connection import RedisOptions, bounded_client
+from placewise_service.state.redis.pipelined import PipelinedConnection
 
 
 @pytest.fixture(scope="module")
@@ -21,39 +21,43 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-async def link(server: RedisServer) -> AsyncIterator[Link]:
-    made = link_to(server)
+async def pipelined(server: RedisServer) -> AsyncIterator[PipelinedConnection]:
+    made = connection_to(server)
     yield made
     await made.close()
 
 
-def link_to(server: RedisServer, timeout_s: float = 1.0, width: int = 64) -> Link:
-    return Link(Redis.from_url(server.url, protocol=2).connection_pool, timeout_s, width)
+def connection_to(server: RedisServer, timeout_s: float = 1.0, width: int = 64) -> PipelinedConnection:
+    return PipelinedConnection(Redis.from_url(server.url, protocol=2).connection_pool, timeout_s, width)
 
 
-async def test_everybody_gets_their_own_answer(link: Link) -> None:
+async def test_everybody_gets_their_own_answer(pipelined: PipelinedConnection) -> None:
     words = [f"word-{i}" for i in range(200)]
-    answers = await asyncio.gather(*(link.execute_command("ECHO", word) for word in words))
+    answers = await asyncio.gather(*(pipelined.execute_command("ECHO", word) for word in words))
     assert answers == [word.encode() for word in words]
 
 
-async def test_an_error_reply_is_its_callers_alone(link: Link) -> None:
-    calls = (link.execute_command("ECHO", "a"), link.execute_command("NO-SUCH"), link.execute_command("ECHO", "b"))
+async def test_an_error_reply_is_its_callers_alone(pipelined: PipelinedConnection) -> None:
+    calls = (
+        pipelined.execute_command("ECHO", "a"),
+        pipelined.execute_command("NO-SUCH"),
+        pipelined.execute_command("ECHO", "b"),
+    )
     answers: list[object] = await asyncio.gather(*calls, return_exceptions=True)
     assert (answers[0], answers[2]) == (b"a", b"b")
     assert isinstance(answers[1], redis_errors.ResponseError)
 
 
-async def test_a_command_is_sent_before_its_answer_is_awaited(link: Link) -> None:
-    await link.execute_command("PING")
-    sent = link.send("ECHO", "a")
+async def test_a_command_is_sent_before_its_answer_is_awaited(pipelined: PipelinedConnection) -> None:
+    await pipelined.execute_command("PING")
+    sent = pipelined.send("ECHO", "a")
     assert sent is not None
-    assert await link.execute_command("ECHO", "b") == b"b"
+    assert await pipelined.execute_command("ECHO", "b") == b"b"
     assert sent.result() == b"a"
 
 
 async def test_no_command_is_sent_without_a_connection_or_beyond_the_width(server: RedisServer) -> None:
-    narrow = link_to(server, width=1)
+    narrow = connection_to(server, width=1)
     try:
         assert narrow.send("ECHO", "a") is None
         await narrow.execute_command("PING")
@@ -66,23 +70,23 @@ async def test_no_command_is_sent_without_a_connection_or_beyond_the_width(serve
         await narrow.close()
 
 
-async def test_an_unknown_script_is_known_as_such(link: Link) -> None:
+async def test_an_unknown_script_is_known_as_such(pipelined: PipelinedConnection) -> None:
     with pytest.raises(redis_errors.NoScriptError):
-        await link.execute_command("EVALSHA", "0" * 40, 0)
+        await pipelined.execute_command("EVALSHA", "0" * 40, 0)
 
 
-async def test_a_caller_that_left_takes_nobody_elses_answer(link: Link) -> None:
-    await link.execute_command("PING")
-    leaving = asyncio.create_task(link.execute_command("ECHO", "left"))
-    staying = asyncio.create_task(link.execute_command("ECHO", "stayed"))
+async def test_a_caller_that_left_takes_nobody_elses_answer(pipelined: PipelinedConnection) -> None:
+    await pipelined.execute_command("PING")
+    leaving = asyncio.create_task(pipelined.execute_command("ECHO", "left"))
+    staying = asyncio.create_task(pipelined.execute_command("ECHO", "stayed"))
     await asyncio.sleep(0)
     leaving.cancel()
     assert await staying == b"stayed"
-    assert await link.execute_command("ECHO", "next") == b"next"
+    assert await pipelined.execute_command("ECHO", "next") == b"next"
 
 
 async def test_no_more_than_its_width_are_under_way(server: RedisServer) -> None:
-    narrow = link_to(server, width=2)
+    narrow = connection_to(server, width=2)
     try:
         answers = await asyncio.gather(*(narrow.execute_command("ECHO", str(i)) for i in range(20)))
     finally:
@@ -91,49 +95,51 @@ async def test_no_more_than_its_width_are_under_way(server: RedisServer) -> None
 
 
 async def test_a_hung_server_costs_its_time_limit_and_the_link_goes_on_later(server: RedisServer) -> None:
-    link = link_to(server, timeout_s=0.2)
+    pipelined = connection_to(server, timeout_s=0.2)
     try:
-        await link.execute_command("PING")
+        await pipelined.execute_command("PING")
         server.pause()
         try:
-            waiting = [asyncio.create_task(link.execute_command("ECHO", "lost")) for _ in range(3)]
+            waiting = [asyncio.create_task(pipelined.execute_command("ECHO", "lost")) for _ in range(3)]
             failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2.0)
         finally:
             server.resume()
         assert [type(error) for error in failed] == [redis_errors.TimeoutError] * 3
-        assert await link.execute_command("ECHO", "back") == b"back"
+        assert await pipelined.execute_command("ECHO", "back") == b"back"
     finally:
-        await link.close()
+        await pipelined.close()
 
 
 async def test_answers_that_keep_coming_never_time_out(server: RedisServer) -> None:
-    link = link_to(server, timeout_s=0.15)
+    pipelined = connection_to(server, timeout_s=0.15)
     try:
         for _ in range(20):
-            await link.execute_command("PING")
+            await pipelined.execute_command("PING")
             await asyncio.sleep(0.02)
     finally:
-        await link.close()
+        await pipelined.close()
 
 
-async def test_a_connection_that_is_gone_is_noticed_before_the_next_command(server: RedisServer, link: Link) -> None:
+async def test_a_connection_that_is_gone_is_noticed_before_the_next_command(
+    server: RedisServer, pipelined: PipelinedConnection
+) -> None:
     """As after a restart of Redis: an idle connection that is gone must not cost the next decision an error."""
-    own = await link.execute_command("CLIENT", "ID")
-    killer = link_to(server)
+    own = await pipelined.execute_command("CLIENT", "ID")
+    killer = connection_to(server)
     try:
         await killer.execute_command("CLIENT", "KILL", "ID", own)
     finally:
         await killer.close()
     await asyncio.sleep(0.05)
-    assert await link.execute_command("ECHO", "anew") == b"anew"
-    assert await link.execute_command("CLIENT", "ID") != own
+    assert await pipelined.execute_command("ECHO", "anew") == b"anew"
+    assert await pipelined.execute_command("CLIENT", "ID") != own
 
 
-async def test_a_closed_link_connects_anew(link: Link) -> None:
-    await link.execute_command("PING")
-    await link.close()
-    await link.close()
-    assert await link.execute_command("ECHO", "open") == b"open"
+async def test_a_closed_link_connects_anew(pipelined: PipelinedConnection) -> None:
+    await pipelined.execute_command("PING")
+    await pipelined.close()
+    await pipelined.close()
+    assert await pipelined.execute_command("ECHO", "open") == b"open"
 
 
 class Counted:
@@ -150,35 +156,35 @@ class Counted:
 
 async def test_one_attempt_is_shared_by_all_who_wait_and_so_is_its_failure(server: RedisServer) -> None:
     pool = Counted(Redis.from_url(server.url, protocol=2, socket_timeout=5.0).connection_pool)
-    link = Link(pool, timeout_s=0.2, width=4)  # type: ignore[arg-type]
+    pipelined = PipelinedConnection(pool, timeout_s=0.2, width=4)  # type: ignore[arg-type]
     try:
-        await link.execute_command("PING")
+        await pipelined.execute_command("PING")
         server.pause()
         try:
             for _ in range(3):  # all through the outage, more callers than places
                 before = pool.made
-                waiting = [asyncio.create_task(link.execute_command("ECHO", "lost")) for _ in range(12)]
+                waiting = [asyncio.create_task(pipelined.execute_command("ECHO", "lost")) for _ in range(12)]
                 failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2.0)
                 assert all(isinstance(error, redis_errors.TimeoutError | TimeoutError) for error in failed)
                 assert pool.made - before <= 2, "not one attempt for each of twelve"
         finally:
             server.resume()
-        assert await link.execute_command("ECHO", "back") == b"back"
+        assert await pipelined.execute_command("ECHO", "back") == b"back"
     finally:
-        await link.close()
+        await pipelined.close()
 
 
 async def test_a_gate_bounds_all_that_a_command_waits_for(server: RedisServer) -> None:
-    gate = gate_for(RedisOptions(server.url, timeout_s=0.2, connections=1))
+    bounded = bounded_client(RedisOptions(server.url, timeout_s=0.2, connections=1))
     try:
-        await gate.execute_command("PING")
+        await bounded.execute_command("PING")
         server.pause()
         try:
-            waiting = [asyncio.create_task(gate.execute_command("ECHO", "lost")) for _ in range(12)]
+            waiting = [asyncio.create_task(bounded.execute_command("ECHO", "lost")) for _ in range(12)]
             failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 1.0)
             assert all(isinstance(error, redis_errors.TimeoutError | TimeoutError) for error in failed)
         finally:
             server.resume()
-        assert await gate.execute_command("ECHO", "back") == b"back"
+        assert await bounded.execute_command("ECHO", "back") == b"back"
     finally:
-        await gate.close()
+        await bounded.close()

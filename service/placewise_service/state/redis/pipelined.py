@@ -4,7 +4,7 @@ Every decision runs a script. For each command redis-py's client takes a connect
 and a retry, and reads through a stream: a tenth of the time a decision takes. Here the commands of all callers share
 one connection (Redis works on one at a time anyway), and everything else is left out.
 
-redis-py still makes the connection (addresses, TLS, credentials, the master that the Sentinels name); the link then
+redis-py still makes the connection (addresses, TLS, credentials, the master that the Sentinels name); this then
 takes over its transport. It connects at the first command and again after a loss, and never repeats a command by
 itself. Redis Cluster, whose commands may have to go to another node, stays with redis-py.
 """
@@ -39,7 +39,7 @@ _PIECE = 1024  # arguments that are packed in one go, of a millisecond
 _pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows one argument
 
 
-class Link:
+class PipelinedConnection:
     """Commands to the server of a pool. At most `width` are under way: the others wait their turn. No command takes
     longer than WHOLE time limits, with all its waits."""
 
@@ -48,17 +48,17 @@ class Link:
         self._timeout_s = timeout_s
         self._free = width
         self._queue: deque[asyncio.Future[None]] = deque()  # who waits to be handed a place
-        self._attempt: asyncio.Task[_Wire] | None = None  # to connect: one for all who wait
-        self._wire: _Wire | None = None
+        self._attempt: asyncio.Task[_OpenConnection] | None = None  # to connect: one for all who wait
+        self._open_connection: _OpenConnection | None = None
 
     def send(self, *args: Argument) -> asyncio.Future[Any] | None:
         """Writes the command at once and returns the future of its answer, as execute_command gives it; None, and
         nothing is written, if the command is large or has to wait for its turn or for a connection."""
-        wire = self._wire
-        if self._free <= 0 or wire is None or wire.is_lost or len(args) > _PIECE:
+        open_connection = self._open_connection
+        if self._free <= 0 or open_connection is None or open_connection.is_lost or len(args) > _PIECE:
             return None
         self._free -= 1
-        return wire.send(_pack(args))
+        return open_connection.send(_pack(args))
 
     async def execute_command(self, *args: Argument) -> Any:
         """The server's answer. Raises RedisError or OSError; the command may have been carried out all the same."""
@@ -76,11 +76,11 @@ class Link:
                 else:
                     await self._turn()
                 try:
-                    wire = await self._connected()
+                    open_connection = await self._connected()
                 except BaseException:
                     self._leave()
                     raise
-                return await wire.send(packed)
+                return await open_connection.send(packed)
         except TimeoutError:
             raise redis_errors.TimeoutError("no answer") from None
 
@@ -106,29 +106,29 @@ class Link:
     async def close(self) -> None:
         """Ends the connection. Idempotent; a later command connects again."""
         await cancel_and_wait((self._attempt,))
-        await self._close_wire()
+        await self._close_connection()
 
-    async def _close_wire(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            await wire.close()
+    async def _close_connection(self) -> None:
+        open_connection, self._open_connection = self._open_connection, None
+        if open_connection is not None:
+            await open_connection.close()
 
-    async def _connected(self) -> "_Wire":
+    async def _connected(self) -> "_OpenConnection":
         """The connection. Callers that need one while an attempt is under way share it, and its failure."""
-        if self._wire is not None and not self._wire.is_lost:
-            return self._wire
+        if self._open_connection is not None and not self._open_connection.is_lost:
+            return self._open_connection
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._connect(), name="connect to redis")
             self._attempt.add_done_callback(self._attempted)
         return await asyncio.shield(self._attempt)
 
-    def _attempted(self, attempt: "asyncio.Task[_Wire]") -> None:
+    def _attempted(self, attempt: "asyncio.Task[_OpenConnection]") -> None:
         self._attempt = None
         if not attempt.cancelled():
             attempt.exception()  # looked at, should everybody who waited for it have left
 
-    async def _connect(self) -> "_Wire":
-        await self._close_wire()
+    async def _connect(self) -> "_OpenConnection":
+        await self._close_connection()
         connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(self._timeout_s):  # all of it: addresses, Sentinels, TLS, credentials
@@ -136,8 +136,8 @@ class Link:
         except (asyncio.CancelledError, TimeoutError):  # anything else redis-py cleans up after
             await connection.disconnect(nowait=True)
             raise
-        self._wire = _Wire(connection, self._timeout_s, self._leave)
-        return self._wire
+        self._open_connection = _OpenConnection(connection, self._timeout_s, self._leave)
+        return self._open_connection
 
 
 def _packed_in_pieces(args: tuple[Argument, ...]) -> bytes:
@@ -148,7 +148,7 @@ def _packed_in_pieces(args: tuple[Argument, ...]) -> bytes:
     return b"".join(parts)
 
 
-class _Wire(asyncio.Protocol):
+class _OpenConnection(asyncio.Protocol):
     """One connection, from when it is let in until it is lost."""
 
     def __init__(self, connection: AbstractConnection, timeout_s: float, on_answer: Callable[[], None]) -> None:
