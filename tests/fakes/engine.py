@@ -45,8 +45,8 @@ async def running_engine(
 
 async def logged(engine: Engine) -> bool:
     """Everything decided so far is in the store's log. Records are made after the answers."""
-    engine._common.telemetry.afterwards.run()
-    return await engine._common.sink.flush()
+    engine._parts.telemetry.afterwards.run()
+    return await engine._parts.sink.flush()
 
 
 def place(*jobs: Job, **changes: object) -> PlaceCommand:

@@ -61,7 +61,7 @@ async def _played(acts: list[Act]) -> None:
     store = MemoryStore(clock)
     async with running_engine(NODES, GPUS, store, clock) as engine:
         engine._placing.sliced.slicing._slice_s = 0.0
-        live = await engine._common.views.get(CLUSTER)
+        live = await engine._parts.views.get(CLUSTER)
         tasks: list[tuple[Act, asyncio.Task[Any]]] = []
         ending: list[tuple[int, asyncio.Task[Any]]] = []
 

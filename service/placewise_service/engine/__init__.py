@@ -1,6 +1,6 @@
 """The engine: snapshot → decide → reserve → log. Both faces call it; it knows no transport."""
 
-from placewise_service.engine.common import EngineOptions
 from placewise_service.engine.engine import Engine
+from placewise_service.engine.parts import EngineOptions
 
 __all__ = ["Engine", "EngineOptions"]

@@ -18,8 +18,8 @@ from placewise_core.frozen import frozen
 from placewise_core.slices import Slices
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
-from placewise_service.engine.common import Common, check_policy_exists, decode_repeat
 from placewise_service.engine.growth import check_queue
+from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import seed_of
 from placewise_service.engine.slicing import Slicing
@@ -66,16 +66,16 @@ class _Asked:
 class Admitting:
     """Answers AdmitOrWait."""
 
-    common: Common
+    parts: EngineParts
     policies: Mapping[str, AdmissionPolicy]
     slicing: Slicing
     turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> Pending[AdmitDecision]:
-        started_s = self.common.begin(deadline_s)
-        live = await self.common.views.get(command.cluster)
+        started_s = self.parts.begin(deadline_s)
+        live = await self.parts.views.get(command.cluster)
         if command.request_id and not command.is_dry_run:  # first: neither a repeat nor a mistake moves the queue
-            first = await self.common.store.recall(command.cluster, command.request_id, command.fingerprint)
+            first = await self.parts.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
                 return Pending(await decode_repeat(first, AdmitDecision, command.request_id))
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
@@ -96,26 +96,26 @@ class Admitting:
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
-        live = self.common.views.known(cluster)
+        live = self.parts.views.known(cluster)
         own = live.view.settings.queues.get(queue) if live is not None else None
-        return own or self.common.options.queue
+        return own or self.parts.options.queue
 
     async def renumber(self, cluster: str, name: str) -> None:
         """Restarts the slots of a queue whose slot length changed: slot numbers of two lengths cannot be compared."""
-        live = await self.common.views.get(cluster)
+        live = await self.parts.views.get(cluster)
         for _ in range(_ATTEMPTS):
             queue = live.view.queues.get(name)
             if queue is None:
                 return
-            state = renumbered(queue, self.common.clock.now_s(), self.queue_settings(cluster, name))
+            state = renumbered(queue, self.parts.clock.now_s(), self.queue_settings(cluster, name))
             state = replace(state, seq=queue.seq + 1)
-            if await self._is_committed(live, self.common.store.commit_queue(live.cluster, state, queue.seq)):
+            if await self._is_committed(live, self.parts.store.commit_queue(live.cluster, state, queue.seq)):
                 return
-            await self.common.catch_up(live)
+            await self.parts.catch_up(live)
         raise StaleSnapshotError("the queue changed while its slots were renumbered", {"queue": name})
 
     def _policy(self, command: AdmitCommand, view: ClusterView) -> AdmissionPolicy:
-        name = command.policy or view.settings.admit_policy or self.common.options.admit_policy
+        name = command.policy or view.settings.admit_policy or self.parts.options.admit_policy
         check_policy_exists(name, self.policies, "policy")
         return self.policies[name]
 
@@ -146,8 +146,8 @@ class Admitting:
         if draft.is_settled:
             return None
         queue = draft.decision.plan.queue
-        check_queue(queue, asked.live.view, self.common.options.most_queues)
-        return self.common.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
+        check_queue(queue, asked.live.view, self.parts.options.most_queues)
+        return self.parts.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
 
     async def _settle(
         self, asked: _Asked, turn: tuple[str, str], draft: AdmitDraft, result: Awaitable[Event | None] | None
@@ -156,8 +156,8 @@ class Admitting:
         command, live, left = asked.command, asked.live, _ATTEMPTS
         try:
             while result is not None and not await self._is_committed(live, result):
-                self.common.telemetry.conflict(command.cluster)
-                await self.common.catch_up(live, asked.deadline_s)
+                self.parts.telemetry.conflict(command.cluster)
+                await self.parts.catch_up(live, asked.deadline_s)
                 left -= 1
                 if not left:
                     raise StaleSnapshotError(
@@ -173,15 +173,15 @@ class Admitting:
         event = await result
         if event is None:
             return False
-        self.common.apply(live, [event])
+        self.parts.apply(live, [event])
         return True
 
     async def _answer(self, asked: _Asked, draft: AdmitDraft) -> AdmitDecision:
         command = asked.command
-        self.common.afterwards(self._log, command, draft, self.common.elapsed_ms(asked.started_s))
+        self.parts.afterwards(self._log, command, draft, self.parts.elapsed_ms(asked.started_s))
         if not command.request_id or command.is_dry_run:
             return draft.decision
-        return await self.common.remembered(
+        return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
         )
 
@@ -190,7 +190,7 @@ class Admitting:
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
         seed = seed_of(command.seed)
-        now_s = self.common.clock.now_s()
+        now_s = self.parts.clock.now_s()
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
         context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
         view = live.view
@@ -202,14 +202,14 @@ class Admitting:
         plan = with_shapes(admitted, command.jobs, slot)
         if plan.queue is not queue:
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1))
-        elapsed_ms = self.common.elapsed_ms(asked.started_s)
-        meta = self.common.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
+        elapsed_ms = self.parts.elapsed_ms(asked.started_s)
+        meta = self.parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
         decision = draft.decision
         record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
-        self.common.log(record, _outcome(decision))
+        self.parts.log(record, _outcome(decision))
 
 
 def _in_slices(asked: _Asked, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices) -> AdmitPlan:

@@ -24,8 +24,8 @@ from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_models.learned import LEARNED_POLICIES, learned_policies
 from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
-from placewise_service.engine.common import Common, EngineOptions, nearest
 from placewise_service.engine.engine import Engine
+from placewise_service.engine.parts import EngineOptions, EngineParts, nearest
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.registry import BundleRegistry
 from placewise_service.engine.views import Views
@@ -54,7 +54,7 @@ def build_engine(
     registry = BundleRegistry(bundles, bundle, keys, on_activate=served.use)
     served.use(registry.bundle)
     _check_policies(options, heuristics, served.admission)
-    common = Common(
+    parts = EngineParts(
         store=store,
         clock=clock,
         views=Views(store, clock, options.stale_telemetry_after_s),
@@ -64,7 +64,7 @@ def build_engine(
         options=options,
     )
     return Engine(
-        common=common,
+        parts=parts,
         placer=Placer(
             served.placement,
             served.placement[options.fallback_policy],

@@ -33,8 +33,8 @@ from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
-from placewise_service.engine.common import Common, check_policy_exists
 from placewise_service.engine.growth import Growth
+from placewise_service.engine.parts import EngineParts, check_policy_exists
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.place.placing import Placing
@@ -86,22 +86,22 @@ class Engine:
 
     def __init__(
         self,
-        common: Common,
+        parts: EngineParts,
         placer: Placer,
         subtasks: SubtaskScheduler,
         admission: Mapping[str, AdmissionPolicy],
         partition: Mapping[str, PartitionPolicy],
     ) -> None:
-        self._common = common
-        slicing = self._slicing = Slicing(common.clock.monotonic_s)
-        self._placing = Placing(common, placer, SlicedPlacer(placer, slicing), subtasks)
-        self._admitting = Admitting(common, admission, slicing)
+        self._parts = parts
+        slicing = self._slicing = Slicing(parts.clock.monotonic_s)
+        self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks)
+        self._admitting = Admitting(parts, admission, slicing)
         self._partition = partition
-        self._growth = Growth(common)
+        self._growth = Growth(parts)
         self._reporter = Reporter(
-            common.store, common.clock, common.sink, common.options.most_profiles, common.telemetry.profiles_refused
+            parts.store, parts.clock, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
         )
-        self.bundles = SharedBundles(common.store, common.registry)
+        self.bundles = SharedBundles(parts.store, parts.registry)
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
@@ -109,27 +109,27 @@ class Engine:
 
     def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
         """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
-        common = replace(
-            self._common,
+        parts = replace(
+            self._parts,
             store=store,
             telemetry=telemetry,
-            views=Views(store, self._common.clock, self._common.options.stale_telemetry_after_s),
+            views=Views(store, self._parts.clock, self._parts.options.stale_telemetry_after_s),
             sink=DecisionSink(store),
         )
         placing = self._placing
-        return Engine(common, placing.placer, placing.subtasks, self._admitting.policies, self._partition)
+        return Engine(parts, placing.placer, placing.subtasks, self._admitting.policies, self._partition)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
         await self.bundles.refresh()
-        if (default := self._common.options.place_policy) not in self.place_policies:
+        if (default := self._parts.options.place_policy) not in self.place_policies:
             log.warning("the bundle has no net for the default policy: Place is refused", policy=default)
-        for cluster in await self._common.store.clusters():
+        for cluster in await self._parts.store.clusters():
             await self._take_up(cluster)
-        self._common.sink.start()
-        self._common.telemetry.show_queues(self._queues, self._common.options.queue_series)
+        self._parts.sink.start()
+        self._parts.telemetry.show_queues(self._queues, self._parts.options.queue_series)
         self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
         self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
         self._sweep = asyncio.create_task(self._expire_reservations(), name="expire reservations")
@@ -144,17 +144,17 @@ class Engine:
 
     async def drain(self, timeout_s: float) -> None:
         """Writes out the queue of the decision log."""
-        self._common.telemetry.afterwards.run()
-        await self._common.sink.close(timeout_s)
+        self._parts.telemetry.afterwards.run()
+        await self._parts.sink.close(timeout_s)
 
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
-        self._common.telemetry.afterwards.run()
+        self._parts.telemetry.afterwards.run()
         await cancel_and_wait((self._sweep, self._following, self._meeting))
         self._sweep = self._following = self._meeting = None
-        await self._common.views.close()
-        await self._common.sink.close()
-        await self._common.store.close()
+        await self._parts.views.close()
+        await self._parts.sink.close()
+        await self._parts.store.close()
 
     # -- where, how, when ---------------------------------------------------------------------------------------
 
@@ -164,10 +164,10 @@ class Engine:
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """Splits a divisible task over the idle units, or moves late shares to those at work."""
-        common, policy = self._common, self._partition[PARTITION_POLICY]
-        started_s = common.begin(deadline_s)
-        live = await common.views.get(command.cluster)
-        context = PartitionContext(common.clock.now_s(), command.units, command.is_explaining)
+        parts, policy = self._parts, self._partition[PARTITION_POLICY]
+        started_s = parts.begin(deadline_s)
+        live = await parts.views.get(command.cluster)
+        context = PartitionContext(parts.clock.now_s(), command.units, command.is_explaining)
         view = live.view
         if view.size + len(command.units) + len(command.progress) > _MOST_IN_ONE_GO:
             view = view.fork()
@@ -175,11 +175,11 @@ class Engine:
             plan = await self._slicing.run(ask, deadline_s)
         else:
             plan = _partition(policy, command, view, context)
-        elapsed_ms = common.elapsed_ms(started_s)
-        meta = common.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
+        elapsed_ms = parts.elapsed_ms(started_s)
+        meta = parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
-        common.afterwards(self._log_partition, command, decision, context.now_s, common.elapsed_ms(started_s))
-        return await common.remembered(
+        parts.afterwards(self._log_partition, command, decision, context.now_s, parts.elapsed_ms(started_s))
+        return await parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
 
@@ -187,7 +187,7 @@ class Engine:
         self, command: PartitionCommand, decision: PartitionDecision, time_s: float, latency_ms: float
     ) -> None:
         record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms)
-        self._common.log(record, decision.plan.outcome)
+        self._parts.log(record, decision.plan.outcome)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:
         """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot."""
@@ -217,32 +217,32 @@ class Engine:
 
     async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome:
         """Applies the host's events. Raises NotFoundError for an unknown cluster."""
-        live = await self._common.views.get(cluster)
+        live = await self._parts.views.get(cluster)
         told = ReportOutcome(0, 0, 0)
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion)
-            self._common.telemetry.overcommits(cluster, len(outcome.overcommits))
-            self._common.apply(live, changes)
+            self._parts.telemetry.overcommits(cluster, len(outcome.overcommits))
+            self._parts.apply(live, changes)
             told = told.followed_by(outcome)
             await live.shown()
         return told
 
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
-        live = await self._common.views.get(cluster)
+        live = await self._parts.views.get(cluster)
         return ClusterSnapshot(live.view, live.is_stale)
 
     async def clusters(self) -> Sequence[str]:
         """Names of the clusters the store knows, or, while it does not answer, those with a view."""
         try:
-            return await self._common.store.clusters()
+            return await self._parts.store.clusters()
         except StateUnavailableError:
-            return sorted(live.cluster for live in self._common.views)
+            return sorted(live.cluster for live in self._parts.views)
 
     async def delete_cluster(self, cluster: str) -> None:
         """Forgets a cluster and everything held on it. Raises NotFoundError."""
-        if not await self._common.store.delete_cluster(cluster):
+        if not await self._parts.store.delete_cluster(cluster):
             raise NotFoundError(f"no cluster {cluster!r}", {"cluster": cluster})
-        self._common.views.drop(cluster)
+        self._parts.views.drop(cluster)
 
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""
@@ -250,7 +250,7 @@ class Engine:
         check_policy_exists(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         await self._growth.check_cluster(cluster)
-        event = await self._common.store.update_settings(cluster, settings)
+        event = await self._parts.store.update_settings(cluster, settings)
         await self._show(cluster, [event])
         for name, queue in settings.queues.items():
             if queue.slot_s != before[name].slot_s:
@@ -259,21 +259,21 @@ class Engine:
 
     async def get_decision(self, cluster: str, decision_id: str) -> DecisionRecord:
         """A past decision that is still in the log's ring. Raises NotFoundError."""
-        found = await self._common.store.find_decision(cluster, decision_id)
+        found = await self._parts.store.find_decision(cluster, decision_id)
         if found is None:
             raise NotFoundError(f"no decision {decision_id!r} in the log of {cluster!r}", {"decision": decision_id})
         return decode(found)
 
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
         """Shows the caller's report to its next decision on this replica."""
-        live = await self._common.views.get(cluster)
-        self._common.apply(live, events)
+        live = await self._parts.views.get(cluster)
+        self._parts.apply(live, events)
         await live.shown()
 
     # -- what every replica shows -----------------------------------------------------------------------------
 
     def _queues(self) -> Iterator[tuple[str, QueueState]]:
-        for live in self._common.views:
+        for live in self._parts.views:
             for state in live.view.queues.values():
                 yield live.cluster, state
 
@@ -282,13 +282,13 @@ class Engine:
         while True:
             await asyncio.sleep(_CLUSTERS_PERIOD_S)
             with contextlib.suppress(StateUnavailableError):  # the next round tries again
-                for cluster in await self._common.store.clusters():
+                for cluster in await self._parts.store.clusters():
                     await self._take_up(cluster)
 
     async def _take_up(self, cluster: str) -> None:
         """Loads the view of a cluster. One that is damaged is logged once, and keeps no other back."""
         try:
-            await self._common.views.get(cluster)
+            await self._parts.views.get(cluster)
         except NotFoundError:
             pass  # deleted in this moment
         except CorruptStateError as error:
@@ -305,20 +305,20 @@ class Engine:
             await asyncio.sleep(_EXPIRY_PERIOD_S)
             if rounds % _FORGETTING_ROUNDS == 0:
                 await self._forget_idle()
-            self._common.telemetry.forget_all_but({live.cluster for live in self._common.views})
-            for live in self._common.views:
-                self._common.telemetry.view_lag(live.cluster, live.lag_s)
+            self._parts.telemetry.forget_all_but({live.cluster for live in self._parts.views})
+            for live in self._parts.views:
+                self._parts.telemetry.view_lag(live.cluster, live.lag_s)
                 if any(job.state is RunState.RESERVED for job in live.view.jobs.values()):
                     await self._expire(live)
 
     async def _forget_idle(self) -> None:
-        for live in self._common.views:
+        for live in self._parts.views:
             await self._growth.forget_idle_queues(live, partial(self.queue_settings, live.cluster))
             await self._growth.forget_idle_profiles(live)
 
     async def _expire(self, live: LiveView) -> None:
         try:
-            result = await self._common.store.expire(live.cluster)
+            result = await self._parts.store.expire(live.cluster)
         except StateUnavailableError:
             return  # the tail reports it; the next round tries again
-        self._common.apply(live, result.events)
+        self._parts.apply(live, result.events)

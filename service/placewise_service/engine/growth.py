@@ -8,7 +8,7 @@ from placewise_core.frozen import frozen
 from placewise_core.job import Job
 from placewise_core.speed.co_runs import row_kind
 from placewise_core.view import ClusterView
-from placewise_service.engine.common import Common
+from placewise_service.engine.parts import EngineParts
 from placewise_service.engine.views import LiveView
 
 
@@ -16,13 +16,13 @@ from placewise_service.engine.views import LiveView
 class Growth:
     """The bounds in force. Replicas check by their own view: a few more may get in if several ask at once."""
 
-    common: Common
+    parts: EngineParts
 
     async def check_cluster(self, name: str) -> None:
         """Raises InvalidRequestError for a cluster too many."""
-        if self.common.views.known(name) is not None:
+        if self.parts.views.known(name) is not None:
             return
-        names, most = await self.common.store.clusters(), self.common.options.most_clusters
+        names, most = await self.parts.store.clusters(), self.parts.options.most_clusters
         if name not in names and len(names) >= most:
             raise InvalidRequestError(
                 f"there are {len(names)} clusters; the limit is {most}: delete one that is no longer used", "cluster"
@@ -30,7 +30,7 @@ class Growth:
 
     async def forget_idle_queues(self, live: LiveView, settings_of: Callable[[str], QueueSettings]) -> None:
         """Removes the queues that nobody has asked about for a long time. Any replica may, any number at once."""
-        now_s, idle_s = self.common.clock.now_s(), self.common.options.queue_idle_s
+        now_s, idle_s = self.parts.clock.now_s(), self.parts.options.queue_idle_s
         idle = [
             state
             for name, state in live.view.queues.items()
@@ -38,11 +38,11 @@ class Growth:
         ]
         for state in idle:
             try:
-                event = await self.common.store.forget_queue(live.cluster, state.queue, state.seq)
+                event = await self.parts.store.forget_queue(live.cluster, state.queue, state.seq)
             except (StateUnavailableError, NotFoundError):
                 return  # the next round tries again, unless the cluster was deleted
             if event is not None:
-                self.common.apply(live, [event])
+                self.parts.apply(live, [event])
 
     async def forget_idle_profiles(self, live: LiveView) -> None:
         """Removes the rows of profiles and co-runs that no job has used for a long time, and dates those in use."""
@@ -52,10 +52,10 @@ class Growth:
             return
         used = rows & {kind for running in view.jobs.values() for kind in kinds_of(running.job)}
         try:
-            events = await self.common.store.forget_profiles(live.cluster, used, self.common.options.profile_idle_s)
+            events = await self.parts.store.forget_profiles(live.cluster, used, self.parts.options.profile_idle_s)
         except (StateUnavailableError, NotFoundError):
             return
-        self.common.apply(live, events)
+        self.parts.apply(live, events)
 
 
 def kinds_of(job: Job) -> Iterator[str]:

@@ -174,7 +174,7 @@ async def test_one_attempt_is_shared_by_all_who_wait_and_so_is_its_failure(serve
         await pipelined.close()
 
 
-async def test_a_gate_bounds_all_that_a_command_waits_for(server: RedisServer) -> None:
+async def test_a_client_bounds_all_that_a_command_waits_for(server: RedisServer) -> None:
     bounded = bounded_client(RedisOptions(server.url, timeout_s=0.2, connections=1))
     try:
         await bounded.execute_command("PING")

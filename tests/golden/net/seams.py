@@ -82,7 +82,7 @@ class Service:
         # Each record has its observation: drawn at random otherwise.
         settings = Settings(_env_prefix="PLACEWISE_GOLDEN_NET_", declog={"observe_share": 1.0})
         self.engine = make_engine(settings, self.store, self.clock, MutedTelemetry())
-        self._gateway = Gateway(self.engine, self.clock, settings.limits, Open(), self.engine._common.telemetry)
+        self._gateway = Gateway(self.engine, self.clock, settings.limits, Open(), self.engine._parts.telemetry)
 
     @property
     def place_policies(self) -> list[str]:
@@ -107,12 +107,12 @@ class Service:
         answer = found.response.FromString(answer.SerializeToString())
         for _ in range(4):  # the view hears from the store when the answer is on its way
             await asyncio.sleep(0)
-        self.engine._common.telemetry.afterwards.run()  # else records are in the order of a timer
+        self.engine._parts.telemetry.afterwards.run()  # else records are in the order of a timer
         return answer
 
     async def records(self, cluster: str) -> list[dict[str, Any]]:
         """Every record of the cluster's decision log, as it is kept, arrays as lists."""
-        await self.engine._common.sink.flush()
+        await self.engine._parts.sink.flush()
         found = await self.store.read_decisions(cluster, "0", 100_000)
         return [_plain(msgspec.msgpack.decode(data)) for _, data in found]
 

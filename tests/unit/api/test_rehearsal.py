@@ -37,14 +37,14 @@ async def test_a_rehearsal_touches_neither_state_nor_log_nor_metrics() -> None:
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)
     async with running_engine(store=store, clock=clock) as engine:
-        metrics = engine._common.telemetry
+        metrics = engine._parts.telemetry
         before = metrics.render()
         version = (await engine.get_cluster(CLUSTER)).view.version
         await rehearsed(engine, clock)
         await asyncio.sleep(0)
         assert await store.clusters() == [CLUSTER]
         assert (await engine.get_cluster(CLUSTER)).view.version == version
-        assert len(engine._common.sink) == 0
+        assert len(engine._parts.sink) == 0
         assert counts(metrics.render()) == counts(before)
 
 

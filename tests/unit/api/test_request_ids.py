@@ -235,8 +235,8 @@ async def test_a_late_start_that_overcommits_is_accepted_counted_and_named() -> 
         (found,) = outcome.overcommits
         assert (found.job_id, found.node, found.gpus, found.others) == ("a", "n0", (0,), ("b",))
         assert outcome.applied == 1
-        two._common.telemetry.afterwards.run()
-        assert 'placewise_overcommits_total{cluster="c"} 1.0' in two._common.telemetry.render().decode()
+        two._parts.telemetry.afterwards.run()
+        assert 'placewise_overcommits_total{cluster="c"} 1.0' in two._parts.telemetry.render().decode()
         assert (await said(two, "a", JobEventKind.STARTED)).overcommits == (), "said once"
 
 

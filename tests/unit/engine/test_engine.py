@@ -74,7 +74,7 @@ async def test_a_dry_run_never_explores_moves_no_queue_and_is_marked_in_the_log(
         for decision in (asked, admitted, split):
             assert (await engine.get_decision(CLUSTER, decision.meta.decision_id)).is_dry_run
         await asyncio.sleep(0)
-        assert 'queue="q"' not in engine._common.telemetry.render().decode()
+        assert 'queue="q"' not in engine._parts.telemetry.render().decode()
         assert not (await engine.get_decision(CLUSTER, again.meta.decision_id)).is_dry_run
 
 

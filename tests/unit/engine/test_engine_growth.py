@@ -20,7 +20,7 @@ from placewise_service.telemetry import Telemetry
 
 async def test_one_cluster_too_many_is_refused_and_room_is_made_by_deleting() -> None:
     async with running_engine() as engine:
-        engine._common.options.most_clusters = 2
+        engine._parts.options.most_clusters = 2
         await engine.report_nodes("second", [make_node("n0")], full=True)
         await engine.report_nodes("second", [make_node("n1")], full=False)
         for ask in (
@@ -40,7 +40,7 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
     async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as other:
         for queue in ("idle", "used"):
             await ask_admit(engine, AdmitCommand(CLUSTER, queue, (make_job("a"),)))
-        clock.advance(engine._common.options.queue_idle_s - 5.0)
+        clock.advance(engine._parts.options.queue_idle_s - 5.0)
         await engine._forget_idle()
         assert len((await engine.get_cluster(CLUSTER)).view.queues) == 2
         await ask_admit(engine, AdmitCommand(CLUSTER, "used", (make_job("a"),)))
@@ -49,7 +49,7 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
         await other._forget_idle()
         version = (await engine.get_cluster(CLUSTER)).view.version
         for replica in (engine, other):
-            live = await replica._common.views.get(CLUSTER)
+            live = await replica._parts.views.get(CLUSTER)
             while live.view.version < version:
                 await live.changed(1.0)
             assert set(live.view.queues) == {"used"}
@@ -70,12 +70,12 @@ async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_one
         started = JobEvent(JobId("used"), JobEventKind.STARTED, job=job, placement=(assignment,))
         await engine.report_job_events(CLUSTER, [started])
         for _ in range(2):
-            clock.advance(engine._common.options.profile_idle_s / 2 + 5.0)
+            clock.advance(engine._parts.options.profile_idle_s / 2 + 5.0)
             await engine._forget_idle()
             await other._forget_idle()
         version = (await engine.get_cluster(CLUSTER)).view.version
         for replica in (engine, other):
-            live = await replica._common.views.get(CLUSTER)
+            live = await replica._parts.views.get(CLUSTER)
             while live.view.version < version:
                 await live.changed(1.0)
             assert set(live.view.subtask_profiles) == {"kind-used"}
@@ -86,10 +86,10 @@ async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_one
 async def test_a_cluster_that_is_deleted_meanwhile_does_not_end_the_sweep() -> None:
     async with running_engine() as engine:
         await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a"),)))
-        live = await engine._common.views.get(CLUSTER)
+        live = await engine._parts.views.get(CLUSTER)
         live.view.subtask_profiles["k"] = {"a": 1.0}
-        engine._common.options.queue_idle_s = -math.inf
-        await engine._common.store.delete_cluster(CLUSTER)
+        engine._parts.options.queue_idle_s = -math.inf
+        await engine._parts.store.delete_cluster(CLUSTER)
         await engine._growth.forget_idle_queues(live, lambda queue: QueueSettings())
         await engine._growth.forget_idle_profiles(live)
 
@@ -121,7 +121,7 @@ async def test_rows_beyond_the_limit_are_not_learned_and_counted() -> None:
         job = replace(make_job("j9"), model="mine", gpu_sharing=sharing)
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("j9"), JobEventKind.SUBMITTED, job=job)])
         assert not list(view.co_runs.kinds)
-        text = engine._common.telemetry.render().decode()
+        text = engine._parts.telemetry.render().decode()
         assert 'placewise_profiles_refused_total{cluster="c"} 3.0' in text
 
 

@@ -16,7 +16,7 @@ from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.features import Encoder
 from placewise_core.job import JobId
 from placewise_service.declog.record import decode
-from placewise_service.engine import common
+from placewise_service.engine import parts
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
 
@@ -34,7 +34,7 @@ async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
 
 
 async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "log", structlog.get_logger())  # not one that another test's configuration is cached in
+    monkeypatch.setattr(parts, "log", structlog.get_logger())  # not one that another test's configuration is cached in
     async with running_engine() as engine:
         with capture_logs() as lines:
             placed = await ask_place(engine, place(make_job("a")))
@@ -79,7 +79,7 @@ async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_to
         for n in range(40):
             await ask_place(engine, place(make_job(f"j{n}")))
         assert await logged(engine)
-        entries = await engine._common.store.read_decisions(CLUSTER, "0", 100)
+        entries = await engine._parts.store.read_decisions(CLUSTER, "0", 100)
         dry, *records = [decode(data) for _, data in entries]
         assert dry.choices == ()
         assert {record.meta.propensity for record in records} == {1.0}

@@ -22,7 +22,7 @@ def command(queue: str, policy: str = "proteus", is_dry_run: bool = False) -> Ad
 
 async def test_a_cluster_has_room_for_so_many_queues() -> None:
     async with running_engine() as engine:
-        engine._common.options.most_queues = 2
+        engine._parts.options.most_queues = 2
         for queue in ("q0", "q1", "q0"):
             await ask_admit(engine, command(queue))
         with pytest.raises(InvalidRequestError, match="2 queues"):
@@ -39,13 +39,13 @@ async def test_a_queue_that_is_not_kept_leaves_no_lock_and_no_gauge() -> None:
             await ask_admit(engine, command(f"fleeting-{i}", "fifo"))
         await asyncio.sleep(0)  # gauges move when the answer is on its way
         assert len(engine._admitting.turns) == 0
-        text = engine._common.telemetry.render().decode()
+        text = engine._parts.telemetry.render().decode()
         assert ('queue="kept"' in text, "fleeting" in text) == (True, False)
 
 
 def shown(engine: Engine) -> list[str]:
     """The lines of the queues' gauges."""
-    text = engine._common.telemetry.render().decode()
+    text = engine._parts.telemetry.render().decode()
     return sorted(line for line in text.splitlines() if line.startswith("placewise_queue_"))
 
 

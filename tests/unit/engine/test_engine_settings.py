@@ -45,9 +45,9 @@ async def test_every_bound_of_the_decision_log_is_a_setting() -> None:
     log = {"ring_records": 11, "ring_bytes": 2 << 20, "buffer_records": 13}
     settings = load_settings(declog=log)
     engine = make_engine(settings, _store(settings, "unix:///nowhere/redis.sock"), ManualClock(), Telemetry())
-    common = engine._common
-    assert common.options.log_buffer_records == common.sink._capacity == 13
-    assert (common.store._options.ring_records, common.store._options.ring_bytes) == (11, 2 << 20)  # type: ignore[attr-defined]
+    parts = engine._parts
+    assert parts.options.log_buffer_records == parts.sink._capacity == 13
+    assert (parts.store._options.ring_records, parts.store._options.ring_bytes) == (11, 2 << 20)  # type: ignore[attr-defined]
     await engine.close()
 
 

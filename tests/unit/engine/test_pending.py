@@ -97,7 +97,7 @@ async def test_a_caller_that_is_cancelled_before_it_waits_leaves_what_the_store_
         await _cancelled(asyncio.create_task(_place_and_wait(engine, place(make_job("a"), request_id="r"))))
         store.may_answer.set()
         await _rounds()
-        live = await engine._common.views.get(CLUSTER)
+        live = await engine._parts.views.get(CLUSTER)
         assert not live._assumed
         assert live.view.jobs.keys() == {"a"}
         again = await ask_place(engine, place(make_job("a"), request_id="r"))
@@ -111,7 +111,7 @@ async def test_a_caller_that_is_cancelled_before_it_waits_leaves_nothing_that_th
         store.conflicts = 3
         await _cancelled(asyncio.create_task(_place_and_wait(engine, place(make_job("a")))))
         store.may_answer.set()
-        live = await engine._common.views.get(CLUSTER)
+        live = await engine._parts.views.get(CLUSTER)
         async with asyncio.timeout(10.0):
             while live._assumed:
                 await live.changed(0.01)
@@ -121,7 +121,7 @@ async def test_a_caller_that_is_cancelled_before_it_waits_leaves_nothing_that_th
 async def test_a_caller_that_is_cancelled_while_it_waits_gives_back_what_was_assumed() -> None:
     async with _slow() as (engine, _):
         await _cancelled(asyncio.create_task(ask_place_and_drop(engine)))
-        live = await engine._common.views.get(CLUSTER)
+        live = await engine._parts.views.get(CLUSTER)
         assert not live._assumed
         assert int(live.view.free_gpus().sum()) == 4
 

@@ -46,7 +46,7 @@ def ticking() -> TickingClock:
 
 
 async def live_view(engine: Engine) -> Any:
-    return await engine._common.views.get(CLUSTER)
+    return await engine._parts.views.get(CLUSTER)
 
 
 def tasks_on(view: ClusterView) -> int:
@@ -137,7 +137,7 @@ def test_a_policy_may_be_interrupted_at_every_task(policy: str, change: dict[str
     from tests.fakes.place_cases import view_of
 
     from placewise_service.engine.build import build_engine
-    from placewise_service.engine.common import EngineOptions
+    from placewise_service.engine.parts import EngineOptions
     from placewise_service.state.reference.memory import MemoryStore
     from placewise_service.telemetry import Telemetry
 

@@ -18,7 +18,7 @@ from placewise_core.place.ldwp_rows import COLUMNS
 from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import shipped_bundle
 from placewise_service.engine.build import build_engine
-from placewise_service.engine.common import EngineOptions
+from placewise_service.engine.parts import EngineOptions
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
 

@@ -59,7 +59,7 @@ async def placed(engine: Engine) -> str:
 async def outcomes(store: MemoryStore, *engines: Engine) -> list[tuple[JobEventKind, str]]:
     """(kind, decision id) of every outcome in the ring."""
     for engine in engines:
-        assert await engine._common.sink.flush()
+        assert await engine._parts.sink.flush()
     entries = [decode_entry(data) for _, data in await store.read_decisions(CLUSTER, "0", 1000)]
     return [(entry.event.kind, entry.decision_id) for entry in entries if isinstance(entry, OutcomeRecord)]
 
@@ -91,7 +91,7 @@ async def test_an_end_repeated_because_its_answer_was_lost(repeats_at: int) -> N
 async def test_an_end_repeated_after_the_view_was_built_anew() -> None:
     async with two_replicas() as (one, _, store, _):
         decision_id = await placed(one)
-        live = await one._common.views.get(CLUSTER)
+        live = await one._parts.views.get(CLUSTER)
         before = dict(live.view.jobs)
         await one.report_job_events(CLUSTER, [event(JobEventKind.FINISHED)])
         live.departed, live.view.jobs = Departed(), before  # as if the tail had missed the end
@@ -104,7 +104,7 @@ async def test_a_job_that_starts_after_its_reservation_expired() -> None:
     async with two_replicas() as (engine, _, store, clock):
         decision_id = await placed(engine)
         clock.advance(61.0)
-        await engine._expire(await engine._common.views.get(CLUSTER))
+        await engine._expire(await engine._parts.views.get(CLUSTER))
         assert not (await engine.get_cluster(CLUSTER)).view.jobs
         await engine.report_job_events(CLUSTER, [event(JobEventKind.STARTED)])
         assert await outcomes(store, engine) == [(JobEventKind.STARTED, decision_id)]

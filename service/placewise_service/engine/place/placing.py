@@ -16,8 +16,8 @@ from placewise_core.place.policy import PlacementPolicy
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
-from placewise_service.engine.common import ATTEMPTS, Common, check_policy_exists, decode_repeat
 from placewise_service.engine.ids import uuid7
+from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
 from placewise_service.engine.place.gang import held
@@ -53,14 +53,14 @@ class _Attempt:
 class Placing:
     """Answers Place."""
 
-    common: Common
+    parts: EngineParts
     placer: Placer
     sliced: SlicedPlacer
     subtasks: SubtaskScheduler
 
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
-        started_s = self.common.begin(deadline_s)
-        live = await self.common.views.get(command.cluster)
+        started_s = self.parts.begin(deadline_s)
+        live = await self.parts.views.get(command.cluster)
         asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
@@ -72,13 +72,13 @@ class Placing:
     async def _try_out(self, asked: _Asked) -> PlaceDecision:
         """The decision of a dry run."""
         draft, seed = await self._draft(asked, NONE_SETTLED)
-        decision = self._decision(asked, draft, self.common.elapsed_ms(asked.started_s))
+        decision = self._decision(asked, draft, self.parts.elapsed_ms(asked.started_s))
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
         self._note(asked, draft, seed, decision)
         return decision
 
     def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
-        name = command.policy or view.settings.place_policy or self.common.options.place_policy
+        name = command.policy or view.settings.place_policy or self.parts.options.place_policy
         check_policy_exists(name, self.placer.policies, "policy")
         return self.placer.policies[name]
 
@@ -88,7 +88,7 @@ class Placing:
         if known := [job.id for job in asked.command.jobs if job.id in jobs and job.id not in settled]:
             settled = {**settled, **await self._confirmed(asked.live, known)}
         draft, seed = await self._draft(asked, settled)
-        decide_ms = self.common.elapsed_ms(asked.started_s)
+        decide_ms = self.parts.elapsed_ms(asked.started_s)
         try:
             answer, decision = b"", None
             if asked.command.request_id:
@@ -123,12 +123,12 @@ class Placing:
                     return standing.decision
                 attempts += not over  # a repeated decision has as many attempts as a first one
                 over, settled = standing.answer, standing.settled
-                await self.common.swept(live)
+                await self.parts.swept(live)
             elif isinstance(result, Conflict):
-                self.common.telemetry.conflict(command.cluster)
+                self.parts.telemetry.conflict(command.cluster)
                 settled = {**attempt.settled, **{job.id: held(job) for job in result.running}}
                 if not result.running:  # else the store has said all there is to know
-                    await self.common.catch_up(live, asked.deadline_s)
+                    await self.parts.catch_up(live, asked.deadline_s)
             else:
                 self._note(asked, attempt.draft, attempt.seed, attempt.decision)
                 return attempt.decision
@@ -140,10 +140,10 @@ class Placing:
 
     async def _confirmed(self, live: LiveView, known: Sequence[JobId]) -> Mapping[JobId, JobDecision]:
         """The store's record of these jobs: another replica may have given away their resources on the view."""
-        now = await self.common.store.look_up(live.cluster, known)
+        now = await self.parts.store.look_up(live.cluster, known)
         holding = {job_id: held(job) for job_id, job in now.items() if job is not None}
         if len(holding) < len(known):
-            await self.common.swept(live)
+            await self.parts.swept(live)
         return holding
 
     async def _result(self, asked: _Asked, attempt: _Attempt) -> ReserveResult | None:
@@ -167,7 +167,7 @@ class Placing:
         decision = await decode_repeat(first, PlaceDecision, asked.command.request_id)
         assert isinstance(first, Repeated)
         placed = [d.job_id for d in decision.decisions if d.outcome is Outcome.PLACED]
-        now = await self.common.store.look_up(asked.command.cluster, placed) if placed else {}
+        now = await self.parts.store.look_up(asked.command.cluster, placed) if placed else {}
         return standing_of(first.answer, decision, now, [job.id for job in asked.command.jobs])
 
     def _ask(
@@ -175,7 +175,7 @@ class Placing:
     ) -> Awaitable[ReserveResult | None] | None:
         """One round trip to the store; None if there is nothing to hold and nothing to remember."""
         if draft.holds:
-            ttl_s = command.reserve_ttl_s or self.common.options.reserve_ttl_s
+            ttl_s = command.reserve_ttl_s or self.parts.options.reserve_ttl_s
             request = ReserveRequest(
                 tuple(draft.holds),
                 ttl_s,
@@ -185,28 +185,28 @@ class Placing:
                 command.fingerprint,
                 over,
             )
-            return self.common.store.reserve(command.cluster, request)
+            return self.parts.store.reserve(command.cluster, request)
         return self._remember(command, answer, over) if command.request_id else None
 
     async def _remember(self, command: PlaceCommand, answer: bytes, over: bytes) -> Repeated | Reused | None:
         """The first answer; None if it is this one."""
         request_id, fingerprint = command.request_id, command.fingerprint
-        first = await self.common.store.remember(command.cluster, request_id, answer, fingerprint, over)
+        first = await self.parts.store.remember(command.cluster, request_id, answer, fingerprint, over)
         return None if isinstance(first, Repeated) and first.answer == answer else first
 
     def _show(self, asked: _Asked, draft: Draft, event: Event) -> None:
         asked.live.settle(draft.holds, is_held=True)
-        self.common.apply(asked.live, [event])
+        self.parts.apply(asked.live, [event])
         self._prepare(asked.policy, asked.live)
 
     async def _draft(self, asked: _Asked, settled: Mapping[JobId, JobDecision]) -> tuple[Draft, int]:
         """The draft, and the seed it was drawn with."""
         command, live, policy = asked.command, asked.live, asked.policy
         if live.is_closed:
-            await live.opened(asked.deadline_s - self.common.clock.monotonic_s())
+            await live.opened(asked.deadline_s - self.parts.clock.monotonic_s())
         seed = seed_of(command.seed)
         context = PlaceContext(
-            now_s=self.common.clock.now_s(),
+            now_s=self.parts.clock.now_s(),
             randomness=seed,
             deadline_s=asked.deadline_s,
             is_explaining=command.is_explaining,
@@ -218,7 +218,7 @@ class Placing:
 
     def _decision(self, asked: _Asked, draft: Draft, decide_ms: float) -> PlaceDecision:
         """The decision of a draft. The view is as the draft left it."""
-        meta = self.common.meta(
+        meta = self.parts.meta(
             asked.policy.name,
             asked.live,
             draft.version,
@@ -237,12 +237,12 @@ class Placing:
             raise NotFoundError(
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )
-        decisions = self.subtasks.assign(command.jobs, command.node_id, live.view, self.common.clock.now_s())
-        elapsed_ms = self.common.elapsed_ms(started_s)
-        meta = self.common.meta(self.subtasks.name, live, live.view.version, elapsed_ms, caller=command.caller)
+        decisions = self.subtasks.assign(command.jobs, command.node_id, live.view, self.parts.clock.now_s())
+        elapsed_ms = self.parts.elapsed_ms(started_s)
+        meta = self.parts.meta(self.subtasks.name, live, live.view.version, elapsed_ms, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
-        self.common.afterwards(self._log, command, decision, self.common.clock.now_s(), 0, ())
-        return await self.common.remembered(
+        self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), 0, ())
+        return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
 
@@ -251,11 +251,11 @@ class Placing:
         while decisions are under way, which will change it again."""
         prepare: Callable[[ClusterView, float], None] | None = getattr(policy, "prepare", None)
         if prepare is not None and not live.is_deciding:
-            prepare(live.view, self.common.clock.now_s())
+            prepare(live.view, self.parts.clock.now_s())
 
     def _note(self, asked: _Asked, draft: Draft, seed: int, decision: PlaceDecision) -> None:
-        time_s = self.common.clock.now_s()
-        self.common.afterwards(self._log, asked.command, decision, time_s, seed, tuple(draft.choices))
+        time_s = self.parts.clock.now_s()
+        self.parts.afterwards(self._log, asked.command, decision, time_s, seed, tuple(draft.choices))
 
     def _log(
         self, command: PlaceCommand, decision: PlaceDecision, time_s: float, seed: int, choices: tuple[Choice, ...]
@@ -263,7 +263,7 @@ class Placing:
         record = DecisionRecord.of_place(
             command, decision, time_s=time_s, seed=seed, latency_ms=decision.meta.decide_ms, choices=choices
         )
-        self.common.log(record, _outcome(decision.decisions))
+        self.parts.log(record, _outcome(decision.decisions))
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:

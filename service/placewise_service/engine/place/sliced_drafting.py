@@ -17,7 +17,7 @@ from placewise_core.job import Job, JobId
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.slices import ONE_SLICE, Slices
-from placewise_service.engine.common import ATTEMPTS
+from placewise_service.engine.parts import ATTEMPTS
 from placewise_service.engine.place.drafting import Draft, Placer, answered
 from placewise_service.engine.place.gang import may_share
 from placewise_service.engine.slicing import Slicing

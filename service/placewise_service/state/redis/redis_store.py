@@ -344,7 +344,7 @@ class RedisStore:
             await self._client.close()
 
     def _begin(self, name: str, cluster: str, keys: tuple[str, ...], args: list[Argument]) -> Awaitable[Any]:
-        """As _run, but the script is on its way already: sent, or, if the connection cannot take it at once, in a task."""
+        """As _run, but the script is on its way: sent, or in a task if the connection cannot take it now."""
         if self._pipelined is not None:
             sent = self._pipelined.send(*script(name).call(keys, [self._options.retain_events_s, *args]))
             if sent is not None:

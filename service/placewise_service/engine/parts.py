@@ -1,4 +1,4 @@
-"""Common parts of the three calls: the view to decide on, the record of a decision, repeated answers."""
+"""Parts that the three calls share: the view to decide on, the record of a decision, repeated answers."""
 
 import difflib
 import math
@@ -49,7 +49,7 @@ class EngineOptions:
 
 
 @frozen
-class Common:
+class EngineParts:
     """The parts every decision uses. Owned by the engine."""
 
     store: StateStore
