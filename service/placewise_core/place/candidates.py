@@ -52,6 +52,7 @@ class Candidates:
             if waiting := gang.remaining_of(group):
                 self.left[group.role] += waiting
                 self._waiting[group.role].append(group)
+        self._is_counted = len(gang.job.groups) == 1 and gang.is_countable(gang.job.groups[0])
         self._turns: dict[Role, Turn] = {}
         for role in _ROLES:
             self._begin(role)
@@ -71,10 +72,9 @@ class Candidates:
     def lacks_slots(self) -> bool:
         """True if no action is possible, or counting says that the candidates do not take a gang of one group; one
         that is explained is tried."""
-        gang = self.gang
-        if len(gang.job.groups) != 1 or gang.context.is_explaining or not gang.is_countable(gang.job.groups[0]):
+        if not self._is_counted or self.gang.context.is_explaining:
             return self.is_stuck()
-        return any(turn.slots.sum() < gang.remaining for turn in self._turns.values())
+        return any(turn.slots.sum() < self.gang.remaining for turn in self._turns.values())
 
     def take(self, action: int) -> bool:
         """Places the task that the action says. False, and the action is masked from then on, where the GPUs of the
@@ -87,12 +87,19 @@ class Candidates:
             turn.mask[c] = self.mask[action] = False
             return False
         self.left[role] -= 1
+        if not self.gang.remaining:
+            self._turns.clear()
+            self.mask[:] = False
+            return True
+        for other, its in self._turns.items():
+            if self._is_counted:
+                turn.slots[c] -= 1.0
+                turn.mask[c] = self.mask[action] = turn.slots[c] >= 1.0
+            elif its.slots[c]:  # a gang only takes: a full node stays full
+                self._count(other, its, c, m)
         if not self.gang.remaining_of(turn.group):
             self._waiting[role].remove(turn.group)
             self._begin(role)
-        for other, turn in self._turns.items():
-            if turn.slots[c]:  # a gang only takes: a full node stays full
-                self._count(other, turn, c, m)
         return True
 
     def _begin(self, role: Role) -> None:

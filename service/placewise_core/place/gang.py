@@ -44,22 +44,9 @@ class Gang:
         self.tasks: list[Assignment] = []  # in the order they were placed
         self._counts: dict[tuple[int, int], int] = {}  # (group's id, node) → tasks, where their number is limited
         self._begun: dict[int, int] = {}  # by group's id, tasks placed
-        self._names = _names_of(job)
-        self._wanted: dict[int, Wanted | None] = {}
-        self._looks_at_gpus = looks_at_gpus
-        for group in job.groups:
-            wanted = self._wanted[id(group)] = self._wants(group)
-            if wanted is not None and not wanted.is_countable:
-                self._looks_at_gpus = True
-        self._first = _first_of(self)
-
-    def _wants(self, group: TaskGroup) -> Wanted | None:
-        demand = self.view.demand_vector(group.demand)
-        if demand is None:
-            return None
-        need = self.view.need(demand)
-        is_countable = self.view.is_plain(demand, group, self.job.gpu_sharing)
-        return Wanted(demand, math.ceil(demand.item(GPUS)), need.exact, need.pairs, is_countable)
+        self._first = first = _first_of(job, view, context)
+        self._names, self._wanted = first.names, first.wanted
+        self._looks_at_gpus = looks_at_gpus or first.looks_at_gpus
 
     def wanted(self, group: TaskGroup) -> Wanted | None:
         """None where no node has a resource that it asks for."""
@@ -257,28 +244,40 @@ class Gang:
 
 
 class _First:
-    """What nodes offer before anything of a gang is placed: those who propose for one job ask for the same."""
+    """A gang before anything of it is placed, and what nodes offer it: those who propose for one job ask for the same.
+    `wanted` and `names` by the group's id."""
 
-    def __init__(self, gang: Gang) -> None:
-        self.job, self.view, self.now_s = gang.job, gang.view, gang.context.now_s
-        self.stamps = _stamps(gang.view)
-        self.usable = gang.view.usable(gang.context.now_s)
+    def __init__(self, job: Job, view: ClusterView, now_s: float) -> None:
+        self.job, self.view, self.now_s = job, view, now_s
+        self.stamps = _stamps(view)
+        self.usable = view.usable(now_s)
         self.offers: dict[int, Offer] = {}
+        self.names = _names_of(job)
+        self.wanted = {id(group): _wanted(job, group, view) for group in job.groups}
+        self.looks_at_gpus = any(wanted is not None and not wanted.is_countable for wanted in self.wanted.values())
 
-    def serves(self, gang: Gang) -> bool:
-        is_same = self.job is gang.job and self.view is gang.view and self.now_s == gang.context.now_s
-        return is_same and self.stamps == _stamps(gang.view)
+    def serves(self, job: Job, view: ClusterView, now_s: float) -> bool:
+        return self.job is job and self.view is view and self.now_s == now_s and self.stamps == _stamps(view)
 
 
 def _stamps(view: ClusterView) -> tuple[int, int, int]:
     return view.usage_stamp, view.layout_stamp, view.telemetry_stamp
 
 
-def _first_of(gang: Gang) -> _First:
-    kept: _First | None = gang.context.first_offers
-    if kept is None or not kept.serves(gang):
-        kept = gang.context.first_offers = _First(gang)
+def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
+    kept: _First | None = context.first_offers
+    if kept is None or not kept.serves(job, view, context.now_s):
+        kept = context.first_offers = _First(job, view, context.now_s)
     return kept
+
+
+def _wanted(job: Job, group: TaskGroup, view: ClusterView) -> Wanted | None:
+    demand = view.demand_vector(group.demand)
+    if demand is None:
+        return None
+    need = view.need(demand)
+    is_countable = view.is_plain(demand, group, job.gpu_sharing)
+    return Wanted(demand, math.ceil(demand.item(GPUS)), need.exact, need.pairs, is_countable)
 
 
 def _names_of(job: Job) -> dict[int, Sequence[str]]:

@@ -186,7 +186,7 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
     if group.count == 1 or not order:
         return [m for _, m in order]
     most = min(group.count, group.max_per_node or group.count)
-    slots: list[float] = np.minimum(offer.on([m for _, m in order]).slots, float(most)).tolist()
+    slots: list[float] = np.minimum(offer.slots[[m for _, m in order]], float(most)).tolist()
     depth = int(max(slots))
     ahead: list[list[float]] = []  # scores of the nodes in their order, with 0 … more tasks of the group there
     turns = [(-score, m, i, 0) for i, (score, m) in enumerate(order)]  # a heap, as it is sorted

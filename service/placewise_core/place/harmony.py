@@ -220,7 +220,9 @@ class Harmony:
         encoded = request.encoded
         if encoded is not None and encoded.serves(job, view):
             candidates = Candidates(Gang(job, view, context), encoded.rows)
-            proposal = _Decoding(self._net, encoded, candidates, choose).run(None)
+            proposal = None
+            if not candidates.lacks_slots():
+                proposal = _Decoding(self._net, encoded, candidates, choose).run(None)
             if proposal is not None or len(encoded.rows) == view.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = _chunk(job, request.jobs)
@@ -331,8 +333,6 @@ class _Decoding:
     def run(self, free: Float32 | None) -> Proposal | None:
         """None where the net's choices lead into a dead end. `free`: as of StepTokens."""
         candidates, gang = self._candidates, self._gang
-        if candidates.lacks_slots():
-            return None
         steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
         while (c := self._place(self._net.decode(self._encoded.state, token, steps.features))) >= 0:
             if not gang.remaining:

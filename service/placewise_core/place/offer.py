@@ -94,7 +94,7 @@ class Offer:
     @lazy
     def changed(self) -> list[tuple[int, int]]:
         """Nodes with tasks of the gang: their places in the arrays, and the nodes."""
-        if self.nodes is None:
+        if not self._left or self.nodes is None:
             return [(m, m) for m in self._left]
         return [(i, m) for i, m in enumerate(self.nodes.tolist()) if m in self._left]
 
@@ -120,7 +120,7 @@ class Offer:
 
     def _now(self, kept: FloatArray, of: Callable[[NodeLeft], list[float]]) -> FloatArray:
         """(R, N) as they are before the next task."""
-        now = kept if self.nodes is None else kept[:, self.nodes]
+        now = kept if self.nodes is None else kept.take(self.nodes, axis=1)
         if not self.changed:
             return now
         now = now.copy() if self.nodes is None else now
