@@ -16,9 +16,11 @@ _AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
 _SCALE = {column.name: column.scale for column in STEP_COLUMNS}
 _HERE = {Role.WORKER: _AT["workers_here"], Role.PARAMETER_SERVER: _AT["servers_here"]}
 _FIT = {Role.WORKER: _AT["workers_fit"], Role.PARAMETER_SERVER: _AT["servers_fit"]}
-_GANG = slice(_AT["nodes_used"], _AT["servers_left"] + 1)
+_LEFT = {Role.WORKER: _AT["workers_left"], Role.PARAMETER_SERVER: _AT["servers_left"]}
+_NODES_USED = _AT["nodes_used"]
 _IS_USED, _FITS_ALL, _IN_RACK = _AT["is_used_by_gang"], _AT["fits_all_left"], _AT["is_in_rack_of_gang"]
 _TASKS_SCALE, _FEW_SCALE = _SCALE["workers_here"], _SCALE["workers_left"]
+_FEW = np.array(_FEW_SCALE)
 _SHARES = [CPU, MEMORY, NETWORK]
 _USAGE = slice(_AT["free_cpu_share"], _AT["tasks"] + 1)
 # The same columns, scaled alike, as tokens of nodes have them.
@@ -70,7 +72,7 @@ class StepTokens:
         if self._rest is not None:
             self._rest.take(c, group)
         if not self._candidates.left[group.role]:
-            self.features[:, _FIT[group.role]] = 0.0
+            self.features[:, [_FIT[group.role], _LEFT[group.role]]] = 0.0
         self._write_slots()
 
     def _write_node(self, c: int, group: TaskGroup, m: int) -> None:
@@ -78,7 +80,7 @@ class StepTokens:
         out, view, left = self.features, self._gang.view, self._gang.left[m]
         out[c, _HERE[group.role]] += _TASKS_SCALE
         out[c, _IS_USED] = 1.0
-        if self._rack is not None and self._rack[c] >= 0:
+        if self._rack is not None and self._rack[c] >= 0 and not out[c, _IN_RACK]:
             out[self._rack == self._rack[c], _IN_RACK] = 1.0
         free, free_gpus = left.free, len(left.idle)
         inverse: list[float] = view.inverse_capacity[:, m].tolist()
@@ -94,15 +96,14 @@ class StepTokens:
 
     def _write_slots(self) -> None:
         """The rest of the gang, and the number of its tasks that each node could still take."""
-        out, left = self.features, self._candidates.left
-        out[:, _GANG] = (_FEW_SCALE * len(self._gang.left), *[_FEW_SCALE * count for count in left.values()])
-        fits_all: BoolArray | None = None
-        for role, count in left.items():
-            turn = self._candidates.turn(role)
-            if turn is not None:
-                out[:, _FIT[role]] = np.minimum(turn.slots, count) * _FEW_SCALE
-                fits = turn.slots >= count
-                fits_all = fits if fits_all is None else fits_all & fits
+        out, fits_all = self.features, None
+        out[:, _NODES_USED] = _FEW_SCALE * len(self._gang.left)
+        for role, turn in self._candidates.turns.items():
+            left = np.array(float(self._candidates.left[role]))  # an array, as _FEW: a number would be converted twice
+            out[:, _LEFT[role]] = _FEW_SCALE * self._candidates.left[role]
+            out[:, _FIT[role]] = np.minimum(turn.slots, left) * _FEW
+            fits = turn.slots >= left
+            fits_all = fits if fits_all is None else fits_all & fits
         if fits_all is not None:
             out[:, _FITS_ALL] = fits_all if self._rest is None else fits_all & self._rest.fits()
 

@@ -20,15 +20,15 @@ class Turn:
     __slots__ = ("group", "mask", "slots")
 
     def __init__(self, gang: Gang, group: TaskGroup, rows: IntArray, at: slice | IntArray) -> None:
-        offer = gang.offer(group)
+        offer, most = gang.offer(group), float(group.max_per_node or gang.job.task_count)
         self.group = group
-        self.slots: FloatArray = np.zeros(len(rows))
-        self.mask: BoolArray = np.zeros(len(rows), dtype=np.bool_)
+        self.slots: FloatArray
+        self.mask: BoolArray
         if offer is None:
+            self.slots, self.mask = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
             return
-        self.mask[:] = offer.mask[at]
-        most = float(group.max_per_node or gang.job.task_count)
-        np.minimum(offer.slots[at], most, out=self.slots)
+        self.mask = offer.mask[at].copy()
+        self.slots = np.minimum(offer.slots[at], most)
         for m in gang.left:
             c = int(rows.searchsorted(m))
             self.slots[c] = min(self.slots[c], most - gang.count(group, m))
@@ -38,7 +38,8 @@ class Turn:
 class Candidates:
     """`gang` on the candidate nodes `rows` (C,), ascending indices into the view; None means all of them.
 
-    `mask` (2C,): the actions that are possible now. `at`: the rows as an index; a slice, where it can be, is no copy.
+    `mask` (2C,): the actions that are possible now. `turns`: of the roles with tasks still to place, which `left` counts.
+    `at`: the rows as an index; a slice, where it can be, is no copy.
     """
 
     def __init__(self, gang: Gang, rows: IntArray | None = None) -> None:
@@ -53,17 +54,9 @@ class Candidates:
                 self.left[group.role] += waiting
                 self._waiting[group.role].append(group)
         self._is_counted = len(gang.job.groups) == 1 and gang.is_countable(gang.job.groups[0])
-        self._turns: dict[Role, Turn] = {}
+        self.turns: dict[Role, Turn] = {}
         for role in _ROLES:
             self._begin(role)
-
-    def turn(self, role: Role) -> Turn | None:
-        """None if no task of the role is left."""
-        return self._turns.get(role)
-
-    def groups_left(self) -> list[TaskGroup]:
-        """Those with tasks still to place."""
-        return [group for waiting in self._waiting.values() for group in waiting]
 
     def is_stuck(self) -> bool:
         """True if no action is possible."""
@@ -74,7 +67,7 @@ class Candidates:
         that is explained is tried."""
         if not self._is_counted or self.gang.context.is_explaining:
             return self.is_stuck()
-        return any(turn.slots.sum() < self.gang.remaining for turn in self._turns.values())
+        return any(np.add.reduce(turn.slots) < self.gang.remaining for turn in self.turns.values())
 
     def take(self, action: int) -> bool:
         """Places the task that the action says. False, and the action is masked from then on, where the GPUs of the
@@ -82,16 +75,16 @@ class Candidates:
         role, c = decode_action(action, len(self.rows))
         if not self.mask[action]:
             raise ValueError(f"action {action} is masked")
-        turn, m = self._turns[role], int(self.rows[c])
+        turn, m = self.turns[role], int(self.rows[c])
         if not self.gang.take(turn.group, m):
             turn.mask[c] = self.mask[action] = False
             return False
         self.left[role] -= 1
         if not self.gang.remaining:
-            self._turns.clear()
+            self.turns.clear()
             self.mask[:] = False
             return True
-        for other, its in self._turns.items():
+        for other, its in self.turns.items():
             if self._is_counted:
                 turn.slots[c] -= 1.0
                 turn.mask[c] = self.mask[action] = turn.slots[c] >= 1.0
@@ -106,10 +99,10 @@ class Candidates:
         """The next group of the role, if there is one."""
         half = slice(0, len(self.rows)) if role is Role.WORKER else slice(len(self.rows), None)
         if not self._waiting[role]:
-            self._turns.pop(role, None)
+            self.turns.pop(role, None)
             self.mask[half] = False
             return
-        turn = self._turns[role] = Turn(self.gang, self._waiting[role][0], self.rows, self.at)
+        turn = self.turns[role] = Turn(self.gang, self._waiting[role][0], self.rows, self.at)
         self.mask[half] = turn.mask
 
     def _count(self, role: Role, turn: Turn, c: int, m: int) -> None:

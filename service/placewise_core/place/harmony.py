@@ -357,13 +357,12 @@ class _Decoding:
     def _explain(self, logits: Float32, chosen: int) -> list[Candidate]:
         """The likeliest actions with their logits."""
         candidates, gang, size = self._candidates, self._gang, len(self._candidates.rows)
-        turn = candidates.turn(decode_action(chosen, size)[0])
-        assert turn is not None
+        task = gang.next_name(candidates.turns[decode_action(chosen, size)[0]].group)
         masked = np.where(candidates.mask, logits, -np.inf)
         top = [int(a) for a in np.argsort(-masked, kind="stable")[:_EXPLAINED_CANDIDATES] if candidates.mask[a]]
         return [
             Candidate(
-                task=gang.next_name(turn.group),
+                task=task,
                 node=gang.view.node_id(int(candidates.rows[decode_action(action, size)[1]])),
                 score=float(logits[action]),
                 terms=((decode_action(action, size)[0].value.lower(), 1.0),),
