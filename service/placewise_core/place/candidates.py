@@ -38,7 +38,7 @@ class Turn:
 class Candidates:
     """`gang` on the candidate nodes `rows` (C,), ascending indices into the view; None means all of them.
 
-    `mask` (2C,): the actions that are possible now. `turns`: of the roles with tasks still to place, which `left` counts.
+    `mask` (2C,): the actions that are possible now. `turns`: of the roles with tasks still to place, counted in `left`.
     `at`: the rows as an index; a slice, where it can be, is no copy.
     """
 
