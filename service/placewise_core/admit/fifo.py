@@ -12,6 +12,7 @@ class Fifo(GreedyAdmission):
     """First in, first out."""
 
     name = "fifo"
+    keeps_order = True
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         if waiting.job.is_rigid:  # one shape, its own

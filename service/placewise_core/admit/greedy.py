@@ -85,6 +85,8 @@ class GreedyAdmission(ABC):
     name: str
     # True: the first job that does not get its resources ends the round. False: later ones may pass it.
     stops_at_first_wait = True
+    # True: jobs are tried in the order of the request, so those behind the first that waits need not be looked at.
+    keeps_order = False
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
@@ -113,6 +115,8 @@ class GreedyAdmission(ABC):
             self._facts.whole(view),
             self._rates,
         )
+        if context.starts_only and self.keeps_order and self.stops_at_first_wait:
+            return AdmitPlan(tuple(self._starts(jobs, state)), queue)
         found: dict[int, Admission] = {}
         candidates = []
         for position, job in enumerate(spaced(jobs, context.slices, 4)):
@@ -125,6 +129,23 @@ class GreedyAdmission(ABC):
         for waiting, admission in self._dispatch(candidates, state):
             found[waiting.position] = admission
         return AdmitPlan(tuple([found[position] for position in range(len(jobs))]), queue)
+
+    def _starts(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
+        """The jobs that start, up to the first that has to wait: no later one is prepared or answered."""
+        started: list[Admission] = []
+        for position, job in enumerate(jobs):
+            if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
+                continue
+            options = state.pool.options(job)
+            if len(options) == 0:
+                break
+            waiting = self._waiting(job, position, state)
+            chosen = self.choose(waiting, options, state)
+            if chosen is None:
+                break
+            state.pool.take(job, options, chosen)
+            started.append(self._start(waiting, len(started) + 1, options, chosen, state))
+        return started
 
     def _waiting(self, job: Job, position: int, state: Round) -> Waiting:
         match = self._throughput.match(job, state.facts.gpu_model)

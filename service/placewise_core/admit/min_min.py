@@ -10,6 +10,7 @@ class MinMin(Fifo):
     """Earliest expected completion e (9) first, as the QoS-aware paper reads Min-Min."""
 
     name = "min-min"
+    keeps_order = False
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
         return sorted(waiting, key=lambda w: (w.expected_s, w.position))

@@ -16,7 +16,8 @@ from placewise_core.view import ClusterView
 @dataclass(slots=True)
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
-    `slices` may be other than one only if the view is the request's own."""
+    `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
+    start and no others, so a plan may leave out those that wait."""
 
     now_s: float
     slot: int
@@ -24,6 +25,7 @@ class AdmitContext:
     randomness: np.random.Generator | int
     is_explaining: bool = False
     slices: Slices = ONE_SLICE
+    starts_only: bool = False
 
     @property
     def rng(self) -> np.random.Generator:

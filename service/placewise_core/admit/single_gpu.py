@@ -8,6 +8,7 @@ class SingleGpu(GreedyAdmission):
     """First in, first out on one GPU; a rigid job on its own, an elastic one on the fewest of its range."""
 
     name = "single-gpu"
+    keeps_order = True
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         whole = state.whole.options(waiting.job)

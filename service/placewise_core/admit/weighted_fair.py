@@ -12,6 +12,7 @@ class WeightedFair(Fifo):
     """Least w·arrival + (1 − w)·e first; a job without a submission time arrived now."""
 
     name = "weighted-fair"
+    keeps_order = False
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
         def weight(w: Waiting) -> float:

@@ -35,13 +35,17 @@ class Admitter:
 
     def _ask(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[tuple[SimJob, Admission]]:
         context = AdmitContext(
-            now_s=now_s, slot=int(now_s // self.settings.slot_s), settings=self.settings, randomness=self._rng
+            now_s=now_s,
+            slot=int(now_s // self.settings.slot_s),
+            settings=self.settings,
+            randomness=self._rng,
+            starts_only=True,
         )
         state = self.queues.get(name) or QueueState(queue=name)
         plan = self.policy.admit([job.job for job in jobs], view, state, context)
         self.queues[name] = plan.queue
-        pairs = zip(jobs, plan.admissions, strict=True)
-        return [(job, admission) for job, admission in pairs if admission.verdict is Verdict.ADMIT]
+        admitted = {a.job_id: a for a in plan.admissions if a.verdict is Verdict.ADMIT}
+        return [(job, admitted[job.job.id]) for job in jobs if job.job.id in admitted] if admitted else []
 
 
 def shaped(job: SimJob, admission: Admission) -> SimJob:
