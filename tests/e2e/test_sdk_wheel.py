@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1 import cluster_pb2
 from placewise.v1.job_pb2 import Resources
@@ -88,7 +88,7 @@ NODES = [
 
 @pytest.fixture
 async def fake() -> AsyncIterator[str]:
-    server = await OracleServer(Oracle()).start()
+    server = await OracleServer(SmallService()).start()
     server.oracle.report_nodes(cluster_pb2.ReportNodesRequest(cluster="c", nodes=NODES))
     yield server.target
     await server.stop()

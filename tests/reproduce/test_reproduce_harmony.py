@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.policy_net import write_policy
 
 from placewise_core.place.context import PlaceContext
-from placewise_training.reproduce.claims import Verdict, judged
+from placewise_training.reproduce.claims import ClaimVerdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony import ablations as harmony_ablations
 from placewise_training.reproduce.harmony import experiments as harmony
@@ -187,9 +187,9 @@ def test_techniques_are_judged_by_the_least_any_of_them_adds() -> None:
         for seed, jct in enumerate((4.0, 5.0, 6.0)):
             slower = 1.0 if method == harmony_ablations.FULL else 1.3
             results.add(("table2", "uniform", method), seed, Outcome({"jct": jct * slower}))
-    assert judged(claim, results).verdict is Verdict.REPRODUCED
+    assert judged(claim, results).verdict is ClaimVerdict.REPRODUCED
     results.runs["table2", "uniform", "without exploration"] = results.runs["table2", "uniform", harmony_ablations.FULL]
-    assert judged(claim, results).verdict is Verdict.PARTLY
+    assert judged(claim, results).verdict is ClaimVerdict.PARTLY
 
 
 def test_alone_nothing_is_lost_and_pairs_lose_the_same_either_way_round() -> None:
@@ -217,16 +217,18 @@ def test_a_job_without_neighbours_has_the_speed_of_its_placement_but_for_noise()
 
 def test_headroom_is_judged_against_the_worst_of_all_baselines() -> None:
     jct = {method: [10.0, 12.0, 11.0] for method in (*PAPER_BASELINES, CONSOLIDATE)}
-    assert judged(claim_named("headroom"), results_of({**jct, ORACLE: [8.0, 9.6, 8.8]})).verdict is Verdict.REPRODUCED
+    assert (
+        judged(claim_named("headroom"), results_of({**jct, ORACLE: [8.0, 9.6, 8.8]})).verdict is ClaimVerdict.REPRODUCED
+    )
     tight = {**jct, CONSOLIDATE: [9.0, 10.8, 9.9], ORACLE: [8.0, 9.6, 8.8]}
-    assert judged(claim_named("headroom"), results_of(tight)).verdict is Verdict.PARTLY
-    assert judged(claim_named("headroom"), results_of({**jct, ORACLE: [10.0, 12.0, 11.0]})).verdict is Verdict.NOT
+    assert judged(claim_named("headroom"), results_of(tight)).verdict is ClaimVerdict.PARTLY
+    assert judged(claim_named("headroom"), results_of({**jct, ORACLE: [10.0, 12.0, 11.0]})).verdict is ClaimVerdict.NOT
 
 
 def test_a_claim_about_the_learned_policy_waits_for_its_bundle() -> None:
     results = results_of({method: [10.0] for method in PAPER_BASELINES})
     results.missing["fig10", "uniform, 3 per interval", HARMONY] = "needs a bundle"
-    assert judged(claim_named("jct_6"), results).verdict is Verdict.NEEDS_BUNDLE
+    assert judged(claim_named("jct_6"), results).verdict is ClaimVerdict.NEEDS_BUNDLE
 
 
 def test_a_job_type_that_loses_is_not_hidden_by_the_others() -> None:
@@ -236,9 +238,9 @@ def test_a_job_type_that_loses_is_not_hidden_by_the_others() -> None:
         for seed in range(3):
             jct = (0.5 if method == HARMONY else 1.0) * (1.0 + 0.1 * seed)
             results.add(("fig11", model, method), seed, Outcome({"jct": jct}))
-    assert judged(claim, results).verdict is Verdict.REPRODUCED
+    assert judged(claim, results).verdict is ClaimVerdict.REPRODUCED
     results.add(("fig11", "ctc", HARMONY), 1, Outcome({"jct": 1.05}))
-    assert judged(claim, results).verdict is Verdict.PARTLY
+    assert judged(claim, results).verdict is ClaimVerdict.PARTLY
     for seed in range(3):
         results.add(("fig11", "ctc", HARMONY), seed, Outcome({"jct": 2.0}))
-    assert judged(claim, results).verdict is Verdict.NOT
+    assert judged(claim, results).verdict is ClaimVerdict.NOT

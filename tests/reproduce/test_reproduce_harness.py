@@ -14,8 +14,8 @@ from placewise_training.lab.register import INTERRUPTED
 from placewise_training.reproduce import document, plots, registry, report, runner
 from placewise_training.reproduce.claims import (
     Claim,
+    ClaimVerdict,
     Judgement,
-    Verdict,
     judge_change,
     judge_not_worse,
     judged,
@@ -78,7 +78,7 @@ def test_changes_are_paired_so_that_common_noise_cancels() -> None:
 def test_a_learned_method_without_a_bundle_is_named_not_dropped() -> None:
     made = paper()
     results = ran(made)
-    assert judged(made.claims[1], results).verdict is Verdict.NEEDS_BUNDLE
+    assert judged(made.claims[1], results).verdict is ClaimVerdict.NEEDS_BUNDLE
     rows = report.as_json(made, results, is_quick=False)["experiments"][0]["rows"]
     assert [row["missing"] for row in rows if row["method"] == "learned"] == ["needs a bundle"] * 2
 
@@ -104,7 +104,7 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
     asks_for("theirs")
     both = asks_for("ours", "theirs", options=("--resume",))
     assert asked == [("ours", 0), ("ours", 0), ("ours", 1), ("ours", 1)]
-    assert (both["sittings"], both["claims"][0]["verdict"]) == (2, Verdict.REPRODUCED)
+    assert (both["sittings"], both["claims"][0]["verdict"]) == (2, ClaimVerdict.REPRODUCED)
     once = asks_for("ours", "theirs")
     assert once["sittings"] == 1
     assert both["experiments"] == once["experiments"]
@@ -136,21 +136,21 @@ def test_what_is_kept_of_a_seed_is_all_of_it() -> None:
 
 
 def test_verdicts_follow_mean_and_interval() -> None:
-    assert verdict_of(Estimate(-0.5, 0.1, 5), -0.4) is Verdict.REPRODUCED
-    assert verdict_of(Estimate(-0.3, 0.1, 5), -0.4) is Verdict.PARTLY
-    assert verdict_of(Estimate(-0.3, 0.4, 5), -0.4) is Verdict.NOT
-    assert verdict_of(Estimate(-0.5, 0.6, 5), -0.4) is Verdict.NOT
-    assert verdict_of(Estimate(0.1, 0.0, 5), -0.4) is Verdict.NOT
+    assert verdict_of(Estimate(-0.5, 0.1, 5), -0.4) is ClaimVerdict.REPRODUCED
+    assert verdict_of(Estimate(-0.3, 0.1, 5), -0.4) is ClaimVerdict.PARTLY
+    assert verdict_of(Estimate(-0.3, 0.4, 5), -0.4) is ClaimVerdict.NOT
+    assert verdict_of(Estimate(-0.5, 0.6, 5), -0.4) is ClaimVerdict.NOT
+    assert verdict_of(Estimate(0.1, 0.0, 5), -0.4) is ClaimVerdict.NOT
 
 
 def test_a_claim_is_judged_by_its_target_and_direction() -> None:
     results = ran(paper())
-    assert judged(paper().claims[0], results).verdict is Verdict.REPRODUCED
-    assert judged(paper(at_most=-0.6).claims[0], results).verdict is Verdict.PARTLY
+    assert judged(paper().claims[0], results).verdict is ClaimVerdict.REPRODUCED
+    assert judged(paper(at_most=-0.6).claims[0], results).verdict is ClaimVerdict.PARTLY
     higher = judge_change("e", ["1"], "time", "theirs", ["ours"], 0.9, is_lower_better=False)
-    assert higher(results).verdict is Verdict.REPRODUCED
-    assert judge_not_worse("e", ["1"], "time", "theirs", ["ours"], 0.05)(results).verdict is Verdict.NOT
-    assert judge_not_worse("e", ["1"], "time", "ours", ["theirs"], 0.05)(results).verdict is Verdict.REPRODUCED
+    assert higher(results).verdict is ClaimVerdict.REPRODUCED
+    assert judge_not_worse("e", ["1"], "time", "theirs", ["ours"], 0.05)(results).verdict is ClaimVerdict.NOT
+    assert judge_not_worse("e", ["1"], "time", "ours", ["theirs"], 0.05)(results).verdict is ClaimVerdict.REPRODUCED
 
 
 def test_interruption_leaves_whole_rounds_first_and_says_so() -> None:
@@ -223,7 +223,7 @@ def test_the_time_limit_ends_a_run_as_partial_and_its_claims_as_not_measured() -
     results = runner.run(made, range(2), limit_s=-1.0)
     found = report.as_json(made, results, is_quick=True)
     assert found["stopped"] == runner.OUT_OF_TIME
-    assert {claim["verdict"] for claim in found["claims"]} == {Verdict.NOT_MEASURED.value}
+    assert {claim["verdict"] for claim in found["claims"]} == {ClaimVerdict.NOT_MEASURED.value}
 
 
 def test_what_has_no_seed_runs_once() -> None:
@@ -244,7 +244,7 @@ def test_a_broken_judge_of_a_whole_run_is_a_defect_and_not_a_verdict() -> None:
     claim = Claim("k", "t", "p", broken)
     with pytest.raises(IndexError):
         judged(claim, Results())
-    assert judged(claim, Results(stopped=runner.INTERRUPTED)).verdict is Verdict.NOT_MEASURED
+    assert judged(claim, Results(stopped=runner.INTERRUPTED)).verdict is ClaimVerdict.NOT_MEASURED
 
 
 def test_json_holds_ours_in_the_unit_shown_and_theirs_beside_it() -> None:

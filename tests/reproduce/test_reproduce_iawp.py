@@ -6,7 +6,7 @@ import pytest
 
 from placewise_core.job import Subtask
 from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
-from placewise_training.reproduce.claims import Judgement, Verdict, judged
+from placewise_training.reproduce.claims import ClaimVerdict, Judgement, judged
 from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
 from placewise_training.reproduce.iawp import claims as iawp_claims
 from placewise_training.reproduce.iawp import experiments as iawp
@@ -94,7 +94,7 @@ def test_the_papers_ncf_fills_every_metric_of_every_kind() -> None:
 def test_sharing_is_judged_on_eight_against_one() -> None:
     claim = next(c for c in iawp.paper(is_quick=True).claims if c.key == "sharing")
 
-    def verdict(wide: list[float]) -> Verdict:
+    def verdict(wide: list[float]) -> ClaimVerdict:
         results = Results()
         for setting, values in (("1", [10.0, 11.0, 12.0]), ("8", wide)):
             for method in (IAWP, WRITTEN):
@@ -102,8 +102,8 @@ def test_sharing_is_judged_on_eight_against_one() -> None:
                     results.add(("width", setting, method), seed, Outcome({"throughput": value}))
         return judged(claim, results).verdict
 
-    assert verdict([12.0, 13.2, 14.4]) is Verdict.REPRODUCED
-    assert verdict([10.0, 11.0, 12.0]) is Verdict.NOT
+    assert verdict([12.0, 13.2, 14.4]) is ClaimVerdict.REPRODUCED
+    assert verdict([10.0, 11.0, 12.0]) is ClaimVerdict.NOT
 
 
 def test_profiling_is_judged_on_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +113,6 @@ def test_profiling_is_judged_on_what_was_measured(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(iawp_claims, "short_profiles", lambda: {("loop", "cpu"): pairs})
         return judged(claim, Results())
 
-    assert right((0.95, 1.0), (1.05, 1.0)).verdict is Verdict.PARTLY  # 95 %, but not of the paper's counters
-    assert right((0.5, 1.0), (1.0, 1.0)).verdict is Verdict.NOT
+    assert right((0.95, 1.0), (1.05, 1.0)).verdict is ClaimVerdict.PARTLY  # 95 %, but not of the paper's counters
+    assert right((0.5, 1.0), (1.0, 1.0)).verdict is ClaimVerdict.NOT
     assert right((0.5, 1.0), (1.0, 1.0)).ours.startswith("75.0 %")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from placewise_core.job import Job, JobId, Subtask
-from placewise_training.reproduce.claims import Verdict, judged
+from placewise_training.reproduce.claims import ClaimVerdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.reproduce.ldwp import convergence as ldwp_convergence
@@ -157,7 +157,7 @@ def test_recovery_counts_minutes_to_the_plateau() -> None:
 
 
 def test_throughput_is_judged_on_the_mean_and_must_beat_each_baseline() -> None:
-    def verdict(ours: list[float], best: list[float]) -> Verdict:
+    def verdict(ours: list[float], best: list[float]) -> ClaimVerdict:
         results = Results()
         rows = {"random": [20.0, 22.0, 21.0], "pats": [30.0, 33.0, 31.0], "ect": best, IAWP: ours}
         for method, values in rows.items():
@@ -165,6 +165,6 @@ def test_throughput_is_judged_on_the_mean_and_must_beat_each_baseline() -> None:
                 results.add(("rates", "60", method), seed, Outcome({"throughput": value}))
         return judged(claim_named("rate_60_iawp"), results).verdict
 
-    assert verdict([48.0, 52.8, 50.0], [40.0, 44.0, 42.0]) is Verdict.REPRODUCED
-    assert verdict([40.0, 44.0, 42.0], [40.0, 44.0, 42.0]) is Verdict.PARTLY
-    assert verdict([20.0, 22.0, 21.0], [40.0, 44.0, 42.0]) is Verdict.NOT
+    assert verdict([48.0, 52.8, 50.0], [40.0, 44.0, 42.0]) is ClaimVerdict.REPRODUCED
+    assert verdict([40.0, 44.0, 42.0], [40.0, 44.0, 42.0]) is ClaimVerdict.PARTLY
+    assert verdict([20.0, 22.0, 21.0], [40.0, 44.0, 42.0]) is ClaimVerdict.NOT

@@ -13,7 +13,7 @@ from placewise_core.place.node_units import GpuUnit
 from placewise_core.place.subtask_contention import ContentionRound
 from placewise_core.place.subtask_graph import check_pipeline
 from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics, column_scales, cosine, gpu_vector
-from placewise_core.place.subtask_round import IawpSettings, Ready, Round
+from placewise_core.place.subtask_round import IawpSettings, Ready, SubtaskRound
 from placewise_core.view import ClusterView
 
 __all__ = ["IawpSettings", "SubtaskScheduler", "assign_subtasks"]
@@ -65,17 +65,17 @@ def assign_subtasks(
 
 def _played(
     m: int, view: ClusterView, jobs: Sequence[Job], metrics: SubtaskMetrics, settings: IawpSettings, now_s: float
-) -> Round | None:
+) -> SubtaskRound | None:
     """A finished round; None on a node that is not used now."""
     if not view.usable(now_s)[m]:
         return None
     rules = AsWritten if settings.is_as_written else ContentionRound
-    played: Round = rules(view, m, jobs, metrics, settings)
+    played: SubtaskRound = rules(view, m, jobs, metrics, settings)
     played.play()
     return played
 
 
-class AsWritten(Round):
+class AsWritten(SubtaskRound):
     """Algorithm 2 to the letter.
 
     In turns the GPU queue, while it has a place, takes the subtask with the largest speedup and an idle core the one

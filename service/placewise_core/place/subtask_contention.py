@@ -10,7 +10,7 @@ import numpy as np
 
 from placewise_core.place.node_units import DRAM, SM, GpuUnit
 from placewise_core.place.subtask_metrics import GPU_METRICS, gpu_vector
-from placewise_core.place.subtask_round import Ready, Round
+from placewise_core.place.subtask_round import Ready, SubtaskRound
 from placewise_core.view import FloatArray
 
 # Share of each resource that a subtask is taken to want where its metric is unknown.
@@ -24,7 +24,7 @@ _PATIENCE = 2.0
 _TIE = 1e-3  # for every neighbour: of equal gains the emptier GPU
 
 
-class ContentionRound(Round):
+class ContentionRound(SubtaskRound):
     """A core takes subtasks without a GPU version, and another only if it is done sooner there than behind the GPU
     queue. A GPU takes the subtask that adds most progress: with n subtasks that want Σ of its scarcest resource, each
     runs at 1 / max(1, Σ)."""

@@ -43,7 +43,7 @@ class Ready:
     speedup: float
 
 
-class Round(ABC):
+class SubtaskRound(ABC):
     """State of one round. Rules move subtasks from `ready` (by rising speedup) to units, or through `queue` to GPUs, in
     which the largest speedup comes first. Of equal speedups both ends take the oldest."""
 

@@ -27,7 +27,7 @@ from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
 from placewise_core.frozen import frozen
-from placewise_service.bench.ledger import Ledger
+from placewise_service.bench.ledger import BenchLedger
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.state.redis.embedded import EmbeddedRedis
 
@@ -89,7 +89,7 @@ class Contention:
         self._clients = [AsyncClient(target, timeout_s=_RPC_TIMEOUT_S) for target in targets]
         self._rng = random.Random(plan.seed)
         free_cores = _FREE_PER_NODE * _CORES_PER_TASK
-        self.ledger = Ledger({node.id: free_cores for node in self._workload.inventory()})
+        self.ledger = BenchLedger({node.id: free_cores for node in self._workload.inventory()})
         self.tally = Tally()
         self._last_answered_s = 0.0
         self._last_held_s = 0.0

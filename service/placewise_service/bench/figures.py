@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from placewise_service.bench.load import Plan, Result
+from placewise_service.bench.load import LoadPlan, Result
 
 
-def figures(plan: Plan, result: Result, ready_s: float, memory_mib: float) -> dict[str, Any]:
+def figures(plan: LoadPlan, result: Result, ready_s: float, memory_mib: float) -> dict[str, Any]:
     """What `placewise bench --json` prints. Times in milliseconds; rps over the concurrent rounds."""
     p50, p99 = np.percentile(result.service_ms, (50, 99))
     echo_p50, echo_p99 = np.percentile(result.echo_ms, (50, 99))

@@ -25,7 +25,7 @@ class Holding:
 
 
 @dataclass(slots=True)
-class Ledger:
+class BenchLedger:
     """`cpu_cores` maps nodes to the cores free for this client's jobs at the start."""
 
     cpu_cores: Mapping[str, float]

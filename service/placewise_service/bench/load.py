@@ -29,7 +29,7 @@ _WARM_UP_ROUNDS = 2
 Call = Callable[[Any], Awaitable[Any]]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class LoadPlan(msgspec.Struct, frozen=True):
     """What to measure: `rounds` of single calls one after another, then `rounds` with `concurrency` at once."""
 
     rpc: str
@@ -56,7 +56,7 @@ class Result(msgspec.Struct):
 class Bench:
     """One measurement. `batch` calls are measured, then their reservations are released, unmeasured."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
         self._result = Result([], [], [])
         self._numbers = count()
@@ -146,11 +146,11 @@ def _method(channel: Any, path: str, rpc: str) -> Call:
     return method
 
 
-async def _measure(plan: Plan) -> Result:
+async def _measure(plan: LoadPlan) -> Result:
     return await Bench(plan).run()
 
 
 if __name__ == "__main__":
     sys.stdout.buffer.write(
-        msgspec.json.encode(uvloop.run(_measure(msgspec.json.decode(sys.stdin.buffer.read(), type=Plan))))
+        msgspec.json.encode(uvloop.run(_measure(msgspec.json.decode(sys.stdin.buffer.read(), type=LoadPlan))))
     )

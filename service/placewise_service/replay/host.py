@@ -42,7 +42,7 @@ _MEMORY_GIB_PER_GPU = 16.0
 
 
 @frozen
-class Plan:
+class ReplayPlan:
     """One run: which policies, on which cluster. `base_time_s` is the epoch time of trace second 0."""
 
     cluster: str
@@ -57,7 +57,7 @@ class Plan:
 class Run:
     """Results of one replay. Per started job: submit, start and finish in trace seconds. Latencies in milliseconds."""
 
-    plan: Plan
+    plan: ReplayPlan
     submit_s: list[float] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
     finish_s: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Run:
 class Host:
     """One replay of a trace through one cluster of the service. Use once."""
 
-    def __init__(self, client: AsyncClient, plan: Plan, jobs: Sequence[TraceJob]) -> None:
+    def __init__(self, client: AsyncClient, plan: ReplayPlan, jobs: Sequence[TraceJob]) -> None:
         self._client = client
         self._plan = plan
         self._run = Run(plan)

@@ -1,7 +1,7 @@
 """Bytes of the stored records: msgpack of the domain types, by field name. Never does I/O.
 
 Types are written as maps of field names, so that replicas of neighbouring versions read each other: a field that is
-missing gets its default, one that is unknown is passed over. What Lua adds up (Hold, Capacity) is written as arrays.
+missing gets its default, an unknown one is passed over. Lua adds up Hold and NodeCapacity: they are written as arrays.
 NaN (telemetry nobody measured) is kept. Large bodies are compressed: a report of many nodes repeats itself.
 """
 
@@ -28,7 +28,7 @@ from placewise_core.events import (
     SubtaskProfiled,
 )
 from placewise_core.job import JobId, NodeId
-from placewise_service.state.holdings import Capacity, Hold
+from placewise_service.state.holdings import Hold, NodeCapacity
 from placewise_service.state.sums import DamagedError, check_event, check_record, summed
 
 # Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
@@ -72,7 +72,7 @@ def encode_holds(holds: Sequence[Hold]) -> bytes:
     return _encoder.encode(holds)
 
 
-def encode_capacity(capacity: Capacity) -> bytes:
+def encode_capacity(capacity: NodeCapacity) -> bytes:
     return _encoder.encode(capacity)
 
 

@@ -24,7 +24,7 @@ class Hold(NamedTuple):
     is_sharing: int
 
 
-class Capacity(NamedTuple):
+class NodeCapacity(NamedTuple):
     """The capacity of a node, in the order that reserve.lua reads."""
 
     is_ready: int
@@ -126,10 +126,10 @@ def check_reservable(jobs: Sequence[RunningJob]) -> None:
                 raise ValueError(f"task {assignment.task!r} of job {running.id!r} names a GPU twice")
 
 
-def capacity_of(node: Node) -> Capacity:
+def capacity_of(node: Node) -> NodeCapacity:
     """The capacity record of a node."""
     capacity = node.capacity
-    return Capacity(
+    return NodeCapacity(
         is_ready=int(node.state is NodeState.READY),
         max_jobs_per_gpu=max(1, node.max_jobs_per_gpu),
         cpu_cores=quantise(capacity.cpu_cores),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 from tests.fakes.servers.oracle_http import OracleHttpServer
 
 from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node
@@ -73,7 +73,7 @@ class World:
         self.loop = self.start_adapter()
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> SmallService:
         return self.server.oracle
 
     def start_adapter(self, settings: AdapterSettings = SETTINGS) -> AdapterLoop:
@@ -122,7 +122,7 @@ class AdapterConformance:
     @pytest.fixture(params=[OracleServer, OracleHttpServer])
     async def server(self, request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Server]:
         """The service, however it is asked."""
-        server = await request.param(Oracle(now=clock)).start()
+        server = await request.param(SmallService(now=clock)).start()
         yield server
         await server.stop()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.contract.adapters.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
 from tests.fakes.schedulers.memory_host import MemoryHost
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise_client.adapter.native import NativeJob, Stage
 
@@ -60,7 +60,7 @@ async def until(is_true: Callable[[], bool]) -> None:
 
 async def test_a_report_that_takes_long_holds_up_no_decision() -> None:
     clock = Clock()
-    server = await OracleServer(Oracle(now=clock)).start()
+    server = await OracleServer(SmallService(now=clock)).start()
     host = HostWithNews()
     world = World(host, server, clock)
     await host.add_nodes(4, 8)
@@ -106,7 +106,7 @@ class Sleeper(MemoryHost):
 
 async def test_a_placement_that_does_not_start_is_taken_back_when_it_is_due_without_any_news() -> None:
     clock = Clock()
-    server = await OracleServer(Oracle(now=clock)).start()
+    server = await OracleServer(SmallService(now=clock)).start()
     host = Sleeper(clock)
     world = World(host, server, clock)
     world.start_adapter(dataclasses.replace(SETTINGS, resync_s=600.0))

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.adapters.adapter_conformance import SETTINGS, Clock
 from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld
 from tests.e2e.kubernetes.kubernetes_cluster import gang
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1.cluster_pb2 import JobEvent
 from placewise_client.adapter.native import Stage
@@ -27,7 +27,7 @@ CONTROLLER = {"apiVersion": "batch/v1", "kind": "Job", "name": "g", "uid": "job-
 async def world() -> AsyncIterator[KubernetesWorld]:
     host = KubernetesScheduler(OWN)
     clock = Clock()
-    server = await OracleServer(Oracle(now=clock)).start()
+    server = await OracleServer(SmallService(now=clock)).start()
     world = KubernetesWorld(host, server, clock)
     await host.add_nodes(4, 8)
     await world.loop.run_pass(full=True)

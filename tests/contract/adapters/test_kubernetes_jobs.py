@@ -11,7 +11,7 @@ from tests.contract.adapters.adapter_conformance import SETTINGS, Clock
 from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld
 from tests.e2e.kubernetes.kubernetes_cluster import gang
 from tests.fakes.schedulers.kubernetes_api import JOBS
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise_client.adapter.native import Stage
 from placewise_client.errors import StateUnavailableError
@@ -28,7 +28,7 @@ OWN, ASKS = GangRules().own_scheduler, "default-scheduler"
 async def world() -> AsyncIterator[KubernetesWorld]:
     host = KubernetesScheduler(OWN)
     clock = Clock()
-    server = await OracleServer(Oracle(now=clock)).start()
+    server = await OracleServer(SmallService(now=clock)).start()
     world = KubernetesWorld(host, server, clock)
     await host.add_nodes(4, 8)
     await world.loop.run_pass(full=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import grpc
 import pytest
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 from tests.fakes.servers.oracle_http import OracleHttpServer
 
 from placewise.v1 import cluster_pb2, decision_pb2
@@ -112,7 +112,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 @pytest.fixture
 async def server(make: Make) -> AsyncIterator[Server]:
-    server = await make.server(Oracle()).start()
+    server = await make.server(SmallService()).start()
     server.oracle.report_nodes(NODES)
     yield server
     await server.stop()
@@ -292,7 +292,7 @@ async def test_a_token_is_sent_with_every_call(server: Server, make: Make) -> No
 
 
 async def test_calls_go_round_and_past_a_dead_replica(server: Server, make: Make) -> None:
-    other = await make.server(Oracle()).start()
+    other = await make.server(SmallService()).start()
     other.oracle.report_nodes(NODES)
     face = make(f"{server.target},{other.target}")
     # A connection that is still being made is skipped, so the first calls may all go to one of them.

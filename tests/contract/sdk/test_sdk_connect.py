@@ -16,7 +16,7 @@ from tests.contract.sdk.test_sdk_clients import NODES, question
 from tests.fakes.callers.tls import EXPIRED, Authority
 from tests.fakes.cluster import make_node
 from tests.fakes.servers.faces import DECISION_ID, FakeEngine
-from tests.fakes.servers.oracle import Oracle
+from tests.fakes.servers.oracle import SmallService
 from tests.fakes.servers.oracle_http import OracleHttpServer
 
 from placewise.v1 import cluster_pb2
@@ -126,7 +126,7 @@ async def test_an_answer_of_many_reads_comes_whole() -> None:
 
 @asynccontextmanager
 async def oracles(count: int) -> AsyncIterator[list[OracleHttpServer]]:
-    servers = [await OracleHttpServer(Oracle()).start() for _ in range(count)]
+    servers = [await OracleHttpServer(SmallService()).start() for _ in range(count)]
     for server in servers:
         server.oracle.report_nodes(NODES)
     yield servers

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client import AsyncClient, StateUnavailableError, Target, Tls
@@ -79,7 +79,7 @@ async def server(authority: Authority) -> AsyncIterator[OracleServer]:
     credentials = grpc.ssl_server_credentials(
         [(key.read_bytes(), chain.read_bytes())], authority.root.read_bytes(), require_client_auth=True
     )
-    server = await OracleServer(Oracle(), credentials).start()
+    server = await OracleServer(SmallService(), credentials).start()
     yield server
     await server.stop()
 

@@ -44,7 +44,7 @@ class Held:
 
 
 @dataclass
-class Oracle:
+class SmallService:
     """The state and the switches. Everything asked and told is kept in `calls`, `events` and `decided`."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -317,8 +317,8 @@ PINGS = [("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_ping_inter
 class OracleServer:
     """The oracle behind a real gRPC server on a free loopback port. `stop` and `start` keep the port."""
 
-    def __init__(self, oracle: Oracle | None = None, credentials: grpc.ServerCredentials | None = None) -> None:
-        self.oracle = oracle or Oracle()
+    def __init__(self, oracle: SmallService | None = None, credentials: grpc.ServerCredentials | None = None) -> None:
+        self.oracle = oracle or SmallService()
         self._credentials = credentials
         self.port = 0
         self._server: grpc.aio.Server | None = None
@@ -345,7 +345,7 @@ class OracleServer:
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: SmallService) -> None:
         self._oracle = oracle
         rpcs = {name: rpc for name, rpc in vars(Rpcs).items() if isinstance(rpc, Rpc)}
         self._handlers = {rpc.path: self._unary(name, rpc) for name, rpc in rpcs.items() if hasattr(oracle, name)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
-from tests.fakes.servers.oracle import Oracle
+from tests.fakes.servers.oracle import SmallService
 
 from placewise_client import PlacewiseError
 from placewise_core import errors
@@ -25,7 +25,7 @@ _ERRORS = {error.grpc_code: error for error in errors.PlacewiseError.__subclasse
 class OracleGateway(Gateway):
     """Asks the oracle instead of an engine."""
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: SmallService) -> None:
         engine: Any = None
         super().__init__(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
         self.needs_token = True  # so that tokens come through and are noted
@@ -54,8 +54,8 @@ class _OracleCall(Call):
 class OracleHttpServer:
     """`stop` and `start` keep the port."""
 
-    def __init__(self, oracle: Oracle | None = None) -> None:
-        self.oracle = oracle or Oracle()
+    def __init__(self, oracle: SmallService | None = None) -> None:
+        self.oracle = oracle or SmallService()
         self.port = 0
         self._face: RestFace | None = None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.callers.foreground import foreground
-from tests.fakes.servers.oracle import Oracle, OracleServer
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1.cluster_pb2 import (
     DeleteClusterRequest,
@@ -32,7 +32,7 @@ from placewise_service.cli import invoke
 from placewise_service.data import DEMO_INVENTORY
 
 
-class Service(Oracle):
+class Service(SmallService):
     """The oracle, with the settings and names of clusters."""
 
     def update_cluster_settings(self, request: UpdateClusterSettingsRequest) -> UpdateClusterSettingsResponse:

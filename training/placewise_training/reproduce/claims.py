@@ -8,7 +8,7 @@ from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
 
 
-class Verdict(enum.StrEnum):
+class ClaimVerdict(enum.StrEnum):
     REPRODUCED = "reproduced"
     PARTLY = "partly"
     NOT = "not reproduced"
@@ -21,7 +21,7 @@ class Judgement:
     """`ours` is our number in words (with its interval), `why` the reason of the verdict in one or two sentences: every
     verdict that is published has one."""
 
-    verdict: Verdict
+    verdict: ClaimVerdict
     ours: str
     why: str = ""
 
@@ -50,12 +50,12 @@ def judged(claim: Claim, results: Results) -> Judgement:
     except KeyError as error:
         cells = [cell for cell in results.missing if str(error).find(cell[2]) >= 0]
         if cells:
-            return Judgement(Verdict.NEEDS_BUNDLE, "–", results.missing[cells[0]])
-        return Judgement(Verdict.NOT_MEASURED, "–", _NOT_RUN)
+            return Judgement(ClaimVerdict.NEEDS_BUNDLE, "–", results.missing[cells[0]])
+        return Judgement(ClaimVerdict.NOT_MEASURED, "–", _NOT_RUN)
     except (IndexError, ValueError):
         if not results.stopped:  # of a whole run this is a defect of the judge
             raise
-        return Judgement(Verdict.NOT_MEASURED, "–", _NOT_RUN)
+        return Judgement(ClaimVerdict.NOT_MEASURED, "–", _NOT_RUN)
 
 
 def half_width(value: float) -> str:
@@ -78,11 +78,11 @@ def number(value: Estimate, unit: str = "") -> str:
     return f"{mean}{half}{' ' + unit if unit else ''}"
 
 
-def verdict_of(change: Estimate, at_most: float) -> Verdict:
+def verdict_of(change: Estimate, at_most: float) -> ClaimVerdict:
     """For a change that should be negative: reproduced at `at_most` or below, partly if surely below 0."""
     if change.mean <= at_most and (change.high < 0 or change.count == 1):
-        return Verdict.REPRODUCED
-    return Verdict.PARTLY if change.mean < 0 and (change.high < 0 or change.count == 1) else Verdict.NOT
+        return ClaimVerdict.REPRODUCED
+    return ClaimVerdict.PARTLY if change.mean < 0 and (change.high < 0 or change.count == 1) else ClaimVerdict.NOT
 
 
 def judge_change(
@@ -92,7 +92,7 @@ def judge_change(
     ours: str,
     theirs: Sequence[str],
     at_most: float,
-    why: Callable[[Results, Verdict], str] | str = "",
+    why: Callable[[Results, ClaimVerdict], str] | str = "",
     *,
     is_lower_better: bool = True,
 ) -> Judge:
@@ -128,16 +128,16 @@ def judge_not_worse(
         changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
         shown = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
         if all(change.mean <= margin for change in changes.values()):
-            return Judgement(Verdict.REPRODUCED, shown, why)
+            return Judgement(ClaimVerdict.REPRODUCED, shown, why)
         is_possible = all(change.low <= margin for change in changes.values())
-        return Judgement(Verdict.PARTLY if is_possible else Verdict.NOT, shown, why)
+        return Judgement(ClaimVerdict.PARTLY if is_possible else ClaimVerdict.NOT, shown, why)
 
     return judge
 
 
-def judged_worst(changes: Sequence[Estimate], target: float, *, is_lower_better: bool = True) -> Verdict:
+def judged_worst(changes: Sequence[Estimate], target: float, *, is_lower_better: bool = True) -> ClaimVerdict:
     """The worst verdict over changes that should each reach the target (negative where lower is better)."""
     sign = 1.0 if is_lower_better else -1.0
-    order = [Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT]
+    order = [ClaimVerdict.REPRODUCED, ClaimVerdict.PARTLY, ClaimVerdict.NOT]
     verdicts = [verdict_of(Estimate(sign * c.mean, c.half_width, c.count), sign * target) for c in changes]
     return max(verdicts, key=order.index)

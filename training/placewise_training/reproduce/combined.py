@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.cluster import QueueSettings
 from placewise_models.bundle import Bundle
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
+from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, number, percent
 from placewise_training.reproduce.design import Experiment, Metric, Outcome
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.reproduce.elastic.trials import run_elastic
@@ -152,7 +152,7 @@ def _adds(ours: str, theirs: str, why: str) -> Callable[[Results], Judgement]:
             rate = results.difference("chain", setting, "qos_rate", ours, theirs)
             shown.append(f"{setting}: turnaround {percent(turnaround)}, QoS rate {100 * rate.mean:+.1f} points")
             falls.append(turnaround.high < 0)
-        verdict = Verdict.REPRODUCED if all(falls) else Verdict.PARTLY if any(falls) else Verdict.NOT
+        verdict = ClaimVerdict.REPRODUCED if all(falls) else ClaimVerdict.PARTLY if any(falls) else ClaimVerdict.NOT
         return Judgement(verdict, "; ".join(shown), why)
 
     return judge
@@ -165,7 +165,7 @@ def _prediction(results: Results) -> Judgement:
     shown = ", ".join(f"{m}: {number(e, 'node-seconds')}" for m, e in over.items()) + f"; completion {percent(cost)}"
     change = results.difference(*cell, "over_s", PREDICTION, SCHEME)
     why = "Cooling takes the time that completion loses: below the limit the seven nodes can do less work."
-    return Judgement(Verdict.REPRODUCED if change.high < 0 else Verdict.NOT, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if change.high < 0 else ClaimVerdict.NOT, shown, why)
 
 
 def _claims() -> list[Claim]:

@@ -18,7 +18,7 @@ from placewise_client.aio import AsyncClient
 from placewise_service.bench.batches import BatchPlan, BatchResult
 from placewise_service.bench.contention import Contention, ContentionPlan
 from placewise_service.bench.figures import figures
-from placewise_service.bench.load import Plan, Result
+from placewise_service.bench.load import LoadPlan, Result
 from placewise_service.bench.processes import Service, echo_process, redis_process, service_process
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.commands.connection import JsonOption
@@ -186,7 +186,7 @@ async def _measure(
             sample = await _set_up(services[0].target, rpc, workload)
             with echo_process(rpc, sample) as echo:
                 targets = tuple(service.target for service in services)
-                plan = Plan(rpc, workload, targets, echo, rounds, concurrency)
+                plan = LoadPlan(rpc, workload, targets, echo, rounds, concurrency)
                 result = await asyncio.to_thread(_load, plan)
             return figures(plan, result, services[0].ready_s, services[0].memory_mib())
 
@@ -209,7 +209,7 @@ async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: P
     }
 
 
-def _load(plan: Plan) -> Result:
+def _load(plan: LoadPlan) -> Result:
     return msgspec.json.decode(_run_client("load", msgspec.json.encode(plan)), type=Result)
 
 

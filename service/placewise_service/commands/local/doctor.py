@@ -48,7 +48,7 @@ app = typer.Typer(help="Check configuration and reachability.")
 OLDEST_REDIS = (6, 2)
 
 
-class Verdict(enum.StrEnum):
+class CheckVerdict(enum.StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
@@ -59,7 +59,7 @@ class Finding:
     """The result of one check, with the remedy if it failed."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     detail: str
 
 
@@ -74,7 +74,7 @@ def doctor(
     findings = list(examine())
     if target:
         findings.append(_running_service(target, token, tls_ca))
-    is_well = all(finding.verdict is not Verdict.FAILED for finding in findings)
+    is_well = all(finding.verdict is not CheckVerdict.FAILED for finding in findings)
     if is_json:
         rows = [{"check": f.check, "verdict": f.verdict.value, "detail": f.detail} for f in findings]
         print_json({"ok": is_well, "findings": rows})
@@ -89,9 +89,9 @@ def examine() -> Iterator[Finding]:
     try:
         settings = load_settings()
     except SettingsError as error:
-        yield Finding("settings", Verdict.FAILED, str(error))
+        yield Finding("settings", CheckVerdict.FAILED, str(error))
         return
-    yield Finding("settings", Verdict.OK, "read")
+    yield Finding("settings", CheckVerdict.OK, "read")
     checks: list[tuple[str, Callable[[Settings], str]]] = [
         ("state directory", _state_directory),
         ("Redis", _redis),
@@ -109,11 +109,11 @@ def examine() -> Iterator[Finding]:
 
 def _finding(name: str, check: Callable[[Settings], str], settings: Settings) -> Finding:
     try:
-        return Finding(name, Verdict.OK, check(settings))
+        return Finding(name, CheckVerdict.OK, check(settings))
     except ConcernError as concern:
-        return Finding(name, Verdict.WARNING, str(concern))
+        return Finding(name, CheckVerdict.WARNING, str(concern))
     except Exception as error:  # the other checks still run
-        return Finding(name, Verdict.FAILED, str(error) or type(error).__name__)
+        return Finding(name, CheckVerdict.FAILED, str(error) or type(error).__name__)
 
 
 def _state_directory(settings: Settings) -> str:
@@ -272,5 +272,5 @@ def _running_service(target: str, token: str, tls_ca: Path | None) -> Finding:
         with connect(target, token, tls_ca, timeout_s=5.0) as client:
             names = client.list_clusters(ListClustersRequest()).clusters
     except (PlacewiseError, CommandError) as error:
-        return Finding("service", Verdict.FAILED, f"{target}: {error}")
-    return Finding("service", Verdict.OK, f"{target} answers; clusters: {', '.join(names) or 'none'}")
+        return Finding("service", CheckVerdict.FAILED, f"{target}: {error}")
+    return Finding("service", CheckVerdict.OK, f"{target} answers; clusters: {', '.join(names) or 'none'}")

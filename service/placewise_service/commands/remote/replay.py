@@ -22,7 +22,7 @@ from placewise_service.commands.connection import (
 )
 from placewise_service.commands.console import console, print_json, print_table, progress
 from placewise_service.data import PHILLY_CUT
-from placewise_service.replay.host import Host, Plan
+from placewise_service.replay.host import Host, ReplayPlan
 from placewise_service.replay.summary import Figures
 
 app = typer.Typer(help="Send a trace through the running service.")
@@ -69,7 +69,7 @@ def replay(
     # After the last event of the trace lies the present, so that nothing happens in the service's future.
     base_s = time.time() - max(job.submit_s + job.duration_s for job in jobs)
     plans = [
-        Plan(f"replay-{secrets.token_hex(3)}-{policy}", policy, admit, nodes, gpus_per_node, base_s)
+        ReplayPlan(f"replay-{secrets.token_hex(3)}-{policy}", policy, admit, nodes, gpus_per_node, base_s)
         for policy in policies or ["consolidate", "load-balance"]
     ]
     runs = asyncio.run(_run_all(target_of(target, token, tls_ca), plans, jobs, is_keeping))
@@ -89,7 +89,9 @@ def _drawn(runs: Sequence[Figures], plot: Path, title: str) -> str:
     return str(plot)
 
 
-async def _run_all(target: Target, plans: Sequence[Plan], jobs: Sequence[TraceJob], is_keeping: bool) -> list[Figures]:
+async def _run_all(
+    target: Target, plans: Sequence[ReplayPlan], jobs: Sequence[TraceJob], is_keeping: bool
+) -> list[Figures]:
     runs = []
     async with AsyncClient(target, timeout_s=30.0) as client:
         for plan in plans:

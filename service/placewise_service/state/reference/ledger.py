@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from placewise_core.job import JobId
-from placewise_service.state.holdings import Capacity, Hold, Tenant
+from placewise_service.state.holdings import Hold, NodeCapacity, Tenant
 from placewise_service.state.store import Overcommit
 
 _POOLED = (
@@ -29,16 +29,16 @@ class Used:
         return not any(self.pooled.values()) and not self.extended and not self.tenants
 
 
-class Ledger:
+class NodeLedger:
     """Nodes' capacities and amounts in use. Nodes may leave and return: the amounts there stay in use."""
 
     def __init__(self) -> None:
-        self.capacities: dict[str, Capacity] = {}
+        self.capacities: dict[str, NodeCapacity] = {}
         self.used: dict[str, Used] = {}
 
-    def copy(self, nodes: Collection[str]) -> "Ledger":
+    def copy(self, nodes: Collection[str]) -> "NodeLedger":
         """A ledger to try things on, of these nodes only."""
-        other = Ledger()
+        other = NodeLedger()
         other.capacities = self.capacities
         other.used = {name: deepcopy(self.used[name]) for name in nodes if name in self.used}
         return other
@@ -113,7 +113,7 @@ class Ledger:
             yield Overcommit(job_id, hold.node, reasons[0], tuple(gpus), tuple(others))
 
 
-def _pooled_conflict(hold: Hold, capacity: Capacity, used: Used) -> str:
+def _pooled_conflict(hold: Hold, capacity: NodeCapacity, used: Used) -> str:
     for name, reason in _POOLED:
         amount = getattr(hold, name)
         if amount > 0 and used.pooled[name] + amount > getattr(capacity, name):
@@ -125,7 +125,7 @@ def _pooled_conflict(hold: Hold, capacity: Capacity, used: Used) -> str:
 
 
 def _gpu_conflict(
-    hold: Hold, gpu: int, capacity: Capacity, tenants: Sequence[Tenant], seen: set[JobId], own: set[JobId]
+    hold: Hold, gpu: int, capacity: NodeCapacity, tenants: Sequence[Tenant], seen: set[JobId], own: set[JobId]
 ) -> str:
     memory_gib = capacity.gpu_memory_by_index_gib.get(gpu)
     if memory_gib is None:

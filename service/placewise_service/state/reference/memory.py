@@ -34,7 +34,7 @@ from placewise_service.state.holdings import Hold, capacity_of, check_reservable
 from placewise_service.state.keys import keys_of
 from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
 from placewise_service.state.options import StoreOptions
-from placewise_service.state.reference.ledger import Ledger
+from placewise_service.state.reference.ledger import NodeLedger
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
     Batch,
@@ -60,7 +60,7 @@ class _Cluster:
 
     life: str
     nodes: dict[NodeId, Node] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: NodeLedger = field(default_factory=NodeLedger)
     jobs: dict[JobId, RunningJob] = field(default_factory=dict)
     holds: dict[JobId, tuple[Hold, ...]] = field(default_factory=dict)
     ended: dict[JobId, float] = field(default_factory=dict)

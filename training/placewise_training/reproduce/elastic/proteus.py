@@ -4,7 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from placewise_core.cluster import QueueSettings
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_change, number, percent, verdict_of
+from placewise_training.reproduce.claims import (
+    Claim,
+    ClaimVerdict,
+    Judgement,
+    judge_change,
+    number,
+    percent,
+    verdict_of,
+)
 from placewise_training.reproduce.design import Experiment, Metric, Outcome
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
@@ -234,7 +242,7 @@ _ALWAYS_ALL = (
 
 
 def _gain(experiment: str, theirs: str, at_most: float) -> Callable[[Results], Judgement]:
-    """Verdict over the three environments the paper claims the figure for; partly if it holds in some."""
+    """The verdict over the three environments the paper claims the figure for; partly if it holds in some."""
 
     def judge(results: Results) -> Judgement:
         changes = [results.change(experiment, [e], "turnaround", PROTEUS, theirs) for e in _GAINING]
@@ -244,8 +252,8 @@ def _gain(experiment: str, theirs: str, at_most: float) -> Callable[[Results], J
     return judge
 
 
-def _overall(verdicts: Sequence[Verdict]) -> Verdict:
-    return verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
+def _overall(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
+    return verdicts[0] if len(set(verdicts)) == 1 else ClaimVerdict.PARTLY
 
 
 def _shrinks(results: Results) -> Judgement:
@@ -254,12 +262,12 @@ def _shrinks(results: Results) -> Judgement:
     gpus = results.estimate("environments", _ENVIRONMENTS[3], PROTEUS, "gpus")
     shown = f"large, concentrated: {percent(together)}; the other three: {percent(others)}; {number(gpus)} GPUs per job"
     if together.mean <= others.mean:
-        return Judgement(Verdict.NOT, shown)
+        return Judgement(ClaimVerdict.NOT, shown)
     why = (
         "It shrinks past zero. The paper expects one GPU per job under backlog; the formula as printed keeps taking "
         "all that are free, where on measured speeds fewer would do more work."
     )
-    return Judgement(Verdict.REPRODUCED if together.mean < 0 else Verdict.PARTLY, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if together.mean < 0 else ClaimVerdict.PARTLY, shown, why)
 
 
 def _tradeoff(results: Results) -> Judgement:
@@ -271,7 +279,11 @@ def _tradeoff(results: Results) -> Judgement:
         shown.append(f"{method}: V {low} → {high}: backlog {percent(backlog)}, cost {percent(cost)}")
         is_rising, is_falling = backlog.low > 0, cost.high < 0
         verdicts.append(
-            Verdict.REPRODUCED if is_rising and is_falling else Verdict.PARTLY if is_rising else Verdict.NOT
+            ClaimVerdict.REPRODUCED
+            if is_rising and is_falling
+            else ClaimVerdict.PARTLY
+            if is_rising
+            else ClaimVerdict.NOT
         )
     why = (
         "Backlog rises with V. Cost can fall only if waiting brings more GPUs. With jobs that may take all 16, the "
@@ -293,7 +305,7 @@ def _alpha_holds(results: Results) -> Judgement:
     worst = max(errors, key=lambda n: errors[n].mean)
     shown = ", ".join(f"{n} {100 * e.mean:.1f} %" for n, e in errors.items())
     why = f"Worst is {worst}."
-    return Judgement(Verdict.REPRODUCED if errors[worst].mean <= 0.1 else Verdict.PARTLY, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if errors[worst].mean <= 0.1 else ClaimVerdict.PARTLY, shown, why)
 
 
 def _comm_holds(results: Results) -> Judgement:
@@ -301,7 +313,7 @@ def _comm_holds(results: Results) -> Judgement:
     ratios = [results.change("comm", [s], "seconds", "equation (5)", "measured").mean + 1.0 for s in settings]
     shown = f"equation (5) gives {min(ratios):.2f} to {max(ratios):.2f} of the measured time"
     why = "A ring sends 2(n−1)/n of the gradients at a fraction of the link's bandwidth; (5) has neither."
-    verdict = Verdict.REPRODUCED if all(0.8 <= r <= 1.25 for r in ratios) else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if all(0.8 <= r <= 1.25 for r in ratios) else ClaimVerdict.NOT
     return Judgement(verdict, shown, why)
 
 
@@ -311,7 +323,7 @@ def _table_holds(results: Results) -> Judgement:
     wrong = [n for n, value in ours.items() if abs(value / TABLE_1[n] - 1.0) > 0.02]
     shown = ", ".join(f"{n} {value:.2f} M" for n, value in ours.items())
     why = f"{' and '.join(wrong)} are swapped in the paper's table; the others agree within 2 %." if wrong else ""
-    return Judgement(Verdict.PARTLY if wrong else Verdict.REPRODUCED, shown, why)
+    return Judgement(ClaimVerdict.PARTLY if wrong else ClaimVerdict.REPRODUCED, shown, why)
 
 
 def _claims() -> list[Claim]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise_core.job import Priority
 from placewise_models.bundle import THROUGHPUT
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judged_worst, number, percent
+from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, judged_worst, number, percent
 from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
@@ -242,7 +242,7 @@ def _against_best(
             change = results.change("density", [setting], metric, ours, best)
             shown.append(f"{setting}/h: {percent(change)} vs {best}")
             verdicts.append(judged_worst([change], target, is_lower_better=is_lower_better))
-        overall = verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
+        overall = verdicts[0] if len(set(verdicts)) == 1 else ClaimVerdict.PARTLY
         return Judgement(overall, "; ".join(shown), why)
 
     return judge
@@ -255,7 +255,7 @@ def _falls(results: Results) -> Judgement:
     shown = f"from {settings[0]} to {settings[-1]} per hour it falls for {len(falling)} of {len(rates)} strategies; "
     shown += f"{QOS} {100 * rates[QOS][0]:.0f} → {100 * rates[QOS][-1]:.0f} %"
     why = "More jobs share the same 16 GPUs: they wait longer, or get fewer GPUs each."
-    return Judgement(Verdict.REPRODUCED if len(falling) == len(rates) else Verdict.PARTLY, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if len(falling) == len(rates) else ClaimVerdict.PARTLY, shown, why)
 
 
 def _best_two(results: Results) -> Judgement:
@@ -263,7 +263,7 @@ def _best_two(results: Results) -> Judgement:
     means = {m: np.mean([results.estimate("density", s, m, "qos_rate").mean for s in settings]) for m in BASELINES}
     ranked = sorted(BASELINES, key=lambda m: -means[m])
     shown = ", ".join(f"{m} {100 * means[m]:.0f} %" for m in ranked)
-    verdict = {2: Verdict.REPRODUCED, 1: Verdict.PARTLY, 0: Verdict.NOT}[
+    verdict = {2: ClaimVerdict.REPRODUCED, 1: ClaimVerdict.PARTLY, 0: ClaimVerdict.NOT}[
         len({"capacity", "tetris-cer"} & set(ranked[:2]))
     ]
     by_density = ", ".join(
@@ -290,9 +290,11 @@ def _fastest_alone(results: Results) -> Judgement:
         for s in settings
     )
     hits = [s for s in settings if best[s] == "tetris-perf"]
-    verdict = Verdict.REPRODUCED if len(hits) == len(settings) else Verdict.PARTLY if hits else Verdict.NOT
+    verdict = (
+        ClaimVerdict.REPRODUCED if len(hits) == len(settings) else ClaimVerdict.PARTLY if hits else ClaimVerdict.NOT
+    )
     why = "Tetris+Perf takes the free shape that the model predicts to be fastest; the model overrates wide shapes."
-    return Judgement(verdict, shown, why if verdict is not Verdict.REPRODUCED else "")
+    return Judgement(verdict, shown, why if verdict is not ClaimVerdict.REPRODUCED else "")
 
 
 def _error_below_5(results: Results) -> Judgement:
@@ -308,7 +310,9 @@ def _error_below_5(results: Results) -> Judgement:
         "The paper shows two networks on one cluster; over eleven profiles and placements that were held back, "
         "Comm as a constant number of GPUs does not fit networks whose synchronisation does not grow with the batch."
     )
-    verdict = Verdict.REPRODUCED if np.mean(paper_form) < 0.05 else Verdict.PARTLY if below else Verdict.NOT
+    verdict = (
+        ClaimVerdict.REPRODUCED if np.mean(paper_form) < 0.05 else ClaimVerdict.PARTLY if below else ClaimVerdict.NOT
+    )
     return Judgement(verdict, shown, why)
 
 
@@ -317,7 +321,7 @@ def _shares_matter(results: Results) -> Judgement:
     rates = [results.estimate("shares", s, QOS, "qos_rate").mean for s in settings]
     shown = ", ".join(f"{s}: {100 * r:.0f} %" for s, r in zip(settings, rates, strict=True))
     why = "An urgent job is never in time, and a prior one may take half as long as a normal one."
-    return Judgement(Verdict.REPRODUCED if rates[-1] < rates[0] else Verdict.NOT, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if rates[-1] < rates[0] else ClaimVerdict.NOT, shown, why)
 
 
 def _overhead(results: Results) -> Judgement:
@@ -325,7 +329,7 @@ def _overhead(results: Results) -> Judgement:
     ours = results.estimate("density", settings[-1], QOS, "decide_ms")
     base = results.estimate("density", settings[-1], "tetris-cer", "decide_ms")
     shown = f"{number(ours, 'ms')} of CPU per job at {settings[-1]}/h (tetris-cer {number(base, 'ms')})"
-    verdict = Verdict.REPRODUCED if ours.mean < 1000.0 else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if ours.mean < 1000.0 else ClaimVerdict.NOT
     return Judgement(verdict, shown, "All decisions about a job together, in the simulator, on one core.")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewise_models.bundle import Bundle
 from placewise_models.policy import POLICY_GRAPHS
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, number, percent
+from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, number, percent
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Trial
 from placewise_training.reproduce.harmony.runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
 from placewise_training.reproduce.paper import Paper
@@ -199,12 +199,12 @@ def _judge_techniques(results: Results) -> Judgement:
     }
     shown = ", ".join(f"{name} {percent(change)}" for name, change in changes.items())
     if all(change.mean >= 0.25 and change.low > 0 for change in changes.values()):
-        return Judgement(Verdict.REPRODUCED, shown, "Each is more than draws of training differ.")
+        return Judgement(ClaimVerdict.REPRODUCED, shown, "Each is more than draws of training differ.")
     is_any = any(change.low > 0 for change in changes.values())
     why = (
         "Training is short: it does not show the gain of a technique at convergence, and draws of training differ more."
     )
-    return Judgement(Verdict.PARTLY if is_any else Verdict.NOT, shown, why)
+    return Judgement(ClaimVerdict.PARTLY if is_any else ClaimVerdict.NOT, shown, why)
 
 
 _DRAWS = "Draws of the same training differ by as much."
@@ -221,12 +221,12 @@ def _judge_design(what: str, usual: int) -> Callable[[Results], Judgement]:
         others = [_change(results, key, usual, value) for value in means if value != usual]
         if best == usual:
             is_certain = all(change.high < 0 for change in others)
-            verdict = Verdict.REPRODUCED if is_certain else Verdict.PARTLY
+            verdict = ClaimVerdict.REPRODUCED if is_certain else ClaimVerdict.PARTLY
             return Judgement(verdict, shown, "More than draws of training differ." if is_certain else _DRAWS)
         change = _change(results, key, usual, best)
         why = f"Trained alike, {usual} {what} instead of {best}: JCT {percent(change)}."
         caution = _ONE_DRAW if change.count < 2 else _DRAWS if change.low <= 0 else ""
-        return Judgement(Verdict.NOT, shown, f"{why} {caution}".strip())
+        return Judgement(ClaimVerdict.NOT, shown, f"{why} {caution}".strip())
 
     return judge
 
@@ -246,4 +246,4 @@ def _judge_interval(results: Results) -> Judgement:
     best = min(means, key=lambda m: means[m].mean)
     shown = ", ".join(f"{m} min: {number(mean)}" for m, mean in means.items())
     why = "Half an interval of every JCT is the wait for the next decision: deciding more often pays."
-    return Judgement(Verdict.REPRODUCED if best == 20 and len(means) > 2 else Verdict.NOT, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if best == 20 and len(means) > 2 else ClaimVerdict.NOT, shown, why)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from placewise_training.reproduce.claims import (
     Claim,
+    ClaimVerdict,
     Judge,
     Judgement,
-    Verdict,
     judge_change,
     number,
     percent,
@@ -179,8 +179,8 @@ def _headroom(patterns: Sequence[str]) -> list[Claim]:
     ]
 
 
-def _why_own_order(figure: str) -> Callable[[Results, Verdict], str]:
-    def why(results: Results, verdict: Verdict) -> str:
+def _why_own_order(figure: str) -> Callable[[Results, ClaimVerdict], str]:
+    def why(results: Results, verdict: ClaimVerdict) -> str:
         patterns = sorted({setting for key, setting, _ in results.runs if key == figure})
         best = {pattern: results.best(figure, pattern, "jct", PAPER_BASELINES) for pattern in patterns}
         by_pattern = ", ".join(
@@ -196,7 +196,7 @@ def _why_own_order(figure: str) -> Callable[[Results, Verdict], str]:
     return why
 
 
-def _why_headroom(results: Results, verdict: Verdict) -> str:
+def _why_headroom(results: Results, verdict: ClaimVerdict) -> str:
     patterns = sorted({setting for key, setting, method in results.runs if (key, method) == ("fig10", ORACLE)})
     half = percent(results.change("fig10", patterns, "jct", ORACLE, CONSOLIDATE))
     return (
@@ -205,7 +205,7 @@ def _why_headroom(results: Results, verdict: Verdict) -> str:
     )
 
 
-def _why_headroom_30(results: Results, verdict: Verdict) -> str:
+def _why_headroom_30(results: Results, verdict: ClaimVerdict) -> str:
     return (
         "Mean of the three patterns. With gangs of up to ten tasks spreading is right on this truth: load-balance is "
         "best of the heuristics. 200 draws cover few of the ways to place such a gang on 30 servers, and the oracle "
@@ -213,7 +213,7 @@ def _why_headroom_30(results: Results, verdict: Verdict) -> str:
     )
 
 
-def _why_consolidation(results: Results, verdict: Verdict) -> str:
+def _why_consolidation(results: Results, verdict: ClaimVerdict) -> str:
     patterns = sorted({setting for key, setting, _ in results.runs if key == "fig14"})
     large = results.change("fig14", patterns, "jct", CONSOLIDATE, "load-balance")
     return (
@@ -228,7 +228,7 @@ def _judge_interval(results: Results) -> Judgement:
     means = {s: results.estimate("fig12", s, method, "jct") for s in minutes}
     best = min(means, key=lambda s: means[s].mean)
     shown = ", ".join(f"{s} min: {number(value)}" for s, value in means.items())
-    verdict = Verdict.REPRODUCED if best == "20" and len(minutes) > 2 else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if best == "20" and len(minutes) > 2 else ClaimVerdict.NOT
     why = (
         "Half an interval of every JCT is the wait for the next decision, and half of the jobs here take twelve "
         f"minutes or less alone. Consolidation's JCT falls with the interval too, to {_least_interval(results)} min: "
@@ -236,12 +236,12 @@ def _judge_interval(results: Results) -> Judgement:
     )
     if method != HARMONY:
         return Judgement(
-            Verdict.NEEDS_BUNDLE,
+            ClaimVerdict.NEEDS_BUNDLE,
             f"{method}: {shown}",
             "The claim is about the learned policy. For a heuristic, deciding more often is always better: it has "
             "nothing to gain from a batch.",
         )
-    return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
+    return Judgement(verdict, shown, "" if verdict is ClaimVerdict.REPRODUCED else why)
 
 
 def _least_interval(results: Results) -> str:
@@ -258,9 +258,9 @@ def _judge_types(results: Results) -> Judgement:
     }
     every = [change for found in changes.values() for change in found]
     certain = sum(change.high < 0 for change in every)
-    verdict = Verdict.PARTLY if all(change.mean < 0 for change in every) else Verdict.NOT
+    verdict = ClaimVerdict.PARTLY if all(change.mean < 0 for change in every) else ClaimVerdict.NOT
     if certain == len(every):
-        verdict = Verdict.REPRODUCED
+        verdict = ClaimVerdict.REPRODUCED
     least = {model: max(found, key=lambda change: change.mean) for model, found in changes.items()}
     shown = ", ".join(f"{model} {percent(change)}" for model, change in least.items())
     why = (
@@ -277,7 +277,7 @@ def _judge_reward(results: Results) -> Judgement:
     lif = results.estimate("fig13", ALL, best, "error").mean
     is_met = error.mean <= 0.069 and within.mean >= 0.83
     is_better = results.difference("fig13", ALL, "error", REWARD_MODEL, best).high < 0
-    verdict = Verdict.REPRODUCED if is_met else Verdict.PARTLY if is_better else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if is_met else ClaimVerdict.PARTLY if is_better else ClaimVerdict.NOT
     why = (
         f"New jobs {_errs(results, NEW, REWARD_MODEL)}, neighbours {_errs(results, NEIGHBOURS, REWARD_MODEL)}. The "
         "paper trains and tests on one trace, so that a job type's speed is known; here models, GPUs and network are "
@@ -289,7 +289,7 @@ def _judge_reward(results: Results) -> Judgement:
 
 def _judge_inference(results: Results) -> Judgement:
     small, large = (results.estimate("inference", s, HARMONY, "decide_ms") for s in ("6 servers", "30 servers"))
-    verdict = Verdict.REPRODUCED if small.mean <= 4.0 else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if small.mean <= 4.0 else ClaimVerdict.NOT
     why = "An inference places one task. The net runs in ONNX Runtime, with the encoding of the cluster's nodes kept."
     return Judgement(verdict, f"{number(small, 'ms')} on 6 servers, {number(large, 'ms')} on 30", why)
 
@@ -304,7 +304,7 @@ def _judge_lif(results: Results) -> Judgement:
         ctc, text = (results.values("fig13", s, method, "error") for s in ("ctc", "seq2seq"))
         holds.append(estimate([ctc[seed] - text[seed] for seed in ctc]).high < 0)
         shown.append(f"{method}: CTC {_errs(results, 'ctc', method)}, Seq2Seq {_errs(results, 'seq2seq', method)}")
-    verdict = Verdict.REPRODUCED if all(holds) else Verdict.PARTLY if any(holds) else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if all(holds) else ClaimVerdict.PARTLY if any(holds) else ClaimVerdict.NOT
     plain = _errs(results, "all", NO_INTERFERENCE)
     why = (
         f"Ignoring interference altogether errs by {plain}. LIF's coefficients come from jobs that had a whole "
@@ -321,13 +321,15 @@ def _errs(results: Results, setting: str, method: str) -> str:
 
 def _judge_packing(results: Results) -> Judgement:
     mean = results.estimate("fig1", "mean", "bin packing", "slowdown")
-    verdict = Verdict.REPRODUCED if mean.mean >= 0.25 else Verdict.PARTLY if mean.low > 0.1 else Verdict.NOT
+    verdict = (
+        ClaimVerdict.REPRODUCED if mean.mean >= 0.25 else ClaimVerdict.PARTLY if mean.low > 0.1 else ClaimVerdict.NOT
+    )
     why = (
         "The judge holds published measurements: contention for cores, disk, PCIe and NIC. By Muri's "
         "input stages most models leave most of eight cores idle, so that a pair seldom competes; caches and memory "
         "bandwidth, which the testbed had and nobody has published, are not in it. Placement matters less here."
     )
-    return Judgement(verdict, percent(mean), "" if verdict is Verdict.REPRODUCED else why)
+    return Judgement(verdict, percent(mean), "" if verdict is ClaimVerdict.REPRODUCED else why)
 
 
 def _judge_schemes(results: Results) -> Judgement:
@@ -341,7 +343,7 @@ def _judge_schemes(results: Results) -> Judgement:
         speed["resnext110", BALANCED] > speed["resnext110", PACKED],
     ]
     shown = ", ".join(f"{model} {scheme} {100 * value:.0f} %" for (model, scheme), value in speed.items())
-    verdict = Verdict.REPRODUCED if all(holds) else Verdict.PARTLY if any(holds) else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if all(holds) else ClaimVerdict.PARTLY if any(holds) else ClaimVerdict.NOT
     why = "VGG-16's gradients are large and cost more over the network than CTC's cores; ResNeXt-110's are small."
     return Judgement(verdict, shown, why if all(holds) else "")
 
@@ -354,7 +356,9 @@ def _judge_beside(results: Results) -> Judgement:
     is_falling = is_falling and all(values[-1] < values[0] for values in speeds.values())
     is_more = speeds["resnext110"][-1] < speeds["vgg16"][-1]
     shown = "; ".join(f"{m}: " + ", ".join(f"{100 * v:.0f} %" for v in values) for m, values in speeds.items())
-    verdict = Verdict.REPRODUCED if is_falling and is_more else Verdict.PARTLY if is_falling else Verdict.NOT
+    verdict = (
+        ClaimVerdict.REPRODUCED if is_falling and is_more else ClaimVerdict.PARTLY if is_falling else ClaimVerdict.NOT
+    )
     why = (
         "By the measured input stages both need about as many cores per step; the cores a job asks for are its own, "
         "which bounds the loss."
@@ -368,7 +372,13 @@ def _judge_ctc(results: Results) -> Judgement:
     }
     worst = {a: max((b for b in HARMONY_MODELS if b != a), key=lambda b: levels[a, b]) for a in HARMONY_MODELS}
     disturbed = [a for a in HARMONY_MODELS if a != "ctc" and worst[a] == "ctc"]
-    verdict = Verdict.REPRODUCED if len(disturbed) == 5 else Verdict.PARTLY if len(disturbed) >= 3 else Verdict.NOT
+    verdict = (
+        ClaimVerdict.REPRODUCED
+        if len(disturbed) == 5
+        else ClaimVerdict.PARTLY
+        if len(disturbed) >= 3
+        else ClaimVerdict.NOT
+    )
     others = ", ".join(f"{a}: {worst[a]}" for a in HARMONY_MODELS if a != "ctc" and worst[a] != "ctc")
     why = (
         f"The worst neighbour of the rest is another ({others}): a model whose input needs few cores loses little "

@@ -6,9 +6,9 @@ import numpy as np
 
 from placewise_training.reproduce.claims import (
     Claim,
+    ClaimVerdict,
     Judge,
     Judgement,
-    Verdict,
     judge_change,
     judge_not_worse,
     number,
@@ -26,14 +26,14 @@ def _by_reading(results: Results, metric: str, method: str, unit: str = "") -> s
     return ", ".join(f"{r} {number(results.estimate(_E, r, method, metric), unit)}" for r in READINGS)
 
 
-def _overall(verdicts: Sequence[Verdict]) -> Verdict:
+def _overall(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """One verdict for all readings: partly if they differ."""
-    return verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
+    return verdicts[0] if len(set(verdicts)) == 1 else ClaimVerdict.PARTLY
 
 
 def _islands(results: Results) -> Judgement:
     nodes = [results.estimate(_E, r, EQUAL, "nodes_over") for r in READINGS]
-    verdict = _overall([Verdict.REPRODUCED if n.mean >= 1 else Verdict.NOT for n in nodes])
+    verdict = _overall([ClaimVerdict.REPRODUCED if n.mean >= 1 else ClaimVerdict.NOT for n in nodes])
     early = results.estimate(_E, "A", EQUAL, "history_spread")
     why = (
         f"Which nodes pass it depends on the reading. In the first, short phase of A the spread is {number(early)} °C."
@@ -47,7 +47,9 @@ def _none_over(method: str, why: str) -> Judge:
         for reading in READINGS:
             change = results.difference(_E, reading, "over_s", method, EQUAL)
             none = results.estimate(_E, reading, method, "over_s").mean == 0
-            verdicts.append(Verdict.REPRODUCED if none else Verdict.PARTLY if change.high < 0 else Verdict.NOT)
+            verdicts.append(
+                ClaimVerdict.REPRODUCED if none else ClaimVerdict.PARTLY if change.high < 0 else ClaimVerdict.NOT
+            )
         shown = f"node-seconds over: {_by_reading(results, 'over_s', method)}; "
         shown += f"conventional {_by_reading(results, 'over_s', EQUAL)}"
         return Judgement(_overall(verdicts), shown, why)
@@ -79,10 +81,10 @@ def _algorithm_is_best(results: Results) -> Judgement:
         "Conditions (1) and (2) ask for efficiency as well as speed, and k comes from mean capabilities: near the "
         "threshold it takes fewer units than would be fastest, or weak ones that last longest."
     )
-    return Judgement(Verdict.REPRODUCED if max(excess) <= 0.1 else Verdict.PARTLY, shown, why)
+    return Judgement(ClaimVerdict.REPRODUCED if max(excess) <= 0.1 else ClaimVerdict.PARTLY, shown, why)
 
 
-def _why_plain(results: Results, verdict: Verdict) -> str:
+def _why_plain(results: Results, verdict: ClaimVerdict) -> str:
     changes = (f"{r} {percent(results.change(_E, [r], 'spread', SCHEME, ONE_NODE))}" for r in READINGS)
     completion = (f"{r} {percent(results.change(_E, [r], 'completion', SCHEME, ONE_NODE))}" for r in READINGS)
     return f"By reading: {', '.join(changes)}. Completion: {', '.join(completion)}."

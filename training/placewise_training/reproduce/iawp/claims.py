@@ -1,7 +1,15 @@
 """The paper's claims about IAWP at node level, and their judges. Runs nothing."""
 
 from placewise_training.data.measured import accuracy, short_profiles
-from placewise_training.reproduce.claims import Claim, Judgement, Verdict, judge_change, number, percent, verdict_of
+from placewise_training.reproduce.claims import (
+    Claim,
+    ClaimVerdict,
+    Judgement,
+    judge_change,
+    number,
+    percent,
+    verdict_of,
+)
 from placewise_training.reproduce.ldwp.runs import BASELINES, ECT, KINDS, PLAIN
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.pipelines.applications import APPLICATIONS
@@ -118,9 +126,9 @@ def _judge_gpu(results: Results) -> Judgement:
     change = results.difference("use", _FIRST, "gpu", IAWP, best)
     is_reached = ours.mean >= 0.87
     sm = results.difference("use", _FIRST, "sm", IAWP, best)
-    verdict = Verdict.NOT
+    verdict = ClaimVerdict.NOT
     if change.low > 0 or (is_reached and sm.low > 0):
-        verdict = Verdict.REPRODUCED if is_reached and change.low > 0 else Verdict.PARTLY
+        verdict = ClaimVerdict.REPRODUCED if is_reached and change.low > 0 else ClaimVerdict.PARTLY
     used, theirs = (results.estimate("use", _FIRST, m, "sm") for m in (IAWP, best))
     more = results.change("kinds", (_FIRST,), "throughput", IAWP, best)
     why = (
@@ -133,23 +141,29 @@ def _judge_gpu(results: Results) -> Judgement:
 def _judge_speedup(results: Results) -> Judgement:
     sizes = _sizes(results)
     found = [results.estimate("speedup", s, IAWP, "speedup") for s in sizes]
-    verdict = Verdict.NOT
+    verdict = ClaimVerdict.NOT
     if min(value.mean for value in found) >= 5.0:
-        verdict = Verdict.REPRODUCED
+        verdict = ClaimVerdict.REPRODUCED
     elif min(value.low for value in found) > 1.0:
-        verdict = Verdict.PARTLY
+        verdict = ClaimVerdict.PARTLY
     why = (
         "Table 5 gives three of the five stages no GPU version, and in the ranges assumed they are nearly half the "
         "work on a core: a ratio of five needs a Random that leaves units idle, and here it takes any that is free."
     )
     shown = ", ".join(f"{s} MB {number(value, '×')}" for s, value in zip(sizes, found, strict=True))
-    return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
+    return Judgement(verdict, shown, "" if verdict is ClaimVerdict.REPRODUCED else why)
 
 
 def _judge_growth(results: Results) -> Judgement:
     sizes = _sizes(results)
     first, last = (results.estimate("speedup", s, IAWP, "speedup") for s in (sizes[0], sizes[-1]))
-    verdict = Verdict.REPRODUCED if last.low > first.high else Verdict.PARTLY if last.mean > first.mean else Verdict.NOT
+    verdict = (
+        ClaimVerdict.REPRODUCED
+        if last.low > first.high
+        else ClaimVerdict.PARTLY
+        if last.mean > first.mean
+        else ClaimVerdict.NOT
+    )
     why = (
         "A small data set leaves most cores idle, and only the length of one task counts, which GPU versions "
         "shorten. With a large one all cores are busy under every policy, as three of the five stages have no GPU "
@@ -167,7 +181,11 @@ def _judge_kept(results: Results, method: str, at_most: float) -> Judgement:
     settings = (_FIRST, _SERVER)
     change = results.change("metrics", settings, "throughput", method, IAWP)
     verdict = (
-        Verdict.REPRODUCED if change.low >= -at_most else Verdict.PARTLY if change.mean >= -at_most else Verdict.NOT
+        ClaimVerdict.REPRODUCED
+        if change.low >= -at_most
+        else ClaimVerdict.PARTLY
+        if change.mean >= -at_most
+        else ClaimVerdict.NOT
     )
     return Judgement(
         verdict, percent(change), f"Throughput against full metrics; at most {100 * at_most:.0f} % may be lost."
@@ -182,7 +200,7 @@ def _judge_nothing(results: Results) -> Judgement:
         sum(1 / results.estimate("metrics", s, IAWP, "speedup").mean for s in settings) / len(settings) - 1.0, 0.0, 1
     )
     lost = change.mean / random.mean if random.mean < 0 else 0.0
-    verdict = Verdict.REPRODUCED if lost > 0.5 else Verdict.PARTLY if change.high < 0 else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if lost > 0.5 else ClaimVerdict.PARTLY if change.high < 0 else ClaimVerdict.NOT
     why = (
         f"Random is {percent(random)}, speedups alone are {percent(partial)}: of the gain over Random, a share of "
         f"{100 * lost:.0f} % needs metrics; the rest comes from filling every core and GPU."
@@ -202,7 +220,7 @@ def _judge_sharing(results: Results) -> Judgement:
     return Judgement(verdict, percent(change), why)
 
 
-def _why_throughput(results: Results, verdict: Verdict) -> str:
+def _why_throughput(results: Results, verdict: ClaimVerdict) -> str:
     by_kind = ", ".join(
         f"{kind} {percent(results.change('kinds', (kind,), 'throughput', IAWP, ECT))}" for kind in KINDS
     )
@@ -216,15 +234,15 @@ def _judge_plain(results: Results) -> Judgement:
     """On each kind of server: over all of them it may do more and on some not."""
     every = {m: results.change("kinds", tuple(KINDS), "throughput", IAWP, m) for m in PLAIN}
     by_kind = {kind: [results.change("kinds", (kind,), "throughput", IAWP, m) for m in PLAIN] for kind in KINDS}
-    verdict = Verdict.PARTLY if all(change.low > 0 for change in every.values()) else Verdict.NOT
+    verdict = ClaimVerdict.PARTLY if all(change.low > 0 for change in every.values()) else ClaimVerdict.NOT
     if all(change.low > 0 for changes in by_kind.values() for change in changes):
-        verdict = Verdict.REPRODUCED
+        verdict = ClaimVerdict.REPRODUCED
     shown = ", ".join(f"{percent(change)} vs {m}" for m, change in every.items())
     each = ", ".join(f"{kind} {percent(changes[0])}" for kind, changes in by_kind.items())
     return Judgement(verdict, shown, f"Against {PLAIN[0]}, which fills GPUs by the same metrics: {each}.")
 
 
-def _why_written(results: Results, verdict: Verdict) -> str:
+def _why_written(results: Results, verdict: ClaimVerdict) -> str:
     by_kind = (f"{kind} {percent(results.change('kinds', (kind,), 'throughput', IAWP, WRITTEN))}" for kind in KINDS)
     return f"{', '.join(by_kind)}."
 
@@ -233,7 +251,7 @@ def _judge_pretraining(results: Results) -> Judgement:
     with_it, without = (
         results.estimate("convergence", "3000 tasks", m, "loss") for m in ("with pre-training", "without pre-training")
     )
-    verdict = Verdict.REPRODUCED if with_it.high < without.low else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if with_it.high < without.low else ClaimVerdict.NOT
     why = "Loss (5) after a hundred iterations on rows of kinds the history does not have."
     return Judgement(verdict, f"{number(with_it)} against {number(without)}", why)
 
@@ -251,5 +269,5 @@ def _judge_profiling(results: Results) -> Judgement:
         f"({len({model for model, _ in measured})} loops). The paper's are hardware counters of kernels on a GPU, "
         "which were not measured. This shows that so short a profile can be right, not that those counters are."
     )
-    verdict = Verdict.PARTLY if right >= _PROFILE_RIGHT else Verdict.NOT
+    verdict = ClaimVerdict.PARTLY if right >= _PROFILE_RIGHT else ClaimVerdict.NOT
     return Judgement(verdict, f"{100 * right:.1f} % (CPU metrics)", why)

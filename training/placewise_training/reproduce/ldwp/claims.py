@@ -10,8 +10,8 @@ import numpy as np
 
 from placewise_training.reproduce.claims import (
     Claim,
+    ClaimVerdict,
     Judgement,
-    Verdict,
     judged_worst,
     number,
     percent,
@@ -111,8 +111,8 @@ def _gain(experiment: str, settings: Sequence[str] | None, metric: str, at_least
             against = {b: mean_change(results, experiment, used, metric, method, (b,)) for b in BASELINES}
             inverse = Estimate(-change.mean, change.half_width, change.count)
             verdict = verdict_of(inverse, -at_least)
-            if verdict is Verdict.REPRODUCED and min(c.low for c in against.values()) <= 0:
-                verdict = Verdict.PARTLY
+            if verdict is ClaimVerdict.REPRODUCED and min(c.low for c in against.values()) <= 0:
+                verdict = ClaimVerdict.PARTLY
             each = ", ".join(f"{percent(c)} vs {b}" for b, c in against.items())
             is_close = against[ECT].low <= 0
             why = "ECT, told true times and queues, is about as good or better" if is_close else "Better than each"
@@ -129,16 +129,16 @@ def _utilisation(metric: str, level: float) -> _JudgeOf:
             ours = results.estimate("use", "11 nodes", method, metric)
             best = results.best("use", "11 nodes", metric, BASELINES, is_lower_better=False)
             change = results.difference("use", "11 nodes", metric, method, best)
-            verdict = Verdict.REPRODUCED if ours.mean >= level and change.low > 0 else Verdict.NOT
-            if verdict is Verdict.NOT and change.low > 0:
-                verdict = Verdict.PARTLY
+            verdict = ClaimVerdict.REPRODUCED if ours.mean >= level and change.low > 0 else ClaimVerdict.NOT
+            if verdict is ClaimVerdict.NOT and change.low > 0:
+                verdict = ClaimVerdict.PARTLY
             shown = f"{_share(ours)}; {100 * change.mean:+.1f} points against {best}, the best baseline"
             busy = ", ".join(f"{m} {_share(results.estimate('use', '11 nodes', m, metric))}" for m in BASELINES)
             why = (
                 f"Baselines: {busy}. Busy GPUs are no merit by themselves: the same work keeps them busy longer "
                 "one subtask at a time than shared."
             )
-            return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
+            return Judgement(verdict, shown, "" if verdict is ClaimVerdict.REPRODUCED else why)
 
         return judge
 
@@ -156,7 +156,9 @@ def _balance(method: str) -> Callable[[Results], Judgement]:
         ours = results.estimate("tasks", most, method, "balance")
         best = results.best("tasks", most, "balance", BASELINES, is_lower_better=False)
         change = results.difference("tasks", most, "balance", method, best)
-        verdict = Verdict.REPRODUCED if change.low > 0 else Verdict.PARTLY if change.high > 0 else Verdict.NOT
+        verdict = (
+            ClaimVerdict.REPRODUCED if change.low > 0 else ClaimVerdict.PARTLY if change.high > 0 else ClaimVerdict.NOT
+        )
         theirs = results.estimate("tasks", most, best, "balance")
         why = (
             f"At {most} tasks. The degree follows the choice of nodes: PATS looks at the loads themselves, ECT at time "
@@ -172,16 +174,16 @@ def _speedup(method: str) -> Callable[[Results], Judgement]:
         sizes = sorted({s for e, s, _ in results.runs if e == "speedup"}, key=float)
         found = {s: results.estimate("speedup", s, method, "speedup") for s in sizes}
         enough = [s for s in sizes if found[s].mean >= 5.0]
-        verdict = Verdict.REPRODUCED if len(enough) == len(sizes) else Verdict.NOT
-        if verdict is Verdict.NOT and all(value.low > 1.0 for value in found.values()):
-            verdict = Verdict.PARTLY
+        verdict = ClaimVerdict.REPRODUCED if len(enough) == len(sizes) else ClaimVerdict.NOT
+        if verdict is ClaimVerdict.NOT and all(value.low > 1.0 for value in found.values()):
+            verdict = ClaimVerdict.PARTLY
         why = (
             "By Table 5 three of the five stages of video synopsis have no GPU version. In the ranges assumed here "
             "they are nearly half of its work on a core, so that no scheduler can make one piece more than about twice "
             "as fast as cores alone; any further gain comes from the places of the pieces."
         )
         shown = ", ".join(f"{s} MB {number(value, '×')}" for s, value in found.items())
-        return Judgement(verdict, shown, "" if verdict is Verdict.REPRODUCED else why)
+        return Judgement(verdict, shown, "" if verdict is ClaimVerdict.REPRODUCED else why)
 
     return judge
 
@@ -192,9 +194,9 @@ def _recovery(method: str) -> Callable[[Results], Judgement]:
         gain = results.estimate("changing", "8 → 11 → 9 nodes", method, "gain")
         is_met, is_visible = up.mean <= 12.0 and down.mean <= 10.0, gain.low > 1.0
         is_half = up.mean <= 12.0 or down.mean <= 10.0
-        verdict = Verdict.NOT
+        verdict = ClaimVerdict.NOT
         if is_half:
-            verdict = Verdict.REPRODUCED if is_met and is_visible else Verdict.PARTLY
+            verdict = ClaimVerdict.REPRODUCED if is_met and is_visible else ClaimVerdict.PARTLY
         flat = "" if is_visible else f"Eight nodes already keep up (plateau with 11 over 8: {number(gain, '×')}). "
         learned = _ANEW[method]
         return Judgement(verdict, f"{number(up)} min, {number(down)} min", f"{flat}{learned}")
@@ -239,7 +241,7 @@ _BOTH: Sequence[tuple[str, str, str, _JudgeOf]] = (
 def _judge_alike(results: Results) -> Judgement:
     means = {m: results.estimate("rates", "10", m, "throughput") for m in (*BASELINES, IAWP)}
     spread = max(v.mean for v in means.values()) / min(v.mean for v in means.values()) - 1.0
-    verdict = Verdict.REPRODUCED if spread < 0.1 else Verdict.PARTLY if spread < 0.2 else Verdict.NOT
+    verdict = ClaimVerdict.REPRODUCED if spread < 0.1 else ClaimVerdict.PARTLY if spread < 0.2 else ClaimVerdict.NOT
     return Judgement(
         verdict, ", ".join(f"{m} {number(v)}" for m, v in means.items()), f"They differ by {100 * spread:.0f} %."
     )
@@ -283,11 +285,11 @@ def _judge_bound(results: Results) -> Judgement:
     counts = sorted({s for e, s, _ in results.runs if e == "bound"}, key=int)
     changes = {count: results.change("bound", (count,), "throughput", LDWP, BOUND) for count in counts}
     verdict = (
-        Verdict.REPRODUCED
+        ClaimVerdict.REPRODUCED
         if all(c.mean >= -0.1 for c in changes.values())
-        else Verdict.PARTLY
+        else ClaimVerdict.PARTLY
         if any(c.mean >= -0.1 for c in changes.values())
-        else Verdict.NOT
+        else ClaimVerdict.NOT
     )
     shown = ", ".join(f"{count} nodes {percent(change)}" for count, change in changes.items())
     return Judgement(verdict, shown, "More than what lies between is not to be had by any choice of nodes and units.")
@@ -302,11 +304,11 @@ def _judge_learned(results: Results) -> Judgement:
         changes[chooser] = estimate([ours[seed] / theirs[seed] - 1.0 for seed in sorted(set(ours) & set(theirs))])
     others = [change for name, change in changes.items() if not name.startswith("ldwp")]
     verdict = (
-        Verdict.REPRODUCED
+        ClaimVerdict.REPRODUCED
         if all(c.low > 0 for c in others)
-        else Verdict.PARTLY
+        else ClaimVerdict.PARTLY
         if all(c.high > 0 for c in others)
-        else Verdict.NOT
+        else ClaimVerdict.NOT
     )
     shown = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
     why = (
@@ -335,11 +337,11 @@ def _judge_units(results: Results) -> Judgement:
     }
     gains = [change for row in changes.values() for change in row.values()]
     verdict = (
-        Verdict.REPRODUCED
+        ClaimVerdict.REPRODUCED
         if all(g.low > 0 for g in gains)
-        else Verdict.PARTLY
+        else ClaimVerdict.PARTLY
         if any(g.low > 0 for g in gains)
-        else Verdict.NOT
+        else ClaimVerdict.NOT
     )
     shown = "; ".join(
         f"nodes by {nodes}: " + ", ".join(f"{percent(c)} vs {units}" for units, c in row.items())
