@@ -34,6 +34,7 @@ CLEAN = (
     "docs",
     "proto",
     "requirements",
+    "service/placewise_core/*.py",
     "service/placewise_core/admit",
     "service/placewise_core/partition",
     "service/placewise_core/speed",
@@ -189,9 +190,13 @@ class Count:
 
 
 def files(root: Path) -> Iterator[Path]:
-    """The files with prose under `root`, without generated stubs and hidden folders."""
+    """The files with prose under `root`, without generated stubs and hidden folders. `root` may end in a pattern:
+    then the files of its folder alone."""
     if root.is_file():
         yield root
+        return
+    if "*" in root.name:
+        yield from sorted(root.parent.glob(root.name))
         return
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts

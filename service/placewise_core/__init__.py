@@ -1,1 +1,1 @@
-"""What is decided: types, policies, formulas. Pure: standard library and numpy, no I/O, no clock of its own."""
+"""Types, policies and formulas of every decision. Pure: standard library and numpy, no I/O, no clock of its own."""

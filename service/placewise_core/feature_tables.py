@@ -94,7 +94,7 @@ JOB_COLUMNS = (
     Column("batch", "samples", 0.1, is_log=True),
     Column("epochs", "epochs", 0.2, is_log=True),
     Column("allows_sharing", "flag"),
-    # from here on: what changes while the job is placed and runs
+    # from here on: values that change while the job is placed and runs
     Column("is_new", "flag"),
     Column("is_current", "flag"),
     Column("placed_workers", "tasks", 0.25),
@@ -102,7 +102,7 @@ JOB_COLUMNS = (
     Column("nodes_used", "nodes", 0.25),
     Column("epochs_left_share", "1"),
 )
-# A job's declared length and its host's reported speed (pace.py), after the columns above.
+# A job's declared length and its host's reported speed (linear_speed.py), after the columns above.
 PACE_COLUMNS = (
     Column("has_length", "flag"),
     Column("linear_minutes_left", "minutes", 0.2, is_log=True),

@@ -22,7 +22,7 @@ from placewise_core.feature_tables import (
 )
 from placewise_core.frozen import frozen
 from placewise_core.job import Architecture, Job, JobId, Priority, Role
-from placewise_core.pace import linear_minutes, reported_speed, worker_step_ms, workers_of
+from placewise_core.linear_speed import linear_minutes, reported_speed, worker_step_ms, workers_of
 from placewise_core.speed.model_names import canonical, nearest
 
 Float32 = NDArray[np.float32]

@@ -19,7 +19,7 @@ from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.features import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId, Role
-from placewise_core.pace import linear_speed, relative_speed, worker_step_ms
+from placewise_core.linear_speed import linear_speed, relative_speed, worker_step_ms
 from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.speed.params import params_millions
 from placewise_core.view import CPU, NETWORK, ClusterView, FloatArray, IntArray

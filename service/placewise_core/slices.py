@@ -32,7 +32,6 @@ class _OneSlice:
         return work()
 
 
-# For work that is done in one go.
 ONE_SLICE: Slices = _OneSlice()
 
 

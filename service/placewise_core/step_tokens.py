@@ -109,8 +109,8 @@ class StepTokens:
 
 
 class _Rest:
-    """The rest of a gang of several groups, all at once: what it needs, and free (R, C) of the candidates. GPUs that
-    are looked at one by one are not counted."""
+    """The rest of a gang of several groups, all at once: its needs, and free (R, C) of the candidates. Excludes GPUs
+    that are checked one by one."""
 
     def __init__(self, candidates: Candidates) -> None:
         self._gang = gang = candidates.gang

@@ -488,7 +488,7 @@ def _is_alike(one: Assignment, other: Assignment) -> bool:
 
 
 def tenant_of(job: Job, assignment: Assignment) -> GpuTenant:
-    """What a task of the job is on each of its GPUs."""
+    """The tenant that a task of the job is on each of its GPUs."""
     demand = assignment.demand
     gpus = max(1, len(assignment.gpu_indices))
     is_fraction = demand.is_gpu_fraction

@@ -56,9 +56,9 @@ class GpuTenant:
 
 @frozen
 class Need:
-    """What a demand asks for, GPUs counted whole: the rows, (K,), the amounts in them, (K, 1), both again as `pairs`,
-    and the least that must be free in every row, (R, 1): a host may have reported more in use than there is of what is
-    not asked for. `exact`: as `pairs`, with GPUs as they are asked for."""
+    """Amounts of a demand, GPUs counted whole: rows (K,), their amounts (K, 1), both again as `pairs`, and the least
+    that must be free in every row (R, 1). A row not asked for has -inf: a host may report more in use than it owns.
+    `exact`: as `pairs`, with fractions of GPUs."""
 
     rows: IntArray
     amounts: FloatArray
@@ -104,7 +104,7 @@ class NodeArrays:
         self.telemetry_stamp = 0  # grows with every telemetry report
         self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
         self.lineage = object()  # the same in a view and its forks
-        # Under a policy: results of this view that serve it again. Whoever reads one checks whether it still holds.
+        # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
 
     @property

@@ -1,4 +1,4 @@
-"""Where on the arrays of a view a task would fit. Only reads and counts; what is taken is view.py's affair."""
+"""Counts where a task would fit, on the arrays of a view. Reads only; view.py takes and gives back."""
 
 import math
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster t
 
 
 class GpuUsage(NamedTuple):
-    """What is in use of the GPUs of N nodes, (N, G) each, as the arrays of a view of the same names."""
+    """Use of the GPUs of N nodes, (N, G) each, as the arrays of a view of the same names."""
 
     tenant_count: IntArray
     is_exclusive: BoolArray
@@ -81,7 +81,7 @@ class RoomArrays(NodeArrays):
         return True
 
     def need(self, demand: FloatArray) -> Need:
-        """What one task of the demand takes, GPUs counted whole."""
+        """Amounts that one task of the demand takes, GPUs counted whole."""
         key = demand.tobytes()
         found = self._needs.get(key)
         if found is None:
@@ -103,7 +103,7 @@ class RoomArrays(NodeArrays):
         return rooms
 
     def _kept_rooms(self, demand: FloatArray) -> FloatArray | None:
-        """`plain_rooms`, where they are kept and only few nodes have changed since."""
+        """`plain_rooms` if they are kept and only few nodes have changed since; else None."""
         key = demand.tobytes()
         kept = self._rooms.get(key)
         if kept is None:
@@ -119,7 +119,7 @@ class RoomArrays(NodeArrays):
         return rooms
 
     def amounts(self, demand: FloatArray) -> FloatArray:
-        """(R,) what one task of a plain demand takes; GPUs counted whole."""
+        """(R,) amounts that one task of a plain demand takes, GPUs counted whole."""
         amounts = demand.copy()
         amounts[GPUS] = math.ceil(demand[GPUS])
         return amounts
@@ -171,8 +171,8 @@ class RoomArrays(NodeArrays):
         rows: slice = slice(None),
         usage: GpuUsage | None = None,
     ) -> tuple[BoolArray, BoolArray]:
-        """Two (M, G) masks: GPUs free for a task of this group, and GPUs in use that it might share; with another
-        `usage` than the view's where one is given."""
+        """Two (M, G) masks: GPUs free for a task of this group, and GPUs in use that it might share. `usage`
+        replaces the view's."""
         now = usage or self.gpu_usage(rows)
         fits = self.gpu_exists[rows]
         if group.gpu_model:

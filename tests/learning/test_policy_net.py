@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
-from placewise_core.pace import stretched
+from placewise_core.linear_speed import stretched
 from placewise_core.policy_inputs import IS_NEW
 from placewise_models.policy import PolicyRuntime
 from placewise_training.policy.graphs import SIZES, parity, random_inputs, write_onnx

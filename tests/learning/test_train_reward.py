@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from placewise_core.features import PART_COLUMNS, PART_FEATURES
-from placewise_core.pace import linear_speed
+from placewise_core.linear_speed import linear_speed
 from placewise_core.place.load_balance import LoadBalance
 from placewise_models.reward import RewardRuntime
 from placewise_training.reward import data as reward_samples

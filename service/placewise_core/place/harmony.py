@@ -23,7 +23,7 @@ from placewise_core.decision import Candidate
 from placewise_core.features import Encoder, Float32, Observation
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, JobId
-from placewise_core.pace import linear_minutes, shortest_first, stretched
+from placewise_core.linear_speed import linear_minutes, shortest_first, stretched
 from placewise_core.place.candidates import Candidates
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang import Gang
@@ -51,7 +51,7 @@ class ClusterState:
 @frozen
 class PolicyState:
     """Inputs of the decoder. nodes (C, D) · jobs (J, D) · stretch (J, 1): predicted over declared run time of each job
-    (pace.stretched); float32."""
+    (linear_speed.stretched); float32."""
 
     nodes: Float32
     jobs: Float32

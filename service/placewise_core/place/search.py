@@ -19,7 +19,7 @@ import numpy as np
 from placewise_core.features import Float32
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, Role
-from placewise_core.pace import workers_of
+from placewise_core.linear_speed import workers_of
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.policy import PlacementPolicy, Proposal

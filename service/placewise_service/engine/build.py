@@ -50,7 +50,7 @@ def build_engine(
     """
     tables = packaged_tables()
     heuristics = placement_policies(tables)
-    served = _Served(dict(heuristics), InterferenceSource(tables.interference))
+    served = _ActivePolicies(dict(heuristics), InterferenceSource(tables.interference))
     registry = BundleRegistry(bundles, bundle, keys, on_activate=served.use)
     served.use(registry.bundle)
     _check_policies(options, heuristics, served.admission)
@@ -92,7 +92,7 @@ def _check_policies(options: EngineOptions, heuristics: Collection[str], admissi
             raise InvalidRequestError(f"{variable}: no policy {name!r}{nearest(name, names)}", setting)
 
 
-class _Served:
+class _ActivePolicies:
     """The policies in force. `use` runs to its end on the event loop, so a request sees the old bundle or the new."""
 
     def __init__(self, placement: dict[str, PlacementPolicy], interference: InterferenceSource) -> None:

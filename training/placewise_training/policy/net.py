@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PACE_COLUMNS, STEP_FEATURES
-from placewise_core.pace import MOST_LOG_MINUTES
+from placewise_core.linear_speed import MOST_LOG_MINUTES
 from placewise_core.policy_inputs import IS_NEW
 
 _MASKED = -1e9

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from placewise_core.cluster import Assignment
 from placewise_core.features import Float32
 from placewise_core.job import Job, NodeId, Role
-from placewise_core.pace import linear_speed, workers_of
+from placewise_core.linear_speed import linear_speed, workers_of
 from placewise_core.part_tokens import PADDING, PartEncoder
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang import task_names

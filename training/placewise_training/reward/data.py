@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from placewise_core.cluster import Assignment
 from placewise_core.job import GpuSharing, Job
-from placewise_core.pace import linear_speed
+from placewise_core.linear_speed import linear_speed
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.policy import PlacementPolicy, Proposal

@@ -20,7 +20,7 @@ import numpy as np
 
 from placewise_core.cluster import Assignment
 from placewise_core.job import Job
-from placewise_core.pace import linear_speed, reported_speed
+from placewise_core.linear_speed import linear_speed, reported_speed
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.lif import LeastInterference

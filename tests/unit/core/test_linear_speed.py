@@ -9,7 +9,7 @@ from placewise_core.cluster import Assignment, RunningJob
 from placewise_core.feature_tables import JOB_COLUMNS, PACE_COLUMNS
 from placewise_core.features import Encoder
 from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.pace import linear_minutes, linear_speed, reported_speed, shortest_first, worker_step_ms
+from placewise_core.linear_speed import linear_minutes, linear_speed, reported_speed, shortest_first, worker_step_ms
 from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.truths import make_truth
