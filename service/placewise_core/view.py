@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewise_core.bounded import Bounded
 from placewise_core.cluster import Assignment, ClusterSettings, QueueState, RunningJob
 from placewise_core.events import (
     Change,
@@ -35,7 +34,6 @@ from placewise_core.view_arrays import (
     CPU,
     GPU_MEMORY,
     GPUS,
-    KEPT_ROOMS,
     MEMORY,
     NETWORK,
     RESOURCE_COLUMNS,
@@ -427,7 +425,7 @@ class ClusterView(RoomArrays):
         other.co_runs = self.co_runs.fork()
         other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
         other._idle_gpus = list(self._idle_gpus)
-        other._rooms = Bounded(KEPT_ROOMS)  # its arrays are counted on in place
+        other._clear_rooms()  # its arrays are counted on in place
         other.notes = WeakKeyDictionary()
         other.forked_stamp = self.usage_stamp
         self._is_borrowed = bytearray(b"\x01") * self.size

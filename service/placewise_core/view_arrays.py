@@ -39,7 +39,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
-KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
+_KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
 
 
 @frozen
@@ -253,6 +253,10 @@ class NodeArrays:
         self._cpu_scale: list[float] = cpu_scale.tolist()
         self._clear_usage()
 
+    def _clear_rooms(self) -> None:
+        # By demand: rooms, and the usage stamp at which they were counted.
+        self._rooms: Bounded[bytes, tuple[FloatArray, int]] = Bounded(_KEPT_ROOMS)
+
     def _clear_usage(self) -> None:
         """Clears the usage: the arrays of claims are new, and shared with no earlier state."""
         self.free: FloatArray = self.capacity.copy()
@@ -279,8 +283,7 @@ class NodeArrays:
             2.0 + self._free_gpus + self.free[CPU].clip(min=0.0) / (1.0 + self.capacity[CPU])
         )
         self._load: FloatArray = np.zeros(self.size)
-        # By demand: rooms, and the usage stamp at which they were counted.
-        self._rooms: Bounded[bytes, tuple[FloatArray, int]] = Bounded(KEPT_ROOMS)
+        self._clear_rooms()
         # Grows with every claim and release, over all nodes: a value derived from a node's jobs is valid
         # while the node's stamp is the one it was derived at.
         self.usage_stamp += 1

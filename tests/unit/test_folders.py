@@ -6,6 +6,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST = 15
+MOST_LINES = 500
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,10 @@ def test_a_folder_has_at_most_fifteen_python_files(root: str) -> None:
     folders = {path.parent for path in (ROOT / root).rglob("*.py")}
     counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
     assert {name: count for name, count in counts.items() if count > MOST} == {}
+
+
+@pytest.mark.parametrize("root", ["service", "training", "clients", "tests", "tools"])
+def test_no_module_has_more_than_five_hundred_lines(root: str) -> None:
+    modules = [path for path in (ROOT / root).rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+    counts = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules}
+    assert {name: count for name, count in counts.items() if count > MOST_LINES} == {}
