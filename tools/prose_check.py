@@ -37,6 +37,7 @@ CLEAN = (
     "service/placewise_core/*.py",
     "service/placewise_core/admit",
     "service/placewise_core/partition",
+    "service/placewise_core/place",
     "service/placewise_core/speed",
     "service/placewise_models",
     "service/placewise_service",

@@ -15,7 +15,7 @@ _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 
 class Turn:
     """The group whose task is next in its role. slots (C,): its tasks that each candidate takes, counted; mask (C,):
-    where the next one may go. A node whose GPUs turned out too slow to share has slots and is masked."""
+    the nodes open to the next one. A node whose GPUs turned out too slow to share has slots and is masked."""
 
     __slots__ = ("group", "mask", "slots")
 
@@ -39,7 +39,7 @@ class Candidates:
     """`gang` on the candidate nodes `rows` (C,), ascending indices into the view; None means all of them.
 
     `mask` (2C,): the actions that are possible now. `turns`: of the roles with tasks still to place, counted in `left`.
-    `at`: the rows as an index; a slice, where it can be, is no copy.
+    `at`: the rows as an index, if possible a slice, which is no copy.
     """
 
     def __init__(self, gang: Gang, rows: IntArray | None = None) -> None:
@@ -70,8 +70,8 @@ class Candidates:
         return any(np.add.reduce(turn.slots) < self.gang.remaining for turn in self.turns.values())
 
     def take(self, action: int) -> bool:
-        """Places the task that the action says. False, and the action is masked from then on, where the GPUs of the
-        node turn out too slow to share. Raises ValueError for an action the mask does not allow."""
+        """Places the task of the action. If the GPUs of the node turn out too slow to share, returns False and masks
+        the action from then on. Raises ValueError for an action the mask does not allow."""
         role, c = decode_action(action, len(self.rows))
         if not self.mask[action]:
             raise ValueError(f"action {action} is masked")

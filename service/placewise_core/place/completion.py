@@ -51,7 +51,7 @@ class NodeSpeeds:
         return speeds if offer.nodes is None else speeds[offer.nodes]
 
     def _on_gpus(self, view: ClusterView, model: str) -> FloatArray:
-        # gpu_model is -1 where there is no GPU: that picks the last entry.
+        # gpu_model is -1 for a missing GPU: that picks the last entry.
         by_model = np.array([*(self._gpu_speeds.of(model, name) for name in view.gpu_model_names()), 0.0])
         speeds = by_model[view.gpu_model].max(axis=1, initial=0.0)
         return np.asarray(np.where(speeds > 0, speeds, 1.0))
@@ -78,7 +78,7 @@ class _Kept:
 
 class NodeLoads:
     """Load of every node: LDWP's Load_i (7), the mean share of CPU, memory, GPUs and GPU memory in use; of each the
-    larger of what was promised and what was measured."""
+    larger of the promised and the measured amount."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""What one decision may use besides the view."""
+"""Inputs of one decision besides the view."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +11,11 @@ from placewise_core.speed.interference import GpuInterference, NoInterference
 
 @dataclass(slots=True)
 class PlaceContext:
-    """What one decision may use besides the view.
+    """Inputs of one decision besides the view.
 
     `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
     candidates with their score terms. `randomness` is a generator or its seed: most decisions draw nothing, and
-    building a generator costs more than scoring thirty nodes. `slices` may be other than one only where the view is the
+    building a generator costs more than scoring thirty nodes. `slices` may be other than one only if the view is the
     decision's own. `first_offers` is the business of gang.py alone; in
     `notes` a policy keeps, under itself, results that serve it again within the request.
     """

@@ -1,4 +1,4 @@
-"""ECT (LDWP's baseline): the node where the task is expected to be complete first."""
+"""ECT (LDWP's baseline): the node with the earliest expected completion of the task."""
 
 from placewise_core.place.completion import NodeLoads, NodeSpeeds
 from placewise_core.place.greedy import Terms
@@ -11,7 +11,7 @@ from placewise_core.view import FloatArray
 class ExpectedCompletionTime(ScoredPolicy):
     """Expected completion = work / speed of the node for this job · (1 + load of the node).
 
-    Work is the job's seconds on one reference GPU divided by its workers; where the job does not say, 1, which leaves
+    Work is the job's seconds on one reference GPU divided by its workers; 1 if the job does not say, which leaves
     the order of nodes as it is. The load stretches it as time slices would: work waits for a share of a busy node.
     """
 

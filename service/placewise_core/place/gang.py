@@ -1,7 +1,7 @@
 """Gang: one placement in the making. It keeps account of its own nodes and never writes the view.
 
-Whoever places a gang asks for an `offer` of one of its groups, chooses a node, and says so by `take`; the next offer
-has that node as the gang leaves it. Decides nothing but which GPUs of a node a task gets.
+The caller asks for an `offer` of one of the gang's groups, chooses a node, and calls `take`; the next offer has that
+node as the gang leaves it. Decides nothing but which GPUs of a node a task gets.
 """
 
 import math
@@ -21,9 +21,9 @@ _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
 
 @frozen
 class Wanted:
-    """What one task of a group takes: `demand` (R,), `gpus` counted whole, the demand again as `amounts` by resource
-    row, and as `whole` with GPUs counted whole. `is_countable`: counting amounts and idle GPUs says all about the room
-    for it."""
+    """The demand of one task of a group: `demand` (R,), `gpus` counted whole, the demand again as `amounts` by resource
+    row, and as `whole` with GPUs counted whole. `is_countable`: amounts and idle GPUs alone decide how many tasks
+    fit."""
 
     demand: FloatArray
     gpus: int
@@ -36,7 +36,8 @@ class Gang:
     """`placed`: (group, node) of each task so far · `left`: the nodes that have its tasks, as these leave them."""
 
     def __init__(self, job: Job, view: ClusterView, context: PlaceContext, *, looks_at_gpus: bool = False) -> None:
-        """`looks_at_gpus`: somebody will ask who is on each GPU; else that is counted only where the gang needs it."""
+        """`looks_at_gpus`: the caller will ask for each GPU's tenants; else they are counted only if the gang needs
+        them."""
         self.job, self.view, self.context = job, view, context
         self.placed: list[tuple[TaskGroup, int]] = []
         self.remaining = job.task_count
@@ -49,11 +50,11 @@ class Gang:
         self._looks_at_gpus = looks_at_gpus or first.looks_at_gpus
 
     def wanted(self, group: TaskGroup) -> Wanted | None:
-        """None where no node has a resource that it asks for."""
+        """None if the group asks for a resource that no node has."""
         return self._wanted[id(group)]
 
     def is_countable(self, group: TaskGroup) -> bool:
-        """As Wanted.is_countable; False where no node has a resource that it asks for."""
+        """As Wanted.is_countable; False if the group asks for a resource that no node has."""
         wanted = self._wanted[id(group)]
         return wanted is not None and wanted.is_countable
 
@@ -88,8 +89,8 @@ class Gang:
         return self.usable & self.view.selected(group) if group.node_selector else self.usable
 
     def offer(self, group: TaskGroup, mask: BoolArray | None = None) -> Offer | None:
-        """What every node offers the group's next task; None where no node has a resource that it asks for. `mask`:
-        where that may go, from who knows."""
+        """Every node's offer to the group's next task; None if the group asks for a resource that no node has.
+        `mask`: the nodes open to that task, if the caller knows them."""
         wanted = self.wanted(group)
         if wanted is None:
             return None
@@ -121,7 +122,7 @@ class Gang:
         return offer
 
     def mask_of(self, group: TaskGroup, wanted: Wanted) -> BoolArray:
-        """(M,) where the group's next task may go."""
+        """(M,) nodes that the group's next task may go to."""
         if wanted.is_countable:
             mask = self.view.plain_feasible(wanted.demand)
             mask &= self.usable
@@ -147,8 +148,8 @@ class Gang:
         return open_gpus(self.view, m, left, wanted.demand, group, self.job) >= wanted.gpus
 
     def slots_on(self, group: TaskGroup, m: int) -> float:
-        """Tasks of the group that node m takes at once, counted; inf for tasks that ask for nothing. Of a group that
-        is not countable only where the gang has tasks."""
+        """Tasks of the group that node m takes at once, counted; inf for tasks that ask for nothing. A group that
+        is not countable has counts only for the nodes of the gang's tasks."""
         wanted, left = self._wanted[id(group)], self.left.get(m)
         assert wanted is not None
         if left is None:
@@ -212,7 +213,7 @@ class Gang:
         each, role, demand = wanted.gpus, group.role, group.demand
         taken: dict[int, int] = {}
         begun = self._begun.get(id(group), 0)
-        for i, m in enumerate(nodes, begun):  # nobody will ask what they leave
+        for i, m in enumerate(nodes, begun):  # the rest of these nodes is not needed
             before = taken.get(m, 0)
             taken[m] = before + each
             gpus = tuple(view.idle_gpus(m)[before : before + each])

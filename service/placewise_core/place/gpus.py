@@ -27,7 +27,7 @@ def pick_gpus(
     the node as earlier tasks of the gang leave it.
 
     Fractions go to the fullest GPU that takes them (best fit: whole GPUs stay whole); whole GPUs to empty ones first,
-    and beside others only where the job allows it.
+    and beside others only if the job allows it.
     """
     need = math.ceil(demand[GPUS])
     if need == 0:

@@ -1,7 +1,7 @@
 """Places a gang by a policy's scores: each task to the node of highest score, ties to the lowest index, all or nothing.
 
 Tasks with the largest dominant share go first; equal tasks stay in their order. A node whose score depends on that node
-alone is scored anew only when it gets a task.
+alone is scored again only when it gets a task.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ class NodeScorer(Protocol):
     """The usual way to write a policy: score every node for the next task; `place_all` does the rest.
 
     `fills_nodes`: the gang's next task goes to the node of the last one for as long as that takes it. `is_by_node`: the
-    score of a node depends on that node alone, and not on where else the gang is, or what is left of it.
+    score of a node depends on that node alone, not on the gang's other nodes or its remaining tasks.
     """
 
     fills_nodes: bool
@@ -69,7 +69,7 @@ Choose = Callable[[Gang, TaskGroup, BoolArray], int]
 
 def propose(scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
     """Places every task of `job` by `scorer`, or None if the gang does not fit that way. A greedy order may run into a
-    dead end where another would not: then best fit is tried, and `info` says so."""
+    dead end that another avoids: then best fit is tried, and `info` records it."""
     for tried, info in ((scorer, NO_INFO), (BestFit(), {RESCUED: 1.0})):
         gang, candidates = Gang(job, view, context), list[Candidate]()
         if place_all(tried, gang, candidates):
@@ -80,8 +80,8 @@ def propose(scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceConte
 
 
 def place_all(scorer: NodeScorer, gang: Gang, candidates: list[Candidate], choose: Choose | None = None) -> bool:
-    """Places the whole gang, and adds to `candidates` where the context asks for them; False where the order of nodes
-    leads into a dead end. Who draws draws as often as there are tasks to look at: the gang is not counted first."""
+    """Places the whole gang, and adds to `candidates` if the context asks for them; False if the order of nodes leads
+    into a dead end. A policy that draws does so once per task: the gang is not counted first."""
     for group in gang.groups():
         if choose is None and _lacks_slots(gang, group):
             return False
@@ -152,7 +152,7 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
                 return False
         at_most = min(left, most - gang.count(group, m)) if most else left
         count = int(min(at_most, gang.slots_on(group, m)))
-        if count == gang.remaining and not gang.left:  # nobody will ask what is left there
+        if count == gang.remaining and not gang.left:  # the rest of this node is not needed
             gang.take_all(group, [m] * count)
             return True
         gang.take(group, m, count)

@@ -210,12 +210,12 @@ class Harmony:
             return self._fall_back("deadline", job, view, context)
         try:
             proposal = self.decode(job, view, context, _most_likely)
-        except Exception as error:  # whatever the runtime raises: a broken net never fails a call
+        except Exception as error:  # of any kind: a broken net never fails a call
             return self._fall_back(type(error).__name__, job, view, context)
         return proposal or self._fall_back("dead end", job, view, context)
 
     def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
-        """The gang placed action by action; None where that leads into a dead end. Raises what the net raises."""
+        """The gang placed action by action; None for a dead end. Raises the net's own errors."""
         request = self._request(context)
         encoded = request.encoded
         if encoded is not None and encoded.serves(job, view):
@@ -331,7 +331,7 @@ class _Decoding:
         self._propensity = 1.0
 
     def run(self, free: Float32 | None) -> Proposal | None:
-        """None where the net's choices lead into a dead end. `free`: as of StepTokens."""
+        """None if the net's choices lead into a dead end. `free`: as of StepTokens."""
         candidates, gang = self._candidates, self._gang
         steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
         while (c := self._place(self._net.decode(self._encoded.state, token, steps.features))) >= 0:

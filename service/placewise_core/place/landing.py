@@ -36,7 +36,7 @@ def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: Pla
 
 
 def _takes(view: ClusterView, job: Job, group: TaskGroup, task: Assignment, context: PlaceContext) -> bool:
-    """True where the task's node has room for it, on the very GPUs it was given."""
+    """True if the task's node has room for it on its assigned GPUs."""
     m, demand = view.index[task.node], view.demand_vector(task.demand)
     if demand is None or not group.node_selector.items() <= view.nodes[m].labels.items():
         return False

@@ -1,8 +1,8 @@
-"""LDWP: a learned value of every node for one pipeline task; the task goes where it is largest.
+"""LDWP: a learned value of every node for one pipeline task; the task goes to the node with the largest.
 
-Size-agnostic, where the paper's DQN has an input and an output per node: a row per node (ldwp_rows.py), one net for all
-of them, so that nodes may come and go without anything to be learnt anew. The net is injected: this module knows no
-runtime. Whatever goes wrong, and for jobs that are no pipelines, the heuristic answers, flagged.
+One net reads one row per node (ldwp_rows.py), so that nodes may come and go without retraining; the paper's DQN has an
+input and an output per node. The net is injected: this module knows no runtime. If the net fails, and for jobs that are
+no pipelines, the heuristic answers, flagged.
 """
 
 import time
@@ -61,7 +61,7 @@ class LearnedNodes:
             return self._fallback(job, view, context, "deadline")
         try:
             return propose(self, job, view, context)
-        except Exception as error:  # whatever the runtime raises: a broken model never fails a call
+        except Exception as error:  # of any kind: a broken model never fails a call
             return self._fallback(job, view, context, type(error).__name__)
 
     def scores(self, offer: Offer) -> FloatArray:

@@ -1,8 +1,8 @@
-"""What LDWP's net sees of each node for one pipeline task: a row per node, whatever their number. Decides nothing.
+"""The inputs of LDWP's net for one pipeline task: a row per node, for any number of nodes. Decides nothing.
 
 The paper's state is six utilisations per node and the task's type and size. Utilisations saturate where queues only
 begin, so a row also holds the work that waits there, in units of the mean task: the same numbers mean the same on any
-cluster, whatever a unit of size is.
+cluster, for any unit of size.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from placewise_core.place.offer import Offer
 from placewise_core.place.subtask_metrics import SPEEDUP
 from placewise_core.view import CPU, BoolArray, ClusterView, FloatArray, IntArray
 
-# Optional in a subtask's profile: seconds on one core per unit of size. Where nobody measured it all kinds cost alike.
+# Optional in a subtask's profile: seconds on one core per unit of size. Without a measurement all kinds cost alike.
 CORE_SECONDS = "core_s"
 _TYPICAL_CORE_S = 0.02
 _UNKNOWN_SPEEDUP = 5.0
@@ -81,7 +81,7 @@ class RowEncoder:
         self, job: Job, view: ClusterView, nodes: Sequence[int] | IntArray, offer: Offer | None = None
     ) -> Float32:
         """(C, len(COLUMNS)) for one pipeline on each of C nodes. Unknown utilisations are what jobs hold. `offer`: of
-        all nodes, where the job has tasks already."""
+        all nodes, if the job has tasks already."""
         rows = np.asarray(nodes, dtype=np.int64)
         work = _Work.of(job, view)
         own = work.left[0]

@@ -24,8 +24,8 @@ _TOGETHER = 32  # nodes from which arrays are faster than one node after the oth
 _PORTION = 1024  # nodes that are counted between two pauses
 
 
-# Rows of a view's table: U, B, U², B² · what the tasks there now lose · the first derivative of that and half its
-# second, by the cores a task asks for and by its bandwidth · what all that is worked out from: the constant and the
+# Rows of a view's table: U, B, U², B² · the present loss of the tasks there · its first derivative and half its
+# second, by the cores a task asks for and by its bandwidth · the sources of these: the constant and the
 # coefficients of U, B, U² and B², summed over the tasks. Columns are nodes.
 _U, _B, _UU, _BB, _PRESENT, _BY_CPU, _BY_CPU_SQUARED, _BY_NETWORK, _BY_NETWORK_SQUARED = range(9)
 _SUMMED = slice(9, 14)
@@ -48,7 +48,7 @@ class LeastInterference(ScoredPolicy):
 
     A task that holds p of the CPU and q of the bandwidth sees U − p and B − q used by others; the sum over tasks of
     a₁(U−p) + a₂(B−q) + a₃(U−p)² + a₄(B−q)² is again quadratic in U and B: its value and derivatives at the present
-    usage say what it becomes with one more task. They are kept per node and renewed for the nodes that changed only.
+    usage give its value with one more task. They are kept per node and renewed for changed nodes only.
     """
 
     def __init__(self, name: str, coefficients: LifCoefficients) -> None:
@@ -99,8 +99,8 @@ class LeastInterference(ScoredPolicy):
         return scores
 
     def _weights(self, job: Job, demand: FloatArray) -> FloatArray:
-        """(9, 1) what the rows of the table count for in the score; (7, 1) for a task that asks for no bandwidth, whose
-        last two would count for nothing."""
+        """(9, 1) weights of the table's rows in the score; (7, 1) for a task that asks for no bandwidth, whose last two
+        would be 0."""
         key = (job.model, float(demand[CPU]), float(demand[NETWORK]))
         weights = self._kept.get(key)
         if weights is None:
@@ -133,7 +133,7 @@ class LeastInterference(ScoredPolicy):
         return scores
 
     def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
-        """(5, N) what one task adds to the sums of _column."""
+        """(5, N) share of one task in the sums of _column."""
         a1, a2, a3, a4 = self._of(model)
         p, q = demand.cpu_cores * cpu_scale, demand.network_gbps * network_scale
         own: FloatArray = np.empty((5, len(p)))

@@ -42,7 +42,7 @@ NOTHING_LEFT: Mapping[int, NodeLeft] = {}
 class Offer:
     """What N nodes offer the tasks of one group. Arrays are (…, J, N): row j is with j more tasks of the group there.
 
-    demand (R,) of one task, which takes `gpus` GPUs · mask (N,) where the next task may go · placed: (group, node) of
+    demand (R,) of one task, which takes `gpus` GPUs · mask (N,) nodes open to the next task · placed: (group, node) of
     the gang's tasks so far · remaining: its tasks still to place. Do not write into any array.
     """
 
@@ -196,12 +196,12 @@ class Offer:
 
     @property
     def inverse_capacity(self) -> FloatArray:
-        """(R, 1, N) 1 over the capacity; 0 where there is none."""
+        """(R, 1, N) 1 over the capacity; 0 for a capacity of 0."""
         return np.asarray(self.view.inverse_capacity[:, None, self.at])
 
     def kept(self, values: FloatArray, anew: "Callable[[Offer], FloatArray]") -> FloatArray:
-        """(J, N) of a number that somebody keeps per node of the view: `values` (M,) as they are without the gang, and
-        `anew`, which costs more, where its tasks count."""
+        """(J, N) of a number kept per node of the view. `values` (M,) are those without the gang; `anew`, which costs
+        more, computes them with the gang's tasks."""
         if self.nodes is not None or self.depth > 1:
             return anew(self)
         if not self.changed:
@@ -213,7 +213,7 @@ class Offer:
 
 
 def count_slots(offer: Offer, demand: FloatArray, group: TaskGroup, promised: FloatArray | None = None) -> FloatArray:
-    """(N,) tasks of `group`, one of the job's, that fit what is offered at once; of a task that asks for nothing inf.
+    """(N,) tasks of `group`, one of the job's, that fit the offered amounts at once; inf for a task without demand.
 
     `promised` (R, N): amounts that other tasks are to take first; GPUs counted whole. Slowdown limits of shared GPUs
     are not looked at, and a GPU counts for one task of the job, as two never share one. Do not write.

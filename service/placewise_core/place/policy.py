@@ -1,4 +1,4 @@
-"""The Protocol of every placement policy, and what a policy is given and gives back. Never claims anything lasting."""
+"""The Protocol of every placement policy, with its inputs and its proposal. Never claims anything lasting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -43,7 +43,7 @@ class PlacementPolicy(Protocol):
 
 
 class PreparingPolicy(PlacementPolicy, Protocol):
-    """A policy that can do a part of its work on a view before anybody asks: what a net makes of a cluster, say."""
+    """A policy that can do a part of its work on a view before a request: a net's encoding of a cluster, say."""
 
     def prepare(self, view: ClusterView, now_s: float) -> None:
         """To be called after the view has changed, when nobody waits. Decides nothing and raises nothing."""

@@ -1,4 +1,4 @@
-"""What one task is short of on each node, resource by resource. Looks at amounts only, not at a node's state."""
+"""The shortage of one task on each node, resource by resource. Looks at amounts only, not at a node's state."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _REASONS = {
 
 @frozen
 class Shortage:
-    """`free` (M,) against `wanted` of one resource; `is_short` (M,) where it is too little for one task."""
+    """`free` (M,) against `wanted` of one resource; `is_short` (M,): too little for one task."""
 
     reason: Reason
     resource: str

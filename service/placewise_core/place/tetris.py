@@ -1,4 +1,4 @@
-"""Tetris (Harmony's baseline): the node whose free resources align best with what the task asks for."""
+"""Tetris (Harmony's baseline): the node whose free resources align best with the task's demand."""
 
 import numpy as np
 

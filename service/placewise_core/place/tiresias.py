@@ -1,4 +1,4 @@
-"""Tiresias (Harmony's baseline): two-dimensional least attained service; consolidates where the model is skewed."""
+"""Tiresias (Harmony's baseline): two-dimensional least attained service; consolidates jobs of skewed models."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -2,10 +2,10 @@
 
 NO_FIT: the gang would not fit the cluster even with every node empty, ready and cool. WAIT: it would.
 
-The gang is packed best fit, largest tasks first, until a task finds no node; that task is examined on what is left.
-Order of the blockers, what to fix first coming first:
+The gang is packed best fit, largest tasks first, until a task finds no node; that task is examined on the remaining
+resources. Order of the blockers, the first to fix first:
 
-1. what no node can ever satisfy: SELECTOR_MISMATCH, GPU_MODEL_MISMATCH on every node
+1. demands that no node can ever satisfy: SELECTOR_MISMATCH, GPU_MODEL_MISMATCH on every node
 2. nodes with room for the task that may not be used: NODE_DOWN, NODE_DRAINING, STALE_TELEMETRY, THERMAL_LIMIT
    (those that hold back most nodes first)
 3. usable nodes with room that the job's own limits refuse: MAX_PER_NODE, SLOWDOWN_LIMIT
@@ -110,7 +110,7 @@ def _held_back(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
 
 
 def _refused(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
-    """Usable nodes with room, where the job's own limits say no."""
+    """Usable nodes with room that the job's own limits exclude."""
     group = task.group
     if not nodes.any():
         return
@@ -128,7 +128,7 @@ def _refused(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
 
 
 def _fragmented(task: Offer, short: list[Shortage], nodes: BoolArray) -> Blocker | None:
-    """Set where what is free on `nodes` adds up to the tasks left of this group, and no node has room for one."""
+    """Set if the free resources of `nodes` add up to the group's remaining tasks, and no node has room for one."""
     placed = sum(group is task.group for group, _ in task.placed)
     left = task.group.count - placed
     lacking = [s for s in short if (s.is_short & nodes).any()]
