@@ -1,4 +1,4 @@
-"""Nodes, running jobs, queues and cluster settings: frozen domain types. The arrays decisions read are in view.py."""
+"""Nodes, running jobs, queues and cluster settings: frozen domain types. view.py holds the arrays for decisions."""
 
 import enum
 import math

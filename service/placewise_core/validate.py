@@ -17,7 +17,7 @@ from placewise_core.job import Job, Resources, Subtask, TaskGroup, quantise
 from placewise_core.partition.policy import ShareProgress
 from placewise_core.speed.model_names import canonical
 
-MAX_ID = 253  # as a DNS name, which host schedulers' ids are
+MAX_ID = 253  # the longest DNS name: ids of host schedulers are such names
 MAX_TEXT = 512
 # Sums of amounts that are multiples of 2⁻²⁰ (job.quantise) are exact in binary floating point below 2⁵³ ⋅ 2⁻²⁰.
 MAX_AMOUNT = 2.0**32

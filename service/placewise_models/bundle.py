@@ -190,7 +190,9 @@ def _manifest(directory: Path, written: bytes) -> Manifest:
         )
     paths = [file for file in manifest.files if not BUNDLE_NAME.fullmatch(file)]
     if paths:
-        raise BundleError(f"{directory.name}: {MANIFEST} must name files of the bundle, and no path: {paths[0]!r}")
+        raise BundleError(
+            f"{directory.name}: {MANIFEST} lists the path {paths[0]!r}: list names of files in the bundle"
+        )
     return manifest
 
 

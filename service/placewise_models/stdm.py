@@ -43,7 +43,7 @@ class StdmRuntime:
 
     @classmethod
     def opened(cls, content: bytes) -> Self:
-        """Without a report: compares no sample. Raises ModelError as `load` does."""
+        """As `load`, without a report to compare a sample with. Raises ModelError as `load` does."""
         return cls(open_column_net(content, STDM_MODEL, METRICS))
 
     def complete(self, known: Mapping[str, float]) -> Mapping[str, float]:

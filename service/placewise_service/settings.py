@@ -141,10 +141,11 @@ class AuthSettings(Section):
         default=None, description="YAML file of bearer tokens (hashed); reloaded when it changes."
     )
     certificates_file: Path | None = Field(
-        default=None, description="YAML file: permissions of the subjects of client certificates; reloaded as well."
+        default=None,
+        description="YAML file: permissions of the subjects of client certificates; reloaded when it changes.",
     )
     jwks_file: Path | None = Field(
-        default=None, description="JWKS file: public keys that verify JSON Web Tokens; reloaded as well."
+        default=None, description="JWKS file: public keys that verify JSON Web Tokens; reloaded when it changes."
     )
     jwt_issuer: str = Field(default="", description="`iss` that a JSON Web Token must have.")
     jwt_audience: str = Field(default="", description="`aud` that a JSON Web Token must have.")
@@ -216,7 +217,7 @@ class RedisSettings(Section):
     cert_file: Path | None = Field(default=None, description="Client certificate (rediss://), PEM.")
     key_file: Path | None = Field(default=None, description="Key of the client certificate, PEM.")
     timeout_ms: float = Field(default=1000.0, gt=0, description="Longest wait for one answer of Redis.")
-    connections: int = Field(default=64, ge=1, description="Most commands to Redis under way at once, per process.")
+    connections: int = Field(default=64, ge=1, description="Limit of Redis commands in flight, per process.")
     command: str = Field(default="", description="redis-server binary of the embedded default; empty: the shipped one.")
 
 

@@ -1,4 +1,4 @@
-"""Weighted fair: jobs go by a weighted mean of when they came and when they are expected to be done."""
+"""Weighted fair: orders jobs by a weighted mean of arrival and expected completion."""
 
 from collections.abc import Sequence
 

@@ -104,7 +104,7 @@ class _Looked:
         return self.layout_stamp == view.layout_stamp
 
     def is_still(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> bool:
-        """True while nothing has changed; who claimed and gave back has changed nothing."""
+        """True while nothing has changed. A claim that was given back is no change."""
         return (
             self._inventory == (view.layout_stamp, view.telemetry_stamp)
             and self.rows.tobytes() == rows.tobytes()

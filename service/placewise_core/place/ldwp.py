@@ -72,7 +72,9 @@ class LearnedNodes:
                 self._net.values(self._encoder.encode(offer.job, offer.view, nodes, offer)), dtype=np.float64
             )
             if values.shape != nodes.shape or not np.isfinite(values).all():
-                raise ValueError(f"values of shape {values.shape} for {len(nodes)} nodes")
+                raise ValueError(
+                    f"the net returned values of shape {values.shape}; {len(nodes)} finite ones are needed"
+                )
             scores[0, nodes] = values
         return scores
 

@@ -24,7 +24,7 @@ def to_unit(metrics: Mapping[str, float]) -> FloatArray:
         if name == SPEEDUP:
             value = math.log1p(min(value, MOST_SPEEDUP)) / math.log1p(MOST_SPEEDUP) if value >= 0 else -1.0
         if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} is {metrics[name]}, no share of 1")
+            raise ValueError(f"{name} is {metrics[name]}: give a value from 0 to 1")
         row[i] = value
     return row
 

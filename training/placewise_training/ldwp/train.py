@@ -41,7 +41,9 @@ class Args:
 
     out: Path = field(default=Path("var/train/ldwp"), metadata={"help": "Folder for checkpoint, report, TensorBoard."})
     seed: int = field(default=0, metadata={"help": "Of every draw."})
-    logged: int = field(default=25, metadata={"help": "Episodes of the teacher, a quarter at random: pre-training."})
+    logged: int = field(
+        default=25, metadata={"help": "Episodes of pre-training: the teacher decides, by default a quarter at random."}
+    )
     episodes: int = field(default=50, metadata={"help": "Episodes of the net itself after that."})
     tasks: int = field(default=200, metadata={"help": "Tasks of an episode: decisions."})
     updates: int = field(default=150, metadata={"help": "Optimiser steps after each episode."})

@@ -108,7 +108,7 @@ def _document(
             name: {form: summary(found[source == name], clusters[source == name]) for form, found in errors.items()}
             for name in sorted(set(source.tolist()))
         },
-        # The same rows as `noise`: only there can the forms be compared with the error of a perfect one.
+        # Repeated runs alone, as in `noise`: their spread is the error of a perfect form.
         "held_out_repeated": {
             form: summary(found[repeated], clusters[repeated]) for form, found in errors.items() if repeated.any()
         },

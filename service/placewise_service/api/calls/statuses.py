@@ -1,4 +1,4 @@
-"""A PlacewiseError as each face says it: google.rpc.Status with ErrorInfo, application/problem+json, Connect's JSON.
+"""Converts a PlacewiseError for each face: google.rpc.Status with ErrorInfo, application/problem+json, Connect's JSON.
 
 All read the class attributes of the error; nothing is decided here.
 """
