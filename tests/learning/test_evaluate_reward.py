@@ -6,10 +6,11 @@ import pytest
 
 from placewise_core.features import Float32
 from placewise_core.part_tokens import REPORTED, PartTokens
+from placewise_core.place.search import SpeedScorer
 from placewise_training.reward.judge_against_lif import KINDS, Seen, markdown, table, watch
 
 
-class AsReported:
+class AsReported(SpeedScorer):
     """Predicts the reported speed, else the linear one."""
 
     def speeds(self, tokens: PartTokens) -> Float32:

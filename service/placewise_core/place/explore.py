@@ -10,9 +10,7 @@ and if one of the two finds no placement, its share goes to the policy: ε/2·π
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
-from placewise_core.cluster import Assignment
 from placewise_core.job import Job
 from placewise_core.place.bin_packing import BinPacking
 from placewise_core.place.context import PlaceContext
@@ -21,17 +19,6 @@ from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
 
 _EXPLORERS: tuple[PlacementPolicy, ...] = (BinPacking(), LoadBalance())
-
-
-@runtime_checkable
-class StochasticPolicy(Protocol):
-    """A policy that draws, and can say how likely any given placement is."""
-
-    def probability(
-        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
-    ) -> float:
-        """Probability with which `propose` gives exactly these assignments. Draws nothing from `context.rng`."""
-        ...
 
 
 def propose(
@@ -51,7 +38,7 @@ def propose(
             return None, False
         own = chosen.propensity
     else:
-        own = _probability(policy, chosen, job, view, context)
+        own = policy.probability(chosen.assignments, job, view, context)
     return replace(chosen, propensity=mixed(own, rate, [_gives(e, chosen) for e in explored])), is_explored
 
 
@@ -63,12 +50,3 @@ def mixed(own: float, rate: float, explorers_give: Sequence[bool | None]) -> flo
 
 def _gives(explored: Proposal | None, chosen: Proposal) -> bool | None:
     return None if explored is None else explored.assignments == chosen.assignments
-
-
-def _probability(
-    policy: PlacementPolicy, chosen: Proposal, job: Job, view: ClusterView, context: PlaceContext
-) -> float:
-    if isinstance(policy, StochasticPolicy):
-        return policy.probability(chosen.assignments, job, view, context)
-    own = policy.propose(job, view, context)
-    return float(own is not None and own.assignments == chosen.assignments)

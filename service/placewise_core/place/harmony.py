@@ -153,7 +153,7 @@ class _Request:
     encoded: _Encoded | None = None
 
 
-class Harmony:
+class Harmony(PlacementPolicy):
     """The most likely action each time. `fallback` answers if the net fails."""
 
     name = "harmony"
@@ -265,7 +265,7 @@ class Harmony:
         return replace(proposal, is_fallback=True, fallback_reason=f"{self.name}: {reason}")
 
 
-class HarmonySample:
+class HarmonySample(PlacementPolicy):
     """Another placement by the same net: drawn from its distribution with numbers that `seed` fixes.
 
     Proposes to a search; shares the encoding of the policy it is made of. The role to place next is the likelier one
@@ -277,9 +277,6 @@ class HarmonySample:
         self.name = f"{harmony.name}-sample-{seed}"
         self._harmony = harmony
         self._uniform: list[float] = np.random.default_rng(seed).random(64).tolist()
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs  # the policy has seen the same order
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         try:

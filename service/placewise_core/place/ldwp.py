@@ -6,7 +6,7 @@ no pipelines, the heuristic answers, flagged.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,7 +33,7 @@ class NodeValues(Protocol):
         ...
 
 
-class LearnedNodes:
+class LearnedNodes(PlacementPolicy):
     """LDWP under the name it is logged with."""
 
     name = "ldwp"
@@ -50,9 +50,6 @@ class LearnedNodes:
         self._net, self._heuristic, self._most = net, heuristic, most_nodes
         self._monotonic_s = monotonic_s
         self._encoder = RowEncoder()
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         if not job.subtasks:

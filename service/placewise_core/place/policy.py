@@ -1,5 +1,6 @@
 """The Protocol of every placement policy, with its inputs and its proposal. Never claims anything lasting."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
@@ -25,7 +26,7 @@ class Proposal:
 
 
 class PlacementPolicy(Protocol):
-    """Chooses nodes and GPUs for one gang.
+    """Chooses nodes and GPUs for one gang. Policies derive from it, and state what differs from the usual.
 
     Pure: the view is as it was when `propose` returns. Equal inputs and an equally seeded `rng` give equal output.
     Raises nothing for a job that does not fit: it returns None (place/why.py then finds out why).
@@ -33,18 +34,23 @@ class PlacementPolicy(Protocol):
 
     name: str
 
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        """The order in which the jobs of one request are placed."""
-        ...
-
+    @abstractmethod
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         """A placement of the whole gang, or None."""
-        ...
 
-
-class PreparingPolicy(PlacementPolicy, Protocol):
-    """A policy that can do a part of its work on a view before a request: a net's encoding of a cluster, say."""
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        """The order in which the jobs of one request are placed: usually as they come."""
+        return jobs
 
     def prepare(self, view: ClusterView, now_s: float) -> None:
-        """To be called after the view has changed, when nobody waits. Decides nothing and raises nothing."""
-        ...
+        """Works ahead on a view, when it has changed and nobody waits: a net encodes the cluster, say. Decides nothing
+        and raises nothing; usually there is nothing to do."""
+        return
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        """Probability with which `propose` gives exactly these assignments; usually it draws nothing. Draws nothing
+        from `context.rng`."""
+        own = self.propose(job, view, context)
+        return float(own is not None and own.assignments == tuple(assignments))

@@ -11,11 +11,11 @@ from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang import Gang
 from placewise_core.place.greedy import Terms, place_all
 from placewise_core.place.offer import Offer
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import BoolArray, ClusterView, FloatArray
 
 
-class Random:
+class Random(PlacementPolicy):
     """Uniform over the nodes that can take the task now, task by task.
 
     The sequence of choices is a function of the placement, so the propensity of a placement is the product of 1/n over
@@ -25,9 +25,6 @@ class Random:
     name = "random"
     fills_nodes = False
     is_by_node = True
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return self._placed(Gang(job, view, context), None)

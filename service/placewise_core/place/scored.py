@@ -1,25 +1,20 @@
 """What policies that score nodes have in common: jobs as they come, each task to the node of highest score."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
 
 from placewise_core.job import Job
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.greedy import Terms, propose
 from placewise_core.place.offer import Offer
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView, FloatArray
 
 
-class ScoredPolicy(ABC):
+class ScoredPolicy(PlacementPolicy):
     """A PlacementPolicy and the NodeScorer that it places by, in one."""
 
-    name: str
     fills_nodes = False
     is_by_node = True
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return propose(self, job, view, context)

@@ -9,10 +9,11 @@ seed does not fix, so that the propensity of the choice is 1.
 import contextlib
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -36,25 +37,23 @@ _Key = tuple[tuple[int, bool], ...]
 
 
 class SpeedScorer(Protocol):
-    """Predicts how fast every job runs under each candidate. Any exception makes the heuristic answer."""
+    """Predicts how fast every job runs under each candidate. Any exception makes the heuristic answer.
 
-    def speeds(self, tokens: PartTokens) -> Float32:
-        """(K, P) speed of each token's job over its linear speed (part_tokens.linear_speed); padding is ignored."""
-        ...
-
-
-@runtime_checkable
-class UncertainScorer(SpeedScorer, Protocol):
-    """A scorer that knows how sure it is: the spread of the logarithm of its speeds, over the nets of an ensemble."""
+    It may know how sure it is: by the spread of the logarithm of its speeds, over the nets of an ensemble.
+    """
 
     @property
     def spread_limit(self) -> float:
         """Spread of the new job above which its score must not decide; infinite without a spread."""
-        ...
+        return math.inf
+
+    @abstractmethod
+    def speeds(self, tokens: PartTokens) -> Float32:
+        """(K, P) speed of each token's job over its linear speed (part_tokens.linear_speed); padding is ignored."""
 
     def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
         """(K, P) each: as `speeds`, and the spread. Only where `spread_limit` is finite."""
-        ...
+        raise NotImplementedError
 
 
 @frozen
@@ -69,7 +68,7 @@ class ScoreError(Exception):
     """The scorer answered, but with something that is not a speed."""
 
 
-class BestOfK:
+class BestOfK(PlacementPolicy):
     """`proposers` in order of trust: the first one, a heuristic, answers if nothing can be scored."""
 
     name = "search"
@@ -87,8 +86,6 @@ class BestOfK:
             raise ValueError("a search needs a policy that proposes")
         self._proposers = tuple(proposers)
         self._scorer = scorer
-        self._uncertain = scorer if isinstance(scorer, UncertainScorer) and math.isfinite(scorer.spread_limit) else None
-        self._spread_limit = math.inf if self._uncertain is None else self._uncertain.spread_limit
         self._most = most
         self._arranger = arranger
         self._monotonic_s = monotonic_s
@@ -97,9 +94,7 @@ class BestOfK:
     def prepare(self, view: ClusterView, now_s: float) -> None:
         """What its proposers can do about a view before anybody asks. Never raises."""
         for policy in self._proposers:
-            prepare = getattr(policy, "prepare", None)
-            if prepare is not None:
-                prepare(view, now_s)
+            policy.prepare(view, now_s)
         with contextlib.suppress(Exception):  # the next request reports it
             self._encoder.prepare(view)
 
@@ -121,7 +116,7 @@ class BestOfK:
         except Exception as error:  # no error of the runtime fails a call
             return _fallback(first, type(error).__name__)
         k = int(scores.progress.argmax())
-        if scores.spread[k] > self._spread_limit:
+        if scores.spread[k] > self._scorer.spread_limit:
             return _fallback(first, "uncertain")
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
         info = {"k": float(len(proposals)), **named}
@@ -150,8 +145,8 @@ class BestOfK:
     def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
         spread: FloatArray = np.zeros(len(proposals))
-        if self._uncertain is not None:
-            predicted, spreads = slices.aside(partial(self._uncertain.speeds_and_spread, tokens))
+        if math.isfinite(self._scorer.spread_limit):
+            predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))
             spread = np.where(tokens.job == 0, spreads, 0.0).max(axis=1)
         else:
             predicted = slices.aside(partial(self._speeds, job, proposals, tokens))

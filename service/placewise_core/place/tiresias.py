@@ -7,7 +7,7 @@ from placewise_core.job import Job
 from placewise_core.place.consolidate import Consolidate
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import SkewTable
 from placewise_core.view import ClusterView
@@ -22,7 +22,7 @@ CLASS_BOUNDS_GPU_S = (3600.0,)
 _KEPT_MODELS = 4096  # looking a name up costs more than placing a gang; names come from users, in any number
 
 
-class Tiresias:
+class Tiresias(PlacementPolicy):
     """Order: discretised 2D-LAS. Attained service = GPUs × time; the class with the least first, and first come, first
     served within a class, so that long jobs do not keep overtaking each other.
 

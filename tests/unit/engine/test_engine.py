@@ -15,7 +15,7 @@ from placewise_core.errors import DeadlineExceededError, InvalidRequestError, No
 from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.state.codec import encode
@@ -197,11 +197,8 @@ async def test_a_host_that_names_nodes_only_still_takes_their_gpus() -> None:
         assert {a.demand.gpus for a in view.jobs[JobId("a")].assignments} == {2.0}
 
 
-class _BrokenPolicy:
+class _BrokenPolicy(PlacementPolicy):
     name = "broken"
-
-    def order(self, jobs, view: ClusterView, context: PlaceContext):  # type: ignore[no-untyped-def]
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         raise ZeroDivisionError("a torn model")

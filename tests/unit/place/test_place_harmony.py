@@ -19,6 +19,7 @@ from placewise_core.place.harmony import CHUNK, ClusterState, Harmony, HarmonySa
 from placewise_core.place.load_balance import LoadBalance
 from placewise_core.place.policy import Proposal
 from placewise_core.place.registry import harmony_policy, placement_policies, search_policy
+from placewise_core.place.search import SpeedScorer
 from placewise_core.place.shortlist import MOST_NODES, shortlist
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view import ClusterView
@@ -415,7 +416,7 @@ def test_a_sample_of_a_broken_net_proposes_nothing(answer: object) -> None:
     assert sample.propose(make_job("a"), a_view(), context()) is None
 
 
-class FirstIsBest:
+class FirstIsBest(SpeedScorer):
     """A reward model that scores the first proposal highest."""
 
     def speeds(self, tokens: PartTokens) -> Float32:

@@ -20,7 +20,7 @@ from placewise_core.place.offer import Offer
 from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies, search_policy
 from placewise_core.place.scored import ScoredPolicy
-from placewise_core.place.search import BestOfK, progress
+from placewise_core.place.search import BestOfK, SpeedScorer, progress
 from placewise_core.view import ClusterView, FloatArray
 
 
@@ -39,7 +39,7 @@ def context(**changes: float) -> PlaceContext:
     return PlaceContext(0.0, 0, **changes)  # type: ignore[arg-type]
 
 
-class FewNodes:
+class FewNodes(SpeedScorer):
     """Likes gangs that use few nodes (or, negative, many)."""
 
     def __init__(self, sign: float = 1.0) -> None:
@@ -52,7 +52,7 @@ class FewNodes:
         return np.asarray(np.ones(tokens.job.shape) * (2.0 - self.sign * nodes / 10), dtype=np.float32)
 
 
-class Broken:
+class Broken(SpeedScorer):
     def __init__(self, answer: object) -> None:
         self.answer = answer
 
@@ -92,7 +92,11 @@ class Unsure(FewNodes):
 
     def __init__(self, limit: float) -> None:
         super().__init__(1.0)
-        self.spread_limit = limit
+        self._limit = limit
+
+    @property
+    def spread_limit(self) -> float:
+        return self._limit
 
     def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
         nodes = (tokens.job == 0).sum(axis=1, keepdims=True)

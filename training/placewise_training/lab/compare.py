@@ -79,7 +79,7 @@ class Setting:
         )
 
 
-class OrderedBy:
+class OrderedBy(PlacementPolicy):
     """One policy's placements in another's order."""
 
     def __init__(self, policy: PlacementPolicy, orderer: PlacementPolicy) -> None:

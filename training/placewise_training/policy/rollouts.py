@@ -18,7 +18,7 @@ from placewise_core.job import Job
 from placewise_core.part_tokens import PartEncoder
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.harmony import ClusterState, Harmony, PolicyNet, PolicyState
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import BoolArray, ClusterView
@@ -141,7 +141,7 @@ class Conduct:
     reward: Reward = "jct"
 
 
-class Actor:
+class Actor(PlacementPolicy):
     """A placement policy for simulations that learn. `attach` it to the simulation before that runs."""
 
     name = "actor"

@@ -58,7 +58,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Recorder:
+class Recorder(PlacementPolicy):
     """A placement policy that records what every heuristic's placement would do, and takes one of them at random."""
 
     policies: Sequence[PlacementPolicy]
@@ -67,9 +67,6 @@ class Recorder:
     simulation: Simulation | None = None
     name: str = "recorder"
     encoder: PartEncoder = field(default_factory=lambda: PartEncoder(most_witnesses=WITNESSES))
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         first = self.policies[0].propose(job, view, context)

@@ -24,7 +24,7 @@ from placewise_core.linear_speed import linear_speed, reported_speed
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.lif import LeastInterference
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import ClusterView
@@ -56,7 +56,7 @@ class Seen:
     predicted: Mapping[str, float]
 
 
-class Watcher:
+class Watcher(PlacementPolicy):
     """Random placement; notes at each start the true speeds and all predictions."""
 
     name = "watcher"
@@ -69,9 +69,6 @@ class Watcher:
         self._lif = {name: policy for name in LIF if isinstance(policy := policies[name], LeastInterference)}
         self._scorer = scorer
         self._encoder = PartEncoder(most_witnesses=WITNESSES)
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         proposal = self._random.propose(job, view, context)

@@ -19,8 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.place.policy import PlacementPolicy
+from placewise_core.job import Job
+from placewise_core.place.context import PlaceContext
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
+from placewise_core.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_models.reward import RewardRuntime
 from placewise_training.lab.compare import FIRST_SEED, OrderedBy
@@ -91,17 +94,19 @@ def average_jct_s(drawn: Situation, policy: PlacementPolicy) -> tuple[float, flo
     return metrics.avg_jct_s, counted.unsure / max(1, counted.proposed)
 
 
-class _Counting:
+class _Counting(PlacementPolicy):
     """A policy, and how often it was unsure."""
 
     def __init__(self, policy: PlacementPolicy) -> None:
         self.name = policy.name
-        self.order = policy.order
         self._policy = policy
         self.proposed = self.unsure = 0
 
-    def propose(self, *args: Any) -> Any:
-        proposal = self._policy.propose(*args)
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return self._policy.order(jobs, view, context)
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        proposal = self._policy.propose(job, view, context)
         if proposal is not None:
             self.proposed += 1
             self.unsure += proposal.fallback_reason.endswith("uncertain")

@@ -65,5 +65,5 @@ def _parts(kind: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
     empty = kind()
     fields = [field for field in empty.DESCRIPTOR.fields if field.message_type is not None]
     one = [field for field in fields if isinstance(getattr(empty, field.name), Message)]
-    many = [field.name for field in fields if hasattr(getattr(empty, field.name), "add")]
+    many = [f.name for f in fields if f.is_repeated and not f.message_type.GetOptions().map_entry]
     return tuple((field.name, field.full_name in _TELLING) for field in one), tuple(many)

@@ -1,7 +1,7 @@
 """Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise_core.commands import PlaceCommand, Scope
@@ -247,11 +247,10 @@ class Placing:
         )
 
     def _prepare(self, policy: PlacementPolicy, live: LiveView) -> None:
-        """Shows the cluster, as the next request will find it, to a policy that can work ahead (PreparingPolicy); not
-        while decisions are under way, which will change it again."""
-        prepare: Callable[[ClusterView, float], None] | None = getattr(policy, "prepare", None)
-        if prepare is not None and not live.is_deciding:
-            prepare(live.view, self.parts.clock.now_s())
+        """Shows the policy the cluster as the next request will find it; not while decisions are under way, which will
+        change it again."""
+        if not live.is_deciding:
+            policy.prepare(live.view, self.parts.clock.now_s())
 
     def _note(self, asked: _Asked, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         time_s = self.parts.clock.now_s()

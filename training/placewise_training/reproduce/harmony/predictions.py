@@ -15,7 +15,7 @@ from placewise_core.linear_speed import linear_speed
 from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.lif import LeastInterference
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.search import SpeedScorer
 from placewise_core.view import ClusterView
@@ -52,7 +52,7 @@ class SpeedSample:
     rewarded: float
 
 
-class _Watcher:
+class _Watcher(PlacementPolicy):
     """Random placement; notes at each start the true speeds and the reward model's predictions."""
 
     name = "watcher"
@@ -63,9 +63,6 @@ class _Watcher:
         self._random = placement_policy("random")
         self._scorer = scorer
         self._encoder = PartEncoder(most_witnesses=WITNESSES)
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         proposal = self._random.propose(job, view, context)

@@ -104,7 +104,7 @@ def decision_ms(scenario: Scenario, method: str, seed: int, bundle: Bundle | Non
     return 1000.0 * policy.spent_s / max(1, policy.tasks)
 
 
-class _Timed:
+class _Timed(PlacementPolicy):
     """A policy, and what its decisions cost."""
 
     def __init__(self, policy: PlacementPolicy) -> None:

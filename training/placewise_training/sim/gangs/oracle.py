@@ -14,7 +14,7 @@ from placewise_core.cluster import Assignment
 from placewise_core.job import Job, NodeId, Role
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.gang import task_names
-from placewise_core.place.policy import Proposal
+from placewise_core.place.policy import PlacementPolicy, Proposal
 from placewise_core.place.registry import placement_policies
 from placewise_core.view import CPU, MEMORY, ClusterView
 from placewise_training.sim.gangs.engine import Simulation, spots_of
@@ -36,7 +36,7 @@ class _Free:
     gpus: list[float]
 
 
-class Oracle:
+class Oracle(PlacementPolicy):
     """A PlacementPolicy for gangs on whole GPUs: every heuristic's placement, and random ones up to `placements`.
 
     `attach` it to the simulation it plays in before that runs. With `placements` 0 it chooses among the heuristics
@@ -52,9 +52,6 @@ class Oracle:
 
     def attach(self, simulation: Simulation) -> None:
         self._simulation = simulation
-
-    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        return jobs
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         """The best candidate; None only where neither a heuristic nor any draw fits. Raises RuntimeError before
