@@ -136,8 +136,6 @@ class Encoder:
             running = running[len(running) - max(0, self._most_jobs - new) :]
         return running
 
-    # -- nodes --------------------------------------------------------------------------------------------------
-
     def encode_nodes(self, view: ClusterView, now_s: float, rows: IntArray | None = None) -> Float32:
         """(M, NODE_FEATURES), or (C, NODE_FEATURES) for the nodes `rows`; cost follows C, not M."""
         at: slice | IntArray = slice(None) if rows is None else rows

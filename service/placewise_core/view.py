@@ -102,8 +102,6 @@ class ClusterView(RoomArrays):
         super().__init__()
         self._rebuild(records.nodes)
 
-    # -- reading ------------------------------------------------------------------------------------------------
-
     def is_stale(self, now_s: float) -> BoolArray:
         """(M,) telemetry that was once reported and is older than the limit."""
         return (self.observe_time_s > 0) & (now_s - self.observe_time_s > self.stale_after_s)
@@ -154,8 +152,6 @@ class ClusterView(RoomArrays):
     def is_on(self, job_id: JobId, m: int) -> bool:
         """True if the job holds something on node m."""
         return job_id in self._jobs_on[m]
-
-    # -- claiming -----------------------------------------------------------------------------------------------
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -345,8 +341,6 @@ class ClusterView(RoomArrays):
         self._load[m] = self._load_base[m] - used
         self.usage_stamp += 1
         self.node_stamp[m] = self.usage_stamp
-
-    # -- events -------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Applies the next event. Raises ValueError unless it is of this epoch and follows `version`."""

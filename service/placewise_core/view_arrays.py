@@ -166,8 +166,6 @@ class NodeArrays:
         """GPU model names by their number."""
         return tuple(self._gpu_model_ids)
 
-    # -- building -----------------------------------------------------------------------------------------------
-
     def _rebuild(self, nodes: Sequence[Node]) -> None:
         self.layout_stamp += 1
         self.nodes: list[Node] = list(nodes)

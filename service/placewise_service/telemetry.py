@@ -97,8 +97,6 @@ class Telemetry:
         self.afterwards = Afterwards()
         self._tracing = _Tracing(otel) if otel and otel.endpoint else None
 
-    # -- reports of the engine --------------------------------------------------------------------------------
-
     def decision(self, rpc: str, policy: str, outcome: str, is_fallback: bool, seconds: float) -> None:
         """One decision: its latency, outcome, and whether a heuristic stood in."""
         self._child("decision", self._decision_seconds, rpc, policy).observe(seconds)
@@ -162,8 +160,6 @@ class Telemetry:
         then the span belongs to that trace, and is recorded if the caller records it."""
         return self._tracing.span(name, trace, attributes) if self._tracing else _NO_SPAN
 
-    # -- reports of the faces ---------------------------------------------------------------------------------
-
     def rpc(self, name: str, code: str, seconds: float) -> None:
         """One request was answered, with this reason ("OK" or an error's)."""
         self._child("rpc", self._rpc_seconds, name, code).observe(seconds)
@@ -211,8 +207,6 @@ class Telemetry:
         self.afterwards.run()
         if self._tracing:
             self._tracing.close()
-
-    # -- parts ------------------------------------------------------------------------------------------------
 
     def _child(self, kind: str, metric: Any, *labels: str) -> Any:
         key = (kind, *labels)

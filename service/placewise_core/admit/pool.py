@@ -103,8 +103,6 @@ class Pool:
         """(R, M) free amounts of each resource; 0 on nodes that may not be used."""
         return np.where(self._usable, self._current(), 0.0)
 
-    # -- shapes -------------------------------------------------------------------------------------------------
-
     def options(self, job: Job) -> Options:
         """Every shape that the job may take and that fits now; may be empty."""
         if job.is_rigid:
@@ -152,8 +150,6 @@ class Pool:
         if self._at_least is None:
             self._at_least = _at_least(self.gpus)
         return self._at_least
-
-    # -- rigid jobs ---------------------------------------------------------------------------------------------
 
     def _rigid(self, job: Job) -> Options:
         """The job's own gang: each group packed onto the nodes that take most of it, the largest tasks first."""
@@ -239,8 +235,6 @@ class Pool:
         if group.gpu_model:
             fits = fits & (self.view.gpu_model == self.view.gpu_model_id(group.gpu_model))
         return np.asarray(fits.sum(axis=1))
-
-    # -- taking -------------------------------------------------------------------------------------------------
 
     def take(self, job: Job, options: Options, i: int) -> None:
         """Takes option i for the job, so that the next job sees the rest."""

@@ -85,8 +85,6 @@ class Proteus:
         decided: _Decided = {head.id: (scores, pool)} if head is not None and scores is not None else {}
         return self._answer(jobs, started, view, state, context, decided)
 
-    # -- the queue ----------------------------------------------------------------------------------------------
-
     def _arrived(
         self, jobs: Sequence[Job], started: set[JobId], view: ClusterView, state: QueueState, context: AdmitContext
     ) -> dict[str, float]:
@@ -104,8 +102,6 @@ class Proteus:
             if len(whole.options(job)):
                 arrived[job.id] = self._throughput.single_gpu_s(job, self._throughput.match(job, gpu_model), tau_s)
         return arrived
-
-    # -- the decision -------------------------------------------------------------------------------------------
 
     def _scores(self, job: Job, pool: Pool, state: QueueState, view: ClusterView, context: AdmitContext) -> _Scores:
         """Equation (14) for every n that fits now, each in its most consolidated shape."""
@@ -130,8 +126,6 @@ class Proteus:
     def _cost(self, job: Job, facts: PlatformFacts, tau_s: float) -> ProteusCost:
         match = self._throughput.match(job, facts.gpu_model)
         return self.cost(self._throughput, job, match, facts.bandwidth, tau_s)
-
-    # -- the answer ---------------------------------------------------------------------------------------------
 
     def _answer(
         self,

@@ -85,8 +85,6 @@ class HeatIsland:
             handed_out(spaced(working, slices), q), leaving, how_far(spaced(working, slices), allowed), slices
         )
 
-    # -- what there is ------------------------------------------------------------------------------------------
-
     def _work_out(self, view: ClusterView) -> Figures:
         units = self._units.of(view)
         parts = node_capabilities(view, units.gpu_memory_gib, units.has_gpu, self._weights) * view.size
@@ -118,8 +116,6 @@ class HeatIsland:
             gpu.limit,
             np.where(units.has_gpu, gpu.time_constant_s, cpu.time_constant_s),
         )
-
-    # -- who may take a share -----------------------------------------------------------------------------------
 
     def _looked_up(self, view: ClusterView, slices: Slices) -> Figures:
         """The figures of this view; computed if needed, after the units."""
@@ -161,9 +157,6 @@ def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
     capability, allowed = figures.of_units[rows], figures.allowed_s[node[rows]]
     candidates = Candidates(rows, capability, allowed, is_limited=not np.isinf(allowed).all())
     return Offer(figures, candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
-
-
-# -- how it is split --------------------------------------------------------------------------------------------
 
 
 def _plan(task: DivisibleTask, offer: Offer, q: float, slices: Slices) -> tuple[PartitionPlan, Exclusion]:

@@ -71,8 +71,6 @@ class ThroughputModel:
         """The same profiles in another of FORMS. Raises KeyError for an unknown one."""
         return self if form == self.form_name else ThroughputModel(self._data, form)
 
-    # -- which profile ------------------------------------------------------------------------------------------
-
     def match(self, job: Job, gpu_model: str = "") -> Match:
         """The job's own profile, else one of its family, else the nearest by size; that GPU model's if there is one."""
         key = (job.model, job.params_millions, gpu_model)
@@ -93,8 +91,6 @@ class ThroughputModel:
         if normalised(model) == normalised(best.model):
             return Match(best, "" if is_same_gpu else f"{best.model}@{best.gpu_model}")
         return Match(best, best.model if is_same_gpu else f"{best.model}@{best.gpu_model}")
-
-    # -- how fast -----------------------------------------------------------------------------------------------
 
     def throughput(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
         """PR(t, s) in samples per second (5), broadcast over the shapes."""

@@ -119,8 +119,6 @@ class Engine:
         placing = self._placing
         return Engine(parts, placing.placer, placing.subtasks, self._admitting.policies, self._partition)
 
-    # -- life ---------------------------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
         await self.bundles.refresh()
@@ -155,8 +153,6 @@ class Engine:
         await self._parts.views.close()
         await self._parts.sink.close()
         await self._parts.store.close()
-
-    # -- where, how, when ---------------------------------------------------------------------------------------
 
     async def place(self, command: PlaceCommand, deadline_s: float = math.inf) -> Pending[PlaceDecision]:
         """Where do these jobs' tasks go? Reserves each placement for the reservation's time, unless it is a dry run."""
@@ -205,8 +201,6 @@ class Engine:
     def check_place_policy(self, name: str, field: str) -> None:
         """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
         check_policy_exists(name, self._placing.placer.policies, field)
-
-    # -- reports of schedulers, and lookups ---------------------------------------------------------------------
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportOutcome:
         """Inserts or updates nodes. Creates the cluster."""
@@ -270,8 +264,6 @@ class Engine:
         self._parts.apply(live, events)
         await live.shown()
 
-    # -- what every replica shows -----------------------------------------------------------------------------
-
     def _queues(self) -> Iterator[tuple[str, QueueState]]:
         for live in self._parts.views:
             for state in live.view.queues.values():
@@ -297,8 +289,6 @@ class Engine:
                 log.error("view cannot be built", cluster=cluster, reason=error.message)
         else:
             self._damaged.pop(cluster, None)
-
-    # -- reservations that nobody confirmed -------------------------------------------------------------------
 
     async def _expire_reservations(self) -> None:
         for rounds in itertools.count(1):

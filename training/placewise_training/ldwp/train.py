@@ -143,9 +143,6 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-# -- acting -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TorchValues:
     """The net as place.ldwp.NodeValues."""
@@ -178,9 +175,6 @@ def _cost(now: Situation, args: Args, net: NodeDqn | None) -> float:
     values, guided = (None, 1.0) if net is None else (TorchValues(net), 0.0)
     seen = Recorder(now.truth, now.has_times, values, 0.0, guided, 0, args.balance)
     return -float(seen.rewards(now.simulate(seen)[1]).mean())
-
-
-# -- learning ---------------------------------------------------------------------------------------------------------
 
 
 def update(state: State, args: Args, margin_weight: float) -> Tensor:
@@ -239,9 +233,6 @@ def _copied(net: NodeDqn) -> dict[str, Tensor]:
 
 def _device_of(net: NodeDqn) -> torch.device:
     return net.value.bias.device
-
-
-# -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 def keep(args: Args, state: State, seconds: float) -> None:

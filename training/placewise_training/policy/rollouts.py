@@ -176,8 +176,6 @@ class Actor(PlacementPolicy):
         if self._teacher is not None:
             self._teacher.attach(simulation)
 
-    # -- PlacementPolicy ----------------------------------------------------------------------------------------
-
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
         self._tick(context.now_s, view)
         return self._harmony.order(jobs, view, context)
@@ -197,8 +195,6 @@ class Actor(PlacementPolicy):
         if proposal is not None and self._speeds is not None:
             self._speeds.placed(job, proposal, view)
         return proposal
-
-    # -- decoding -----------------------------------------------------------------------------------------------
 
     def _decode(
         self, job: Job, view: ClusterView, context: PlaceContext, lesson: Lesson | None = None, *, is_kept: bool = True
@@ -246,8 +242,6 @@ class Actor(PlacementPolicy):
         if proposal is not None and self._speeds is not None:
             self._speeds.placed(job, proposal, view)
         return proposal
-
-    # -- rewards ------------------------------------------------------------------------------------------------
 
     def _tick(self, now_s: float, view: ClusterView) -> None:
         """A new interval: the last one gets its reward."""

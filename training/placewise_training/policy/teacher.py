@@ -109,8 +109,6 @@ class Teacher:
         run_s = list(costs.values())[int(totals.argmin())][1]
         return Lesson(counts, totals, run_s, run_s * self._priced(job))
 
-    # -- candidates ---------------------------------------------------------------------------------------------
-
     def _draw(self, job: Job, view: ClusterView) -> Layout | None:
         """Each task on any node with room, with a bias, itself drawn, to nodes that the gang uses already."""
         free = _Free.of(view)
@@ -150,8 +148,6 @@ class Teacher:
                         moved.append(_moved(counts, m, to, i))
         self._rng.shuffle(moved)
         return moved[:_MOVES]
-
-    # -- costs --------------------------------------------------------------------------------------------------
 
     def _priced(self, job: Job) -> float:
         """The cost of a second of the job: its own, and a price for each GPU it holds."""

@@ -155,9 +155,6 @@ def _report(args: Args, run: Run, show: Show) -> dict[str, Any]:
     }
 
 
-# -- simulations -----------------------------------------------------------------------------------------------------
-
-
 def _episodes(
     args: Args, run: Run, method: str, share: float, scorer: SpeedScorer | None, show: Show
 ) -> Iterator[Episode]:
@@ -213,9 +210,6 @@ def _validate(args: Args, net: PolicyNet, yardsticks: Sequence[float]) -> float:
     acting = exported(net, args.out)
     ours = [rollout(each, acting, greedy, interval_s=args.interval_s).avg_jct_s for each in drawn]
     return float(np.exp(np.mean(np.log(np.array(ours) / np.array(yardsticks)))))
-
-
-# -- judgement, checkpoints ------------------------------------------------------------------------------------------
 
 
 def _judged(args: Args, net: PolicyNet, show: Show) -> dict[str, Any]:

@@ -135,9 +135,6 @@ def _heat_parts(is_quick: bool) -> Experiment:
     )
 
 
-# -- claims -------------------------------------------------------------------------------------------------------
-
-
 def _settings(results: Results) -> list[str]:
     return list(dict.fromkeys(c[1] for c in results.runs if c[0] == "chain"))
 

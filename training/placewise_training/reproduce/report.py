@@ -134,9 +134,6 @@ def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outco
     return {seed: Outcome(found, curves) for seed, found in sorted(values.items())}
 
 
-# -- terminal -----------------------------------------------------------------------------------------------------
-
-
 def print_tables(report: Mapping[str, Any], console: Console) -> None:
     """Claims first, then one table per experiment."""
     state = f" — PARTIAL ({report['stopped']})" if report["partial"] else ""

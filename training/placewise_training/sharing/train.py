@@ -135,9 +135,6 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-# -- the judged settings -------------------------------------------------------------------------------------------
-
-
 def folds(args: Args) -> dict[str, list[Fold]]:
     """The folds of each setting: networks that are part of no pair of the history; jobs of known networks, at batches
     that are part of none; the GPU model on which nothing of the history was measured."""
@@ -332,9 +329,6 @@ def _past(history: Sequence[GpuPair], table: MeasuredInterference, gpu: str, arg
 def _hidden_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix:
     """Rows as `count` short co-runs see them, steps untold."""
     return as_row(_short_co_runs(as_speeds(values), np.full(len(values), count), rng), np.full(len(values), np.nan))
-
-
-# -- the net ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,6 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-# -- the judged settings -------------------------------------------------------------------------------------------
-
-
 def folds(args: Args) -> dict[str, list[Fold]]:
     """The folds of each setting; kinds of the judged rows are in no history they are judged from, but for
     `subtasks_judge`, whose kinds are known and whose values are the judging truth's."""
@@ -172,9 +169,6 @@ def is_better(metrics: Mapping[str, Any]) -> bool:
     """Whether the completion has earned its place: a smaller error than the mean and than kNN."""
     found = metrics["methods"]
     return bool(found["completion"]["mae"] < min(found["mean"]["mae"], found["knn"]["mae"]))
-
-
-# -- NCF, as written --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +243,6 @@ def _reached(losses: Sequence[float], goal: float) -> float:
     """First step at which the smoothed loss is at the goal; −1 if it never is."""
     below = np.flatnonzero(_smooth(losses) <= goal)
     return float(below[0]) if len(below) else -1.0
-
-
-# -- the amortised variant --------------------------------------------------------------------------------------------
 
 
 def train_completion(

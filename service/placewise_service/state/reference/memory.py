@@ -221,8 +221,6 @@ class MemoryStore:
         keys_of(cluster)
         return self._clusters.setdefault(cluster, _Cluster(secrets.token_hex(6)))
 
-    # -- nodes --------------------------------------------------------------------------------------------------
-
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportResult:
         state = self._of_new(cluster)
         reported = {node.id: node for node in nodes}
@@ -233,8 +231,6 @@ class MemoryStore:
         state.ledger.capacities.update((node.id, capacity_of(node)) for node in nodes)
         event = state.append(NodesReported(tuple(nodes), removed))
         return ReportResult((event,), event.version, len(nodes) + len(removed), 0)
-
-    # -- jobs ---------------------------------------------------------------------------------------------------
 
     async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
         check_reservable(request.jobs)
@@ -368,8 +364,6 @@ class MemoryStore:
             del known[oldest]
         known[request_id] = (now_s + self._options.answer_ttl_s, answer, fingerprint)
 
-    # -- queues, settings, learned values -----------------------------------------------------------------------
-
     async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
         state = self._of(cluster)
         current = state.queues.get(queue.queue)
@@ -425,8 +419,6 @@ class MemoryStore:
         state.append(ClusterDeleted())
         return True
 
-    # -- decision log -------------------------------------------------------------------------------------------
-
     async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
         if cluster not in self._clusters:
             return len(records)
@@ -449,8 +441,6 @@ class MemoryStore:
     async def exported(self, cluster: str) -> str:
         ring = self._rings.get(cluster)
         return f"{ring.exported}-0" if ring is not None and ring.exported else "0"
-
-    # -- bundles ------------------------------------------------------------------------------------------------
 
     async def bundles(self) -> BundleChoice:
         return self._bundles

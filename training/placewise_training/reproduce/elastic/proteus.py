@@ -94,8 +94,6 @@ def _outcome(trialled: Trialled) -> Outcome:
     )
 
 
-# -- experiments --------------------------------------------------------------------------------------------------
-
 _ENVIRONMENTS = ("small, dispersed", "small, concentrated", "large, dispersed", "large, concentrated")
 
 
@@ -229,8 +227,6 @@ def _table_1() -> Experiment:
         theirs={(name, "computed from the layers", "millions"): value for name, value in TABLE_1.items()},
     )
 
-
-# -- claims -------------------------------------------------------------------------------------------------------
 
 _GAINING = _ENVIRONMENTS[:3]
 _ALWAYS_ALL = (

@@ -76,9 +76,6 @@ def outcome(trialled: Trialled) -> Outcome:
     )
 
 
-# -- experiments --------------------------------------------------------------------------------------------------
-
-
 def _density(is_quick: bool) -> Experiment:
     hours = 8.0 if is_quick else _HOURS
 
@@ -219,8 +216,6 @@ def _model_error() -> Experiment:
         note="Five folds over placements, from the shipped throughput.json; Pollux (T4) and ElasticFlow (A100) rows.",
     )
 
-
-# -- claims -------------------------------------------------------------------------------------------------------
 
 _OVERLOAD = (
     "Without overload every strategy that looks at resource cost meets nearly all expectations, and there is no room "

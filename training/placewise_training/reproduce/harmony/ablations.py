@@ -174,9 +174,6 @@ def _found(base: Scenario, variants: Path, names: Sequence[str]) -> Experiment:
     return Experiment("others", "Other variants", "beyond the paper", ("uniform",), methods, _METRICS, trial)
 
 
-# -- claims -------------------------------------------------------------------------------------------------------
-
-
 def _claims() -> list[Claim]:
     return [
         Claim(

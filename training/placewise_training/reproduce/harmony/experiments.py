@@ -92,9 +92,6 @@ _ASSUMPTIONS = (
 )
 
 
-# -- experiments -------------------------------------------------------------------------------------------------------
-
-
 def _experiments(base: Scenario, is_quick: bool, bundle: Bundle) -> list[Experiment]:
     only = 1 if is_quick else len(_PATTERNS)
     large = replace(base, nodes=30, most_tasks=10, jobs=60 if is_quick else 300)

@@ -88,9 +88,6 @@ _ASSUMPTIONS = (
 )
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
 def _play(server: str, tasks: Sequence[PipelineTask], units: UnitPolicy, seed: int) -> Played:
     return play(kind(server), tasks, OnlyNode(), units, seed, has_sm=True)
 
@@ -108,9 +105,6 @@ def _compared(played: Played, server: str, application: str, tasks: int, seed: i
     """With its speedup over Random on the same tasks."""
     slowest_s = _run(server, application, tasks, RANDOM, seed).values["makespan"]
     return Outcome({**played.values, "speedup": slowest_s / played.values["makespan"]})
-
-
-# -- experiments -------------------------------------------------------------------------------------------------------
 
 
 def _kinds(tasks: int) -> Experiment:

@@ -98,8 +98,6 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self._interval = 0
         self._progress = self._waited_s = 0.0
 
-    # -- Gymnasium ----------------------------------------------------------------------------------------------
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -150,8 +148,6 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         truncated = not terminated and not self.has_decision
         self._observe()
         return reward, terminated, truncated, self._info(intervals)
-
-    # -- the decision process -----------------------------------------------------------------------------------
 
     @property
     def has_decision(self) -> bool:
@@ -227,8 +223,6 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         inside = [live.sim.submit_time_s for live in sim.running.values()]
         inside += [job.submit_time_s for job in sim.waiting.values()]
         return sim.metrics.jct.total + sum(sim.now_s - submitted for submitted in inside)
-
-    # -- observations -------------------------------------------------------------------------------------------
 
     def batch(self) -> tuple[list[Job], int, dict[JobId, Sequence[Assignment]]]:
         """The undecided jobs, which of them is current, and its tentative placements."""

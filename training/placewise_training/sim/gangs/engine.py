@@ -94,8 +94,6 @@ class Simulation:
         if self.heat is not None:
             self.events.push(0.0, EventKind.TELEMETRY)
 
-    # -- running ------------------------------------------------------------------------------------------------
-
     @property
     def now_s(self) -> float:
         return self.clock.now_s()
@@ -164,8 +162,6 @@ class Simulation:
         live = self.running.get(event.payload)
         return live is not None and live.version == event.version
 
-    # -- arrivals -----------------------------------------------------------------------------------------------
-
     def _push_arrival(self) -> None:
         job = next(self._source, None)
         if job is None:
@@ -199,8 +195,6 @@ class Simulation:
                 found = can_fit(job.job, emptied, self.context)
             self._fits[job.signature] = found
         return found
-
-    # -- scheduling ---------------------------------------------------------------------------------------------
 
     def _after(self, kind: EventKind) -> None:
         if self.policy is None:
@@ -314,8 +308,6 @@ class Simulation:
                 self.nodes[part.node].remove(job.id)
         return {name: (self.running[name].rate if name in self.running else 0.0, rate) for name, rate in after.items()}
 
-    # -- ends ---------------------------------------------------------------------------------------------------
-
     def _finish(self, job_id: str) -> None:
         live = self._take_down(job_id)
         job = live.sim
@@ -347,8 +339,6 @@ class Simulation:
         self.view.remove_job(JobId(job_id))
         self._failed.clear()
         return live
-
-    # -- faults and telemetry -----------------------------------------------------------------------------------
 
     def _fault(self, fault: Fault) -> None:
         self._faults_left -= 1
@@ -416,8 +406,6 @@ class Simulation:
                 speed=live.rate / per_epoch,
                 epochs_done=live.done_at(now_s) / per_epoch,
             )
-
-    # -- speeds -------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Settles and re-times every job that shares a node with a change since the last call."""

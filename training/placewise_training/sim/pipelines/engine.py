@@ -149,8 +149,6 @@ class PipelineSimulation:
         found = self.nodes[name].running.get(key) if name in self.nodes else None
         return found is not None and found.version == event.version
 
-    # -- tasks --------------------------------------------------------------------------------------------------
-
     def _arrive(self, task: PipelineTask) -> None:
         self.hash.add(self.now_s, "arrive", task.number)
         if self.chooser is None:
@@ -248,8 +246,6 @@ class PipelineSimulation:
         self.per_minute.extend([0] * (minute + 1 - len(self.per_minute)))
         self.per_minute[minute] += 1
         self.hash.add(self.now_s, "done", task.number, (queue.spec.id,))
-
-    # -- nodes --------------------------------------------------------------------------------------------------
 
     def _fault(self, fault: Fault) -> None:
         self.hash.add(self.now_s, fault.kind.value, 0, (fault.node,))
