@@ -342,6 +342,7 @@ async def _list_decisions(
     validate.check_cluster(request.cluster)
     if not 0 <= request.page_size <= _RECENT:
         raise InvalidRequestError(f"must be 0 … {_RECENT}", "page_size")
+    await asyncio.sleep(0)  # decisions answered just now are kept a moment later
     latest = list(reversed(context.recent.get(request.cluster, ())))[: request.page_size or _RECENT_DEFAULT]
     return bundle_pb2.ListDecisionsResponse(decisions=[_past(context, request.cluster, past) for past in latest])
 
