@@ -1,0 +1,46 @@
+"""The simulator reads only the jobs that start: every policy starts the same ones for it."""
+
+import numpy as np
+import pytest
+from tests.fakes.proteus_queue import bundled
+
+from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.registry import admission_policies
+from placewise_core.cluster import QueueSettings, QueueState
+from placewise_core.decision import Verdict
+from placewise_core.speed.throughput import ThroughputModel
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.hardware import qos_cluster
+from placewise_training.sim.policies import admission_policy, placement_policy
+from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import ElasticWorkload
+
+POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
+
+
+def blocked(seed: int, policy: str = "fifo") -> Simulation:
+    """Sixty jobs within two hours: the queue's head waits most of the time."""
+    truth = make_truth("judge", seed)
+    jobs = ElasticWorkload(jobs=60, per_hour=30.0).generate(truth, seed)
+    options = SimOptions(discipline=Discipline())
+    admission = admission_policy(policy)
+    return Simulation(
+        qos_cluster(), jobs, truth, placement_policy("tetris"), admission=admission, options=options, seed=seed
+    )
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_whoever_reads_only_starts_gets_the_same_starts(name: str) -> None:
+    simulation = blocked(1)
+    for until_s in range(600, 7200, 1200):
+        simulation.run_until(float(until_s))
+        jobs = [job.job for job in simulation.waiting.values()]
+        answers = []
+        for starts_only in (False, True):
+            context = AdmitContext(
+                simulation.now_s, until_s // 10, QueueSettings(), np.random.default_rng(0), starts_only=starts_only
+            )
+            plan = POLICIES[name].admit(jobs, simulation.view, QueueState("q", delay_s=1e6), context)
+            answers.append([a for a in plan.admissions if a.verdict is Verdict.ADMIT])
+        assert answers[0] == answers[1]
