@@ -3,7 +3,6 @@
 import pytest
 
 from placewise_core.events import ClusterRecords
-from placewise_core.job import Job, JobId, Subtask
 from placewise_core.place.subtask_graph import check_pipeline
 from placewise_core.view import ClusterView
 from placewise_training.sim.faults import Fault, FaultKind, added
@@ -21,7 +20,7 @@ from placewise_training.sim.pipelines.applications import (
 from placewise_training.sim.pipelines.choosers import BacklogEct, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
 from placewise_training.sim.pipelines.queues import NodeQueue
-from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy, UnitState
+from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 from placewise_training.sim.policies import placement_policy
 
 UNITS = {"iawp": IawpUnits, "random": RandomUnits, "ect": EctUnits, "pats": PatsUnits}
@@ -89,21 +88,6 @@ def test_the_services_policies_choose_nodes(policy: str) -> None:
 def test_pats_with_loads_spreads() -> None:
     result, _ = run(chooser=LoadedPats(), units=PatsUnits())
     assert min(result.node_finished.values()) > 0
-
-
-def test_pats_gives_cores_the_least_speedups_and_gpus_the_most() -> None:
-    """Teodoro's: two cores, one GPU, speedups 1, 2, 5, 9. And a CPU-only subtask never goes to a GPU."""
-    states = [UnitState("cpu0", False, 0, 0.0), UnitState("cpu1", False, 0, 0.0), UnitState("gpu0", True, 0, 0.0)]
-    ready = [Subtask(f"x{s}", "k", has_gpu_version=True, profile={"speedup": float(s)}) for s in (5, 1, 9, 2)]
-    view = ClusterView(ClusterRecords("c", 0, "e"))
-    made = PatsUnits().assign([Job(JobId("j"), subtasks=tuple(ready))], "n", view, states, 0.0)
-    assert {subtask: unit for _, subtask, unit in made} == {"x1": "cpu0", "x2": "cpu1", "x9": "gpu0"}
-    only = Job(JobId("j"), subtasks=tuple(Subtask(f"c{i}", "k") for i in range(4)))
-    made = PatsUnits().assign([only], "n", view, states, 0.0)
-    assert [unit for _, _, unit in made] == ["cpu0", "cpu1"]
-    slower = Job(JobId("j"), subtasks=(Subtask("s", "k", has_gpu_version=True, profile={"speedup": 0.5}),))
-    assert PatsUnits().assign([slower], "n", view, states, 0.0) == [("j", "s", "cpu0")]
-    assert PatsUnits().assign([slower], "n", view, states[2:], 0.0) == [("j", "s", "gpu0")]
 
 
 def test_pats_counts_the_gpus_and_cores_of_a_node() -> None:

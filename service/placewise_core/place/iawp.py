@@ -14,65 +14,65 @@ from placewise_core.place.subtask_contention import ContentionRound
 from placewise_core.place.subtask_graph import check_pipeline
 from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics, column_scales, cosine, gpu_vector
 from placewise_core.place.subtask_round import IawpSettings, Ready, SubtaskRound
+from placewise_core.place.unit_baselines import EctRound, PatsRound, RandomRound
 from placewise_core.view import ClusterView
 
-__all__ = ["IawpSettings", "SubtaskScheduler", "assign_subtasks"]
+__all__ = ["AsWritten", "IawpSettings", "SubtaskScheduler", "subtask_schedulers"]
 
 
 class SubtaskScheduler:
-    """IAWP under the name it is logged with."""
+    """One set of rules under the name it is asked for and logged with; IAWP's if none is given."""
 
-    name = "iawp"
-
-    def __init__(self, settings: IawpSettings | None = None) -> None:
+    def __init__(
+        self, settings: IawpSettings | None = None, rules: type[SubtaskRound] = ContentionRound, name: str = "iawp"
+    ) -> None:
+        self.name, self.rules = name, rules
         self._settings = settings or IawpSettings()
         # Where metrics come from that the caller does not give: known ones, or those a bundle completes.
         self.metrics_of: Callable[[ClusterView], SubtaskMetrics] = KnownMetrics.from_view
 
     def assign(
-        self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float, metrics: SubtaskMetrics | None = None
+        self,
+        jobs: Sequence[Job],
+        node_id: str,
+        view: ClusterView,
+        now_s: float,
+        metrics: SubtaskMetrics | None = None,
+        seed: int = 0,
     ) -> list[JobDecision]:
-        """One decision per job. Raises InvalidRequestError for subtasks that form no DAG, KeyError for an unknown
-        node."""
-        return assign_subtasks(jobs, node_id, view, metrics or self.metrics_of(view), self._settings, now_s)
+        """One decision per job, assignments in the order they were made, blockers for the rest. Raises
+        InvalidRequestError for subtasks that form no DAG, KeyError for an unknown node."""
+        for i, job in enumerate(jobs):
+            check_pipeline(job, f"jobs[{i}].subtasks")
+        m = view.index[node_id]
+        played = self._played(m, view, jobs, metrics or self.metrics_of(view), now_s, seed)
+        if played is None:
+            return [_unusable(job, view, m, now_s) for job in jobs]
+        return played.decisions(jobs)
 
     def starts(
-        self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float, metrics: SubtaskMetrics | None = None
+        self,
+        jobs: Sequence[Job],
+        node_id: str,
+        view: ClusterView,
+        now_s: float,
+        metrics: SubtaskMetrics | None = None,
+        seed: int = 0,
     ) -> list[tuple[str, str, str]]:
         """(job id, subtask id, unit) of the subtasks to start, without decisions and reasons: for hosts that ask often,
         and whose pipelines are known to be DAGs."""
-        played = _played(view.index[node_id], view, jobs, metrics or self.metrics_of(view), self._settings, now_s)
+        played = self._played(view.index[node_id], view, jobs, metrics or self.metrics_of(view), now_s, seed)
         return [] if played is None else [(r.job.id, r.subtask.id, unit) for r, unit in played.made]
 
-
-def assign_subtasks(
-    jobs: Sequence[Job],
-    node: str,
-    view: ClusterView,
-    metrics: SubtaskMetrics,
-    settings: IawpSettings,
-    now_s: float = 0.0,
-) -> list[JobDecision]:
-    """Assignments of ready subtasks, in the order they were made, and blockers for the others."""
-    for i, job in enumerate(jobs):
-        check_pipeline(job, f"jobs[{i}].subtasks")
-    m = view.index[node]
-    played = _played(m, view, jobs, metrics, settings, now_s)
-    if played is None:
-        return [_unusable(job, view, m, now_s) for job in jobs]
-    return played.decisions(jobs)
-
-
-def _played(
-    m: int, view: ClusterView, jobs: Sequence[Job], metrics: SubtaskMetrics, settings: IawpSettings, now_s: float
-) -> SubtaskRound | None:
-    """A finished round; None on a node that is not used now."""
-    if not view.usable(now_s)[m]:
-        return None
-    rules = AsWritten if settings.is_as_written else ContentionRound
-    played: SubtaskRound = rules(view, m, jobs, metrics, settings)
-    played.play()
-    return played
+    def _played(
+        self, m: int, view: ClusterView, jobs: Sequence[Job], metrics: SubtaskMetrics, now_s: float, seed: int
+    ) -> SubtaskRound | None:
+        """A finished round; None on a node that is not used now."""
+        if not view.usable(now_s)[m]:
+            return None
+        played = self.rules(view, m, jobs, metrics, self._settings, seed)
+        played.play()
+        return played
 
 
 class AsWritten(SubtaskRound):
@@ -121,6 +121,18 @@ def _priority(candidate: Ready, similarities: Sequence[float]) -> tuple[float, f
     """1 / mean cosine, then speedup; infinite on an empty GPU or beside nothing alike."""
     mean = sum(similarities) / len(similarities) if similarities else 0.0
     return (1.0 / mean if mean > 0 else float("inf"), candidate.speedup)
+
+
+def subtask_schedulers() -> dict[str, SubtaskScheduler]:
+    """Every set of rules for node scope, by name."""
+    rules: dict[str, type[SubtaskRound]] = {
+        "iawp": ContentionRound,
+        "iawp-paper": AsWritten,
+        "ect": EctRound,
+        "pats": PatsRound,
+        "random": RandomRound,
+    }
+    return {name: SubtaskScheduler(rules=chosen, name=name) for name, chosen in rules.items()}
 
 
 def _unusable(job: Job, view: ClusterView, m: int, now_s: float) -> JobDecision:

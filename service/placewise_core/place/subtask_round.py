@@ -24,14 +24,12 @@ UNKNOWN_SPEEDUP = 1.0
 @frozen
 class IawpSettings:
     """`queue_length`: places in the GPU queue per GPU; the paper fixes a length and does not give it. A GPU takes
-    further subtasks while its utilisation and its memory are below the limits and it runs fewer than `max_per_gpu`.
-    `is_as_written`: Algorithm 2 to the letter, instead of the rules of subtask_contention.py."""
+    further subtasks while its utilisation and its memory are below the limits and it runs fewer than `max_per_gpu`."""
 
     queue_length: int = 8
     gpu_util_limit: float = 0.9
     gpu_memory_limit: float = 0.9
     max_per_gpu: int = 8
-    is_as_written: bool = False
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples its cost, and a round makes dozens
@@ -48,8 +46,15 @@ class SubtaskRound(ABC):
     which the largest speedup comes first. Of equal speedups both ends take the oldest."""
 
     def __init__(
-        self, view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics, settings: IawpSettings
+        self,
+        view: ClusterView,
+        m: int,
+        jobs: Sequence[Job],
+        metrics: SubtaskMetrics,
+        settings: IawpSettings,
+        seed: int = 0,
     ) -> None:
+        self.view, self.jobs, self.seed = view, jobs, seed
         self.node = NodeId(view.node_id(m))
         self.metrics, self.settings = metrics, settings
         self.units: NodeUnits = units_of(view, m, jobs, metrics)

@@ -12,7 +12,7 @@ from placewise_core.job import Job
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policy
 from placewise_core.place.completed_metrics import metrics_source
-from placewise_core.place.iawp import SubtaskScheduler
+from placewise_core.place.iawp import subtask_schedulers
 from placewise_core.place.policy import PlacementPolicy
 from placewise_core.place.registry import placement_policies
 from placewise_core.place.tables import packaged_tables
@@ -100,7 +100,7 @@ class _ActivePolicies:
         self.interference = interference
         self.admission: dict[str, AdmissionPolicy] = {}
         self.partition: dict[str, PartitionPolicy] = {}
-        self.subtasks = SubtaskScheduler()
+        self.subtasks = subtask_schedulers()
         self._speed: ThroughputSpeed
 
     def use(self, bundle: Bundle) -> None:
@@ -113,7 +113,9 @@ class _ActivePolicies:
         self._speed = ThroughputSpeed(throughput)
         self.admission.update(admission_policies(throughput))
         self.partition[partition.name] = partition
-        self.subtasks.metrics_of = metrics_source(bundle.stdm)
+        for name, scheduler in self.subtasks.items():
+            if name != "iawp-paper":  # Algorithm 2 rests on what was measured: the bundle's completion is ours
+                scheduler.metrics_of = metrics_source(bundle.stdm)
         self.interference.completer = bundle.sharing
         for name in LEARNED_POLICIES:
             self.placement.pop(name, None)

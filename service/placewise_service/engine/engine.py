@@ -88,7 +88,7 @@ class Engine:
         self,
         parts: EngineParts,
         placer: Placer,
-        subtasks: SubtaskScheduler,
+        subtasks: Mapping[str, SubtaskScheduler],
         admission: Mapping[str, AdmissionPolicy],
         partition: Mapping[str, PartitionPolicy],
     ) -> None:

@@ -12,7 +12,7 @@ from placewise_core.decision import JobDecision, Outcome, Reason
 from placewise_core.errors import InvalidRequestError
 from placewise_core.events import SubtaskProfiled
 from placewise_core.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState
-from placewise_core.place.iawp import IawpSettings, SubtaskScheduler, assign_subtasks
+from placewise_core.place.iawp import AsWritten, IawpSettings, SubtaskScheduler
 from placewise_core.place.subtask_metrics import GPU_METRICS, KnownMetrics, column_scales, cosine, gpu_vector
 from placewise_core.view import ClusterView
 
@@ -42,13 +42,12 @@ def pipeline(*subtasks: Subtask, name: str = "job") -> Job:
 
 def assign(view: ClusterView, *jobs: Job, **settings: float) -> list[JobDecision]:
     """Algorithm 2 as written."""
-    written = IawpSettings(is_as_written=True, **settings)  # type: ignore[arg-type]
-    return assign_subtasks(jobs, "n", view, KnownMetrics.from_view(view), written)
+    return SubtaskScheduler(IawpSettings(**settings), AsWritten).assign(jobs, "n", view, 0.0)  # type: ignore[arg-type]
 
 
 def shared(view: ClusterView, *jobs: Job, **settings: float) -> list[JobDecision]:
     """By contention, as the service does."""
-    return assign_subtasks(jobs, "n", view, KnownMetrics.from_view(view), IawpSettings(**settings))  # type: ignore[arg-type]
+    return SubtaskScheduler(IawpSettings(**settings)).assign(jobs, "n", view, 0.0)  # type: ignore[arg-type]
 
 
 def units(decision: JobDecision) -> dict[str, str]:

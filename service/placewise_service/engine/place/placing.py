@@ -13,6 +13,7 @@ from placewise_core.job import JobId
 from placewise_core.place.context import PlaceContext
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.policy import PlacementPolicy
+from placewise_core.place.unit_baselines import untimed
 from placewise_core.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
@@ -24,6 +25,8 @@ from placewise_service.engine.place.gang import held
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, ReserveResult, Reused
+
+NODE_POLICY = "iawp"  # of NODE scope, if the request names none
 
 
 @frozen
@@ -56,14 +59,14 @@ class Placing:
     parts: EngineParts
     placer: Placer
     sliced: SlicedPlacer
-    subtasks: SubtaskScheduler
+    subtasks: Mapping[str, SubtaskScheduler]
 
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.parts.begin(deadline_s)
         live = await self.parts.views.get(command.cluster)
-        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
+        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
         if command.is_dry_run:
             return Pending(await self._try_out(asked))
         attempt = await self._attempt(asked, NONE_SETTLED)
@@ -237,11 +240,19 @@ class Placing:
             raise NotFoundError(
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )
-        decisions = self.subtasks.assign(command.jobs, command.node_id, live.view, self.parts.clock.now_s())
+        name = command.policy or NODE_POLICY
+        known(name, self.subtasks, "policy")
+        seed = seed_of(command.seed) if name == "random" else 0
+        decisions = self.subtasks[name].assign(
+            command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed
+        )
         elapsed_ms = self.parts.elapsed_ms(started_s)
-        meta = self.parts.meta(self.subtasks.name, live, live.view.version, elapsed_ms, caller=command.caller)
+        reason = untimed(command.jobs, live.view) if name == "ect" else ""
+        meta = self.parts.meta(
+            name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller
+        )
         decision = PlaceDecision(tuple(decisions), meta)
-        self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), 0, ())
+        self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), seed, ())
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )

@@ -7,8 +7,10 @@ those that the paper's NCF or the shipped completion makes of two.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from placewise_core.place.iawp import IawpSettings, SubtaskScheduler
+from placewise_core.place.iawp import AsWritten, IawpSettings, SubtaskScheduler
+from placewise_core.place.subtask_contention import ContentionRound
 from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
+from placewise_core.place.subtask_round import SubtaskRound
 from placewise_training.reproduce.design import Experiment, Metric, Outcome
 from placewise_training.reproduce.iawp.claims import (
     COMPLETED,
@@ -244,8 +246,8 @@ def _width(tasks: int) -> Experiment:
     """How many subtasks a GPU takes at most."""
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
-        limits = IawpSettings(max_per_gpu=int(setting), is_as_written=method == WRITTEN)
-        units = IawpUnits(scheduler=SubtaskScheduler(limits))
+        rules: type[SubtaskRound] = AsWritten if method == WRITTEN else ContentionRound
+        units = IawpUnits(scheduler=SubtaskScheduler(IawpSettings(max_per_gpu=int(setting)), rules))
         played = _play("4 × K80", saturating("mixed", tasks, seed), units, seed)
         return _compared(played, "4 × K80", "mixed", tasks, seed)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewise_core.place.iawp import IawpSettings, SubtaskScheduler
+from placewise_core.place.iawp import AsWritten, SubtaskScheduler
 from placewise_core.place.ldwp import NodeValues
 from placewise_core.view import ClusterView
 from placewise_training.ldwp.judge import SIZES, learned
@@ -55,7 +55,7 @@ UNITS: Mapping[str, Callable[[int], UnitPolicy]] = {
     PATS: lambda seed: PatsUnits(),
     CONSOLIDATE: lambda seed: PackedUnits(),
     SHORTEST: lambda seed: ShortestFirst(TRUTH),
-    "algorithm 2": lambda seed: IawpUnits(scheduler=SubtaskScheduler(IawpSettings(is_as_written=True))),
+    "algorithm 2": lambda seed: IawpUnits(scheduler=SubtaskScheduler(rules=AsWritten)),
     "iawp": lambda seed: IawpUnits(),
 }
 METHODS: Mapping[str, tuple[str, str]] = {  # (who chooses nodes, who chooses units)

@@ -1,7 +1,8 @@
 """Which subtask runs on which computing unit of a node: IAWP as the service has it, and the paper's baselines.
 
-Random, ECT and PATS get what IAWP gets: the same ready subtasks, metrics and units. They know no similarity and put one
-subtask on a GPU at a time; the paper does not say how many its baselines put there.
+PATS runs as the service has it. Random and ECT stand here once more, as this ECT knows true times and when each unit is
+free. They know no similarity and put one subtask on a GPU at a time; the paper does not say how many its baselines put
+there.
 """
 
 import heapq
@@ -16,6 +17,7 @@ from placewise_core.job import Job, Subtask
 from placewise_core.place.iawp import SubtaskScheduler
 from placewise_core.place.subtask_graph import split
 from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
+from placewise_core.place.unit_baselines import PatsRound
 from placewise_core.view import ClusterView
 from placewise_training.sim.pipelines.applications import subtask_truths
 
@@ -146,27 +148,13 @@ class EctUnits:
 _TYPICAL_CORE_S = 0.02  # seconds per unit of size on a core
 
 
-class PatsUnits:
-    """PATS (Teodoro et al.): of the ready subtasks, in order of their speedup, an idle GPU takes the one with the most
-    and an idle core the one with the least; of equal ones the oldest. A subtask that no GPU makes faster goes to a GPU
-    only if no core is left for it."""
+class PatsUnits(IawpUnits):
+    """PATS as the service has it."""
 
     name = "pats"
-    wants_states = True
 
-    def assign(
-        self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
-    ) -> list[tuple[str, str, str]]:
-        gpus = [unit.name for unit in units if unit.is_gpu and unit.running == 0]
-        cores = [unit.name for unit in units if not unit.is_gpu and unit.running == 0]
-        ready = [(speedup_of(subtask), job.id, subtask) for job in jobs for subtask in split(job.subtasks)[0]]
-        rising, falling = sorted(ready, key=lambda r: r[0]), sorted(ready, key=lambda r: -r[0])
-        faster = [r for r in falling if r[0] > 1.0][: len(gpus)]
-        rest = [r for r in rising if r not in faster]
-        on_cores = rest[: len(cores)]
-        left = [r for r in rest[len(cores) :][::-1] if r[2].has_gpu_version]
-        made = [*zip(gpus, [*faster, *left], strict=False), *zip(cores, on_cores, strict=False)]
-        return [(job_id, subtask.id, unit) for unit, (_, job_id, subtask) in made]
+    def __init__(self, metrics: SubtaskMetrics | None = None) -> None:
+        super().__init__(metrics, SubtaskScheduler(rules=PatsRound, name=self.name))
 
 
 def speedup_of(subtask: Subtask) -> float:
