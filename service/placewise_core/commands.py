@@ -57,6 +57,7 @@ class PartitionCommand:
     is_dry_run: bool = False
     is_explaining: bool = False
     progress: tuple[ShareProgress, ...] = ()
+    policy: str = ""
     caller: str = ""
     fingerprint: bytes = b""
 

@@ -150,8 +150,8 @@ class HeatIsland:
 def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
     """The usable units, the strongest first."""
     node = figures.units.node
-    if not figures.capability.all():
-        exclusion.add((figures.capability <= 0)[node], Reason.UTILISATION_LIMIT)
+    if not figures.of_units.all():
+        exclusion.add(figures.of_units <= 0, Reason.UTILISATION_LIMIT)
     order = figures.strongest_first
     rows = order[exclusion.codes[order] == 0]
     capability, allowed = figures.of_units[rows], figures.allowed_s[node[rows]]

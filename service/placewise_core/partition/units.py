@@ -1,7 +1,7 @@
 """The computing units of a cluster, as arrays.
 
 A unit is one GPU of a node ("node/gpu0"), or the CPU of a node without GPUs ("node/cpu"): on a GPU node the CPU feeds
-the GPUs and is no unit of its own. Idle means that it serves no job.
+the GPUs and is a unit of its own only where every CPU is asked for. Idle means that it serves no job.
 """
 
 from collections.abc import Iterable
@@ -32,6 +32,7 @@ class Units:
     flat: IntArray  # where each GPU is in the view's (M, G) arrays, unrolled
     node_ids: list[str]
     names: list[str]  # the part after the node
+    has_every_cpu: bool = False
     told: dict[tuple[int, int], Excluded] = field(default_factory=dict)
 
     def is_idle(self, view: ClusterView) -> BoolArray:
@@ -43,7 +44,20 @@ class Units:
         if not self.has_gpu.any():
             return np.asarray(view.task_count[self.node])
         jobs = view.gpu_tenant_count.ravel()[self.flat]
-        return jobs if self.has_gpu.all() else np.where(self.gpu == NO_GPU, view.task_count[self.node], jobs)
+        is_cpu = self.gpu == NO_GPU
+        if not is_cpu.any():
+            return jobs
+        tasks = np.where(self.has_gpu, self._on_cpus(view), view.task_count) if self.has_every_cpu else view.task_count
+        return np.where(is_cpu, tasks[self.node], jobs)
+
+    def _on_cpus(self, view: ClusterView) -> IntArray:
+        """(M,) tasks without a GPU: on a GPU node they are what its CPU serves."""
+        counts = np.zeros(view.size, dtype=np.int64)
+        for running in view.jobs.values():
+            for assignment in running.assignments:
+                if not assignment.gpu_indices and assignment.node in view.index:
+                    counts[view.index[assignment.node]] += 1
+        return counts
 
     def held_by(self, view: ClusterView, job_id: str) -> BoolArray | None:
         """(U,) units that serve this job and no other, which may split its own work over them; None without such."""
@@ -55,10 +69,11 @@ class Units:
         return np.asarray(mine, dtype=np.bool_) & (self._served(view) <= 1)
 
 
-def units_of(view: ClusterView) -> Units:
+def units_of(view: ClusterView, has_every_cpu: bool = False) -> Units:
+    """Units of the view; the CPUs of GPU nodes are among them only with `has_every_cpu`."""
     has_gpu: BoolArray = np.asarray(view.gpu_exists.any(axis=1))
     gpu_node, gpu_index = np.nonzero(view.gpu_exists)
-    cpu_node = np.flatnonzero(~has_gpu)
+    cpu_node = np.arange(view.size) if has_every_cpu else np.flatnonzero(~has_gpu)
     node = np.concatenate([gpu_node, cpu_node])
     gpu = np.concatenate([gpu_index, np.full(len(cpu_node), NO_GPU)])
     order = np.argsort(node, kind="stable")
@@ -70,20 +85,21 @@ def units_of(view: ClusterView) -> Units:
     ids = [listed.id for listed in view.nodes]
     node_ids: list[str] = [ids[m] for m in node.tolist()]
     names = [unit_names[g] for g in gpu.tolist()]
-    return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names)
+    return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names, has_every_cpu)
 
 
 class UnitsCache:
     """The units of the view last asked about, or a fork of it; built again when its layout changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_every_cpu: bool = False) -> None:
+        self._has_every_cpu = has_every_cpu
         self._of: tuple[object, int] | None = None  # lineage and layout
         self._units: Units | None = None
 
     def of(self, view: ClusterView) -> Units:
         """Units of this view."""
         if self._units is None or self._of != (view.lineage, view.layout_stamp):
-            self._units = units_of(view)
+            self._units = units_of(view, self._has_every_cpu)
             self._of = (view.lineage, view.layout_stamp)
         return self._units
 

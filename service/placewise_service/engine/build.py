@@ -10,7 +10,7 @@ from placewise_core.cluster import Assignment
 from placewise_core.errors import InvalidRequestError
 from placewise_core.job import Job
 from placewise_core.partition.policy import PartitionPolicy
-from placewise_core.partition.registry import partition_policy
+from placewise_core.partition.registry import partition_policies
 from placewise_core.place.completed_metrics import metrics_source
 from placewise_core.place.iawp import subtask_schedulers
 from placewise_core.place.policy import PlacementPolicy
@@ -107,12 +107,12 @@ class _ActivePolicies:
         """Builds everything that rests on a bundle, then swaps. Raises BundleError; the old bundle then stays."""
         try:
             throughput = ThroughputModel(bundle.document(THROUGHPUT))
-            partition = partition_policy(bundle.document(CAPABILITY))
+            partition = partition_policies(bundle.document(CAPABILITY))
         except (KeyError, TypeError, ValueError) as error:
             raise BundleError(f"{bundle.name}: {error}") from error
         self._speed = ThroughputSpeed(throughput)
         self.admission.update(admission_policies(throughput))
-        self.partition[partition.name] = partition
+        self.partition.update(partition)
         for name, scheduler in self.subtasks.items():
             if name != "iawp-paper":  # Algorithm 2 rests on what was measured: the bundle's completion is ours
                 scheduler.metrics_of = metrics_source(bundle.stdm)

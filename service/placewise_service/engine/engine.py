@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 _EXPIRY_PERIOD_S = 0.5
 _FORGETTING_ROUNDS = 60  # of expiry: every half minute
 _CLUSTERS_PERIOD_S = 1.0
-PARTITION_POLICY = "heat-island"  # there is one; a bundle gives it its weights
+PARTITION_POLICY = "heat-island"  # if the request names none
 
 
 # Nodes, and units that a question names, up to which it is answered in one go.
@@ -160,7 +160,8 @@ class Engine:
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """Splits a divisible task over the idle units, or moves late shares to those at work."""
-        parts, policy = self._parts, self._partition[PARTITION_POLICY]
+        known(command.policy, self._partition, "policy")
+        parts, policy = self._parts, self._partition[command.policy or PARTITION_POLICY]
         started_s = parts.begin(deadline_s)
         live = await parts.views.get(command.cluster)
         context = PartitionContext(parts.clock.now_s(), command.units, command.is_explaining)

@@ -249,7 +249,7 @@ class DivisibleTask(_message.Message):
     def __init__(self, id: _Optional[str] = ..., serial_scale: _Optional[float] = ..., parallel_scale: _Optional[float] = ..., overhead_s: _Optional[float] = ..., kind: _Optional[str] = ..., demand: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ...) -> None: ...
 
 class PartitionRequest(_message.Message):
-    __slots__ = ("cluster", "task", "units", "dry_run", "explain", "request_id", "progress")
+    __slots__ = ("cluster", "task", "units", "dry_run", "explain", "request_id", "progress", "policy")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,7 @@ class PartitionRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     task: DivisibleTask
     units: _containers.RepeatedScalarFieldContainer[str]
@@ -264,7 +265,8 @@ class PartitionRequest(_message.Message):
     explain: bool
     request_id: str
     progress: _containers.RepeatedCompositeFieldContainer[ShareProgress]
-    def __init__(self, cluster: _Optional[str] = ..., task: _Optional[_Union[DivisibleTask, _Mapping]] = ..., units: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., progress: _Optional[_Iterable[_Union[ShareProgress, _Mapping]]] = ...) -> None: ...
+    policy: str
+    def __init__(self, cluster: _Optional[str] = ..., task: _Optional[_Union[DivisibleTask, _Mapping]] = ..., units: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., progress: _Optional[_Iterable[_Union[ShareProgress, _Mapping]]] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class ShareProgress(_message.Message):
     __slots__ = ("node", "unit", "scale", "predicted_seconds", "capability", "done", "elapsed_seconds", "move_requested")

@@ -119,6 +119,7 @@ def partition_command(
         is_dry_run=request.dry_run,
         is_explaining=request.explain,
         progress=tuple(map(_share_progress, request.progress)) if request.progress else (),
+        policy=request.policy,
         caller=caller,
         fingerprint=fingerprint,
     )

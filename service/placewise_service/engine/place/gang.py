@@ -13,10 +13,13 @@ def with_groups(job: Job, view: ClusterView) -> Job:
     """The job with task groups: its own, or those of the shape it names or was admitted with.
 
     A shaped job is one worker per node, each with the shape's GPUs; the demand of a single worker group scales with
-    them. Raises InvalidRequestError for a job that has neither groups nor a shape.
+    them. A pipeline without either is one worker that holds nothing: its subtasks get their units on the node. Raises
+    InvalidRequestError for another job that has neither groups nor a shape.
     """
     if job.is_rigid:
         return job
+    if job.subtasks and not job.groups and job.shape is None and job.elastic is None:
+        return replace(job, groups=(TaskGroup(Role.WORKER, 1, Resources()),))
     shape = job.shape or _admitted_shape(job, view)
     if shape is None:
         if not job.groups:
