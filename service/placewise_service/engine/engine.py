@@ -160,7 +160,7 @@ class Engine:
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """Splits a divisible task over the idle units, or moves late shares to those at work."""
-        known(command.policy, self._partition, "policy")
+        check_policy_exists(command.policy, self._partition, "policy")
         parts, policy = self._parts, self._partition[command.policy or PARTITION_POLICY]
         started_s = parts.begin(deadline_s)
         live = await parts.views.get(command.cluster)

@@ -241,7 +241,7 @@ class Placing:
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )
         name = command.policy or NODE_POLICY
-        known(name, self.subtasks, "policy")
+        check_policy_exists(name, self.subtasks, "policy")
         seed = seed_of(command.seed) if name == "random" else 0
         decisions = self.subtasks[name].assign(
             command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed
