@@ -8,7 +8,7 @@ import pytest
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import ClaimVerdict, PartitionPlan
+from placewise_core.decision import PartitionPlan, Verdict
 from placewise_core.decision import Outcome as Decided
 from placewise_core.events import ClusterRecords
 from placewise_core.job import Job, JobId, Priority
@@ -192,7 +192,7 @@ def test_a_job_of_the_believed_truth_takes_what_the_cost_model_says() -> None:
         QueueState("q"),
         AdmitContext(0.0, 0, QueueSettings(), 0),
     )
-    assert admitted.admissions[0].verdict is ClaimVerdict.ADMIT
+    assert admitted.admissions[0].verdict is Verdict.ADMIT
     assert wide.log.mean("gpus") == admitted.admissions[0].gpus == 16
     assert wide.log.mean("slowdown") < 1.0
 

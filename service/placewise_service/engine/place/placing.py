@@ -248,9 +248,7 @@ class Placing:
         )
         elapsed_ms = self.parts.elapsed_ms(started_s)
         reason = untimed(command.jobs, live.view) if name == "ect" else ""
-        meta = self.parts.meta(
-            name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller
-        )
+        meta = self.parts.meta(name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
         self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), seed, ())
         return await self.parts.remembered(
