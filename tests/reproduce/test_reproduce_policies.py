@@ -8,8 +8,8 @@ import pytest
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import PartitionPlan, Verdict
 from placewise_core.decision import Outcome as Decided
+from placewise_core.decision import PartitionPlan, Verdict
 from placewise_core.events import ClusterRecords
 from placewise_core.job import Job, JobId, Priority
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
