@@ -14,7 +14,7 @@ import yaml
 from tests.e2e.kubernetes.kubernetes_scenario import REPOSITORY
 
 CHART = REPOSITORY / "deploy" / "kubernetes" / "chart"
-RENDERER = REPOSITORY / "tests" / "e2e" / "kubernetes_render"
+RENDERER = REPOSITORY / "tests" / "e2e" / "kubernetes" / "kubernetes_render"
 RELEASE, NAMESPACE = "placewise-kubernetes", "placewise"
 
 
