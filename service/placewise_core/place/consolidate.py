@@ -48,7 +48,7 @@ class Consolidate(ScoredPolicy):
         begun. A new array."""
         group, view = offer.group, offer.view
         here = group.count - sum([other is group for other, _ in offer.placed])
-        rooms = _slots(offer, offer.demand, group, here)
+        rooms = _taken(offer, offer.slots, group, here)
         if len(offer.job.groups) == 1:
             return rooms
         begun = {id(other) for other, _ in offer.placed}
@@ -61,7 +61,8 @@ class Consolidate(ScoredPolicy):
             later = view.demand_vector(other.demand)
             if later is None:
                 break
-            demand, rooms = later, _slots(offer, later, other, other.count, promised)
+            slots = count_slots(offer, later, other, promised)
+            demand, rooms = later, _taken(offer, slots, other, other.count)
             taken = taken + rooms
         return taken
 
@@ -79,12 +80,9 @@ class Consolidate(ScoredPolicy):
         return np.where(rack >= 0, np.minimum(1.0, free[rack + 1] / need), 0.0)
 
 
-def _slots(
-    offer: Offer, demand: FloatArray, group: TaskGroup, count: int, promised: FloatArray | None = None
-) -> FloatArray:
-    """(M,) of `count` tasks of the group, how many each node takes. A new array."""
-    most = float(min(count, group.max_per_node or count))
-    slots: FloatArray = np.minimum(count_slots(offer, demand, group, promised), most)
+def _taken(offer: Offer, slots: FloatArray, group: TaskGroup, count: int) -> FloatArray:
+    """(M,) of `count` tasks of the group, how many each node takes that has `slots` for them. A new array."""
+    taken: FloatArray = np.minimum(slots, float(min(count, group.max_per_node or count)))
     if group.node_selector:
-        slots *= offer.view.selected(group)
-    return slots
+        taken *= offer.view.selected(group)
+    return taken

@@ -107,10 +107,13 @@ class Gang:
                 placed=self.placed,
                 left=self.left,
             )
-        found = self._first.offers.get(id(group))
-        if found is None or mask is not None:
+        found = None if mask is not None else self._first.offers.get(id(group))
+        if found is None:
+            slots = self.view.plain_rooms(wanted.demand) if wanted.is_countable else None
             first = self.mask_of(group, wanted) if mask is None else mask
-            found = Offer(self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining)
+            found = Offer(
+                self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining, slots=slots
+            )
             if mask is None:
                 self._first.offers[id(group)] = found
         return found
@@ -124,7 +127,7 @@ class Gang:
     def mask_of(self, group: TaskGroup, wanted: Wanted) -> BoolArray:
         """(M,) nodes that the group's next task may go to."""
         if wanted.is_countable:
-            mask = self.view.plain_feasible(wanted.demand)
+            mask = self.view.plain_rooms(wanted.demand) >= 1.0
             mask &= self.usable
             if group.node_selector:
                 mask &= self.view.selected(group)

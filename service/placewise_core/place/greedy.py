@@ -151,7 +151,7 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
             if m < 0:
                 return False
         at_most = min(left, most - gang.count(group, m)) if most else left
-        count = int(min(at_most, gang.slots_on(group, m)))
+        count = int(min(at_most, offer.slots[m]))
         if count == gang.remaining and not gang.left:  # the rest of this node is not needed
             gang.take_all(group, [m] * count)
             return True
@@ -181,14 +181,20 @@ def _best_of(scores: FloatArray, mask: BoolArray) -> int:
 def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
     """The node of each task of a countable group, by scores of nodes that depend on the node alone; fewer if not all
     fit. Who takes a task was the best of those that have none: as many nodes as there are tasks are looked at."""
-    group = offer.group
-    order = _best(np.where(offer.mask, scorer.scores(offer)[0], _LOWEST), offer.mask, group.count)
+    group, mask = offer.group, offer.mask
+    most = float(min(group.count, group.max_per_node or group.count))
+    depth = int(min(most, offer.slots.max(initial=0.0, where=mask)))
+    is_small = 1 < depth and depth * len(mask) <= _MOST_CELLS
+    scores = scorer.scores(offer.with_more(depth) if is_small else offer)
+    order = _best(np.where(mask, scores[0], _LOWEST), mask, group.count)
     if group.count == 1 or not order:
         return [m for _, m in order]
-    most = min(group.count, group.max_per_node or group.count)
-    slots: list[float] = np.minimum(offer.slots[[m for _, m in order]], float(most)).tolist()
-    depth = int(max(slots))
+    best = [m for _, m in order]
+    slots: list[float] = np.minimum(offer.slots[best], most).tolist()
     ahead: list[list[float]] = []  # scores of the nodes in their order, with 0 … more tasks of the group there
+    if is_small:
+        ahead = scores[:, best].T.tolist()
+    depth = int(max(slots))
     turns = [(-score, m, i, 0) for i, (score, m) in enumerate(order)]  # a heap, as it is sorted
     nodes: list[int] = []
     while turns and len(nodes) < group.count:
@@ -200,7 +206,7 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
             heappop(turns)
             continue
         if i >= len(ahead):  # nodes come in their order
-            some = [m for _, m in order[len(ahead) : len(ahead) + max(1, _MOST_CELLS // depth)]]
+            some = best[len(ahead) : len(ahead) + max(1, _MOST_CELLS // depth)]
             ahead += scorer.scores(offer.on(some, depth)).T.tolist()
         heapreplace(turns, (-ahead[i][there], m, i, there))
     return nodes

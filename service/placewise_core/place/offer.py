@@ -60,13 +60,17 @@ class Offer:
         left: Mapping[int, NodeLeft] = NOTHING_LEFT,
         nodes: IntArray | None = None,
         whole: "Offer | None" = None,
+        slots: FloatArray | None = None,
     ) -> None:
+        """`slots`: as the attribute, if the caller has counted them."""
         self.job, self.group, self.view, self.context = job, group, view, context
         self.demand, self.mask, self.depth = demand, mask, depth
         self.remaining, self.placed, self._left = remaining, placed, left
         self.nodes = nodes
         self.at: slice | IntArray = slice(None) if nodes is None else nodes
         self.whole = self if whole is None else whole  # all nodes, and the mask that goes with them
+        if slots is not None:
+            self.slots = slots
 
     @property
     def last(self) -> int:
@@ -90,6 +94,30 @@ class Offer:
             rows,
             self.whole,
         )
+
+    def with_more(self, depth: int) -> "Offer":
+        """All of these nodes, `depth` rows deep; kept for all who ask for as many, so do not write."""
+        deeper = self._deeper.get(depth)
+        if deeper is None:
+            deeper = self._deeper[depth] = Offer(
+                self.job,
+                self.group,
+                self.view,
+                self.context,
+                self.demand,
+                self.mask,
+                depth,
+                self.remaining,
+                self.placed,
+                self._left,
+                self.nodes,
+                self.whole,
+            )
+        return deeper
+
+    @lazy
+    def _deeper(self) -> dict[int, "Offer"]:
+        return {}
 
     @lazy
     def changed(self) -> list[tuple[int, int]]:
@@ -189,12 +217,12 @@ class Offer:
                 values[m] = of(m, left)
         return values[None]
 
-    @property
+    @lazy
     def capacity(self) -> FloatArray:
         """(R, 1, N)"""
         return np.asarray(self.view.capacity[:, None, self.at])
 
-    @property
+    @lazy
     def inverse_capacity(self) -> FloatArray:
         """(R, 1, N) 1 over the capacity; 0 for a capacity of 0."""
         return np.asarray(self.view.inverse_capacity[:, None, self.at])
