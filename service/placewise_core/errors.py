@@ -43,6 +43,12 @@ class InvalidRequestError(PlacewiseError):
     def __init__(self, message: str, field: str = "", metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message, {**({"field": field} if field else {}), **(metadata or {})})
 
+    def within(self, field: str) -> "InvalidRequestError":
+        """The error of a part of a request, as one of the whole: the part is its `field`."""
+        return InvalidRequestError(
+            self.message, metadata={**self.metadata, "field": f"{field}.{self.metadata['field']}"}
+        )
+
 
 class UnauthenticatedError(PlacewiseError):
     """No credentials, or wrong ones."""

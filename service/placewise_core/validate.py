@@ -217,32 +217,38 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
         _check_count(sum(job.task_count for job in jobs), limits.tasks, "jobs.groups")
         _check_count(sum(len(job.subtasks) for job in jobs), limits.tasks, "jobs.subtasks")
     for i, job in enumerate(jobs):
-        check_job(job, f"jobs[{i}]", limits)
+        try:
+            check_job(job, limits)
+        except InvalidRequestError as error:
+            raise error.within(f"jobs[{i}]") from None
 
 
-def check_job(job: Job, field: str, limits: Limits) -> None:
-    """Raises InvalidRequestError if a job breaks a rule."""
-    _check_id(job.id, f"{field}.id")
+def check_job(job: Job, limits: Limits) -> None:
+    """Raises InvalidRequestError if a job breaks a rule; its field is one of the job's."""
+    _check_id(job.id, "id")
     if job.model:
-        _check_text(job.model, f"{field}.model", MAX_ID)
+        _check_text(job.model, "model", MAX_ID)
     if job.queue:
-        _check_text(job.queue, f"{field}.queue", MAX_ID)
+        _check_text(job.queue, "queue", MAX_ID)
     for name, value in zip(_JOB_NUMBERS.values(), _job_numbers_of(job), strict=True):
         if not 0.0 <= value <= MAX_NUMBER:  # written so that NaN fails
-            raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", f"{field}.{name}")
+            raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", name)
     if job.submit_time_s:
-        _check_time(job.submit_time_s, f"{field}.submit_time")
+        _check_time(job.submit_time_s, "submit_time")
     if not 1.0 <= job.gpu_sharing.max_slowdown <= MAX_NUMBER:
-        raise InvalidRequestError("must be at least 1 (0 means 2)", f"{field}.gpu_sharing.max_slowdown")
+        raise InvalidRequestError("must be at least 1 (0 means 2)", "gpu_sharing.max_slowdown")
     if job.gpu_sharing.co_runs:
-        _check_co_runs(job, f"{field}.gpu_sharing.co_runs")
+        _check_co_runs(job, "gpu_sharing.co_runs")
     for i, group in enumerate(job.groups):
-        _check_group(group, f"{field}.groups[{i}]", limits)
-    _check_count(job.task_count, limits.tasks_per_gang, f"{field}.groups")
+        try:
+            _check_group(group, limits)
+        except InvalidRequestError as error:
+            raise error.within(f"groups[{i}]") from None
+    _check_count(job.task_count, limits.tasks_per_gang, "groups")
     if job.elastic is not None or job.shape is not None:
-        _check_shape(job, field)
+        _check_shape(job)
     if job.subtasks:
-        _check_subtasks(job.subtasks, f"{field}.subtasks", limits)
+        _check_subtasks(job.subtasks, "subtasks", limits)
 
 
 def _check_co_runs(job: Job, field: str) -> None:
@@ -250,7 +256,7 @@ def _check_co_runs(job: Job, field: str) -> None:
     _check_count(len(co_runs), MAX_CO_RUNS, field)
     if not job.model:
         raise InvalidRequestError("need the job's model: co-runs are stored under its name", field)
-    _check_comparable(job.model, f"{field.removesuffix('.gpu_sharing.co_runs')}.model")
+    _check_comparable(job.model, "model")
     for i, co_run in enumerate(co_runs):
         _check_id(co_run.model, f"{field}[{i}].model")
         _check_comparable(co_run.model, f"{field}[{i}].model")
@@ -272,27 +278,27 @@ def _check_comparable(name: str, field: str) -> None:
         raise InvalidRequestError("needs a letter a … z or a digit: co-runs are compared by it", field)
 
 
-def _check_group(group: TaskGroup, field: str, limits: Limits) -> None:
+def _check_group(group: TaskGroup, limits: Limits) -> None:
     if not 1 <= group.count <= limits.tasks_per_gang:
-        raise InvalidRequestError(f"must be 1 … {limits.tasks_per_gang}", f"{field}.count")
+        raise InvalidRequestError(f"must be 1 … {limits.tasks_per_gang}", "count")
     if group.max_per_node < 0:
-        raise InvalidRequestError("must not be negative", f"{field}.max_per_node")
+        raise InvalidRequestError("must not be negative", "max_per_node")
     if group.gpu_model:
-        _check_text(group.gpu_model, f"{field}.gpu_model", MAX_ID)
-    _check_resources(group.demand, f"{field}.demand")
+        _check_text(group.gpu_model, "gpu_model", MAX_ID)
+    _check_resources(group.demand, "demand")
     gpus = group.demand.gpus
     if gpus != int(gpus) and (gpus > 1.0 or not quantise(gpus)):  # what rounds to nothing would need no GPU
-        raise InvalidRequestError("must be whole, or a fraction of one GPU of at least 2⁻²⁰", f"{field}.demand.gpus")
+        raise InvalidRequestError("must be whole, or a fraction of one GPU of at least 2⁻²⁰", "demand.gpus")
     if group.node_selector:
-        _check_labels(group.node_selector, f"{field}.node_selector")
+        _check_labels(group.node_selector, "node_selector")
 
 
-def _check_shape(job: Job, field: str) -> None:
+def _check_shape(job: Job) -> None:
     elastic, shape = job.elastic, job.shape
     if elastic is not None and not 1 <= elastic.min_gpus <= elastic.max_gpus <= _MAX_COUNT:
-        raise InvalidRequestError("needs 1 ≤ min_gpus ≤ max_gpus", f"{field}.elastic")
+        raise InvalidRequestError("needs 1 ≤ min_gpus ≤ max_gpus", "elastic")
     if shape is not None and (shape.nodes < 1 or shape.gpus_per_node < 1 or shape.gpus > _MAX_COUNT):
-        raise InvalidRequestError("needs at least one node and one GPU on each", f"{field}.shape")
+        raise InvalidRequestError("needs at least one node and one GPU on each", "shape")
 
 
 def _check_subtasks(subtasks: Sequence[Subtask], field: str, limits: Limits) -> None:
@@ -357,7 +363,10 @@ def check_event(event: JobEvent, field: str, limits: Limits) -> None:
     for i, assignment in enumerate(event.placement):
         _check_assignment(assignment, f"{field}.placement[{i}]", limits)
     if event.job is not None:
-        check_job(event.job, f"{field}.job", limits)
+        try:
+            check_job(event.job, limits)
+        except InvalidRequestError as error:
+            raise error.within(f"{field}.job") from None
         if event.job.id != event.job_id:
             raise InvalidRequestError("must be the job_id of the event", f"{field}.job.id")
     _check_share(event, field)

@@ -174,9 +174,9 @@ class Gang:
     def take(self, group: TaskGroup, m: int, count: int = 1) -> bool:
         """Places the group's next `count` tasks on node m, which has the room; several only of a countable group.
         False, and nothing is placed, where GPUs there turn out too slow to share."""
-        wanted, names = self._wanted[id(group)], self._names[id(group)]
+        key = id(group)
+        wanted, names, begun = self._wanted[key], self._names[key], self._begun.get(key, 0)
         assert wanted is not None
-        begun = self._begun.get(id(group), 0)
         left = self.left.get(m)
         each = wanted.gpus
         gpus: tuple[int, ...] = ()
@@ -191,18 +191,23 @@ class Gang:
             gpus, left.idle = tuple(left.idle[: each * count]), left.idle[each * count :]
         for row, amount in wanted.amounts:
             left.free[row] -= amount * count
-        left.tasks += [group] * count
         node = NodeId(self.view.nodes[m].id)
-        for i in range(count):
-            mine = gpus if count == 1 else gpus[i * each : (i + 1) * each]
-            self.tasks.append(Assignment(names[begun + i], group.role, node, mine, group.demand))
-        self._begun[id(group)] = begun + count
+        if count == 1:
+            left.tasks.append(group)
+            self.placed.append((group, m))
+            self.tasks.append(Assignment(names[begun], group.role, node, gpus, group.demand))
+        else:
+            left.tasks += [group] * count
+            self.placed += [(group, m)] * count
+            for i in range(count):
+                mine = gpus[i * each : (i + 1) * each]
+                self.tasks.append(Assignment(names[begun + i], group.role, node, mine, group.demand))
+        self._begun[key] = begun + count
         if gpus and self._looks_at_gpus:
             self._occupy(left, m, gpus)
-        self.placed += [(group, m)] * count
         self.remaining -= count
         if group.max_per_node:
-            self._counts[id(group), m] = self.count(group, m) + count
+            self._counts[key, m] = self.count(group, m) + count
         return True
 
     def take_all(self, group: TaskGroup, nodes: Sequence[int]) -> None:
@@ -211,16 +216,19 @@ class Gang:
             for m in nodes:
                 self.take(group, m)
             return
-        wanted, names, view = self._wanted[id(group)], self._names[id(group)], self.view
+        wanted, begun, idle = self._wanted[id(group)], self._begun.get(id(group), 0), self._first.idle
         assert wanted is not None
         each, role, demand = wanted.gpus, group.role, group.demand
+        names = self._names[id(group)][begun:]
         taken: dict[int, int] = {}
-        begun = self._begun.get(id(group), 0)
-        for i, m in enumerate(nodes, begun):  # the rest of these nodes is not needed
-            before = taken.get(m, 0)
+        for name, m in zip(names, nodes, strict=False):  # the rest of these nodes is not needed
+            if m not in taken:
+                taken[m] = 0
+                if m not in idle:
+                    idle[m] = NodeId(self.view.nodes[m].id), tuple(self.view.idle_gpus(m))
+            (node, gpus), before = idle[m], taken[m]
             taken[m] = before + each
-            gpus = tuple(view.idle_gpus(m)[before : before + each])
-            self.tasks.append(Assignment(names[i], role, NodeId(view.nodes[m].id), gpus, demand))
+            self.tasks.append(Assignment(name, role, node, gpus[before : before + each], demand))
         self._begun[id(group)] = begun + len(nodes)
         self.placed += [(group, m) for m in nodes]
         self.remaining = 0
@@ -256,6 +264,7 @@ class _First:
         self.stamps = _stamps(view)
         self.usable = view.usable(now_s)
         self.offers: dict[int, Offer] = {}
+        self.idle: dict[int, tuple[NodeId, tuple[int, ...]]] = {}  # by node, its id and its idle GPUs
         self.names = _names_of(job)
         self.wanted = {id(group): _wanted(job, group, view) for group in job.groups}
         self.looks_at_gpus = any(wanted is not None and not wanted.is_countable for wanted in self.wanted.values())

@@ -5,7 +5,7 @@ alone is scored again only when it gets a task.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heapreplace
+from heapq import heapify, heappop, heapreplace
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ NO_INFO: Mapping[str, float] = {}
 
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _FOUND_SINGLY = 16  # best nodes up to which looking for one after the other is faster than for all at once
+_FEW_CELLS = 1024  # scores that are worked out sooner for all nodes than for the best alone
 _MOST_CELLS = 4096  # scores that are worked out ahead between two pauses
 _EXPLAINED_CANDIDATES = 8  # per task: enough to see why, small enough to read
 _LOWEST = np.array(-np.inf)  # as an array: a float would be converted at every task
@@ -180,21 +181,46 @@ def _best_of(scores: FloatArray, mask: BoolArray) -> int:
 
 def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
     """The node of each task of a countable group, by scores of nodes that depend on the node alone; fewer if not all
-    fit. Who takes a task was the best of those that have none: as many nodes as there are tasks are looked at."""
-    group, mask = offer.group, offer.mask
-    most = float(min(group.count, group.max_per_node or group.count))
-    depth = int(min(most, offer.slots.max(initial=0.0, where=mask)))
-    is_small = 1 < depth and depth * len(mask) <= _MOST_CELLS
-    scores = scorer.scores(offer.with_more(depth) if is_small else offer)
-    order = _best(np.where(mask, scores[0], _LOWEST), mask, group.count)
+    fit."""
+    group = offer.group
+    most = min(group.count, group.max_per_node or group.count)
+    depth = int(min(most, offer.slots.max(initial=0.0, where=offer.mask)))  # the slots may be infinite
+    if depth > 1 and depth * len(offer.mask) <= _FEW_CELLS:
+        return _nodes_of_all(scorer, offer.with_more(depth), most)
+    return _nodes_of_best(scorer, offer, most)
+
+
+def _nodes_of_all(scorer: NodeScorer, offer: Offer, most: int) -> list[int]:
+    """As `_nodes_at_once`. Every node is scored with every number of tasks that it may get."""
+    rows: list[list[float]] = scorer.scores(offer).tolist()
+    slots: list[float] = offer.whole.slots.tolist()
+    turns = [(-rows[0][m], m, 0) for m in offer.mask.nonzero()[0].tolist()]
+    heapify(turns)
+    nodes: list[int] = []
+    left, pause = offer.group.count, offer.context.slices.pause
+    while turns and left:
+        _, m, there = turns[0]
+        nodes.append(m)
+        left -= 1
+        pause()
+        there += 1
+        if there < slots[m] and there < most:
+            heapreplace(turns, (-rows[there][m], m, there))
+        else:
+            heappop(turns)
+    return nodes
+
+
+def _nodes_of_best(scorer: NodeScorer, offer: Offer, most: int) -> list[int]:
+    """As `_nodes_at_once`. Who takes a task was the best of those that have none: as many nodes as there are tasks are
+    looked at."""
+    group = offer.group
+    order = _best(np.where(offer.mask, scorer.scores(offer)[0], _LOWEST), offer.mask, group.count)
     if group.count == 1 or not order:
         return [m for _, m in order]
-    best = [m for _, m in order]
-    slots: list[float] = np.minimum(offer.slots[best], most).tolist()
-    ahead: list[list[float]] = []  # scores of the nodes in their order, with 0 … more tasks of the group there
-    if is_small:
-        ahead = scores[:, best].T.tolist()
+    slots: list[float] = np.minimum(offer.slots[[m for _, m in order]], float(most)).tolist()
     depth = int(max(slots))
+    ahead: list[list[float]] = []  # scores of the nodes in their order, with 0 … more tasks of the group there
     turns = [(-score, m, i, 0) for i, (score, m) in enumerate(order)]  # a heap, as it is sorted
     nodes: list[int] = []
     while turns and len(nodes) < group.count:
@@ -206,7 +232,7 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
             heappop(turns)
             continue
         if i >= len(ahead):  # nodes come in their order
-            some = best[len(ahead) : len(ahead) + max(1, _MOST_CELLS // depth)]
+            some = [m for _, m in order[len(ahead) : len(ahead) + max(1, _MOST_CELLS // depth)]]
             ahead += scorer.scores(offer.on(some, depth)).T.tolist()
         heapreplace(turns, (-ahead[i][there], m, i, there))
     return nodes

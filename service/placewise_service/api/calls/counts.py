@@ -39,7 +39,7 @@ TABLE: tuple[tuple[str, str, int | str], ...] = (
 )
 _LIMITS = {(message, field): limit for message, field, limit in TABLE}
 # A smaller request holds too little to keep anybody waiting: the later rules of validate.py are enough.
-_SMALL_BYTES = 2048
+COUNTED_BYTES = 2048
 
 
 @frozen
@@ -80,8 +80,7 @@ def _fields(descriptor: Descriptor) -> Iterator[_Field]:
 
 def check_counts(message: Message, limits: Limits) -> None:
     """Raises InvalidRequestError if a list or map of the message, or of a message in it, is too long."""
-    if message.ByteSize() > _SMALL_BYTES:
-        _Count(limits).of_message(message, _kind(message.DESCRIPTOR), "")
+    _Count(limits).of_message(message, _kind(message.DESCRIPTOR), "")
 
 
 def check_raw_counts(raw: bytes, kind: type[Message], limits: Limits) -> None:

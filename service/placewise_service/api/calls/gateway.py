@@ -28,7 +28,7 @@ from placewise_core.errors import (
 from placewise_core.validate import Limits
 from placewise_service.api.calls.body_room import SMALL_BYTES, BodyRoom
 from placewise_service.api.calls.call_audit import CallAudit
-from placewise_service.api.calls.counts import check_counts, check_raw_counts
+from placewise_service.api.calls.counts import COUNTED_BYTES, check_counts, check_raw_counts
 from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.calls.rpcs import CallContext, Reach, Rpc
 from placewise_service.api.calls.wire import parsed_in_pieces
@@ -136,14 +136,22 @@ class Gateway:
 
     async def parsed(self, rpc: Rpc, raw: bytes) -> Message:
         """The request in its binary form. Raises InvalidRequestError; of a large one, before anything is built."""
+        if len(raw) <= ASIDE_BYTES:
+            return self.parsed_small(rpc, raw)
         self.check_size(len(raw))
         try:
-            if len(raw) <= ASIDE_BYTES:
-                return rpc.request.FromString(raw)
             await aside(check_raw_counts, raw, rpc.request, self.context.limits)
             return await aside(parsed_in_pieces, raw, rpc.request)
         except DecodeError:
-            raise InvalidRequestError(f"not a {rpc.request.DESCRIPTOR.name}") from None
+            raise _not_a(rpc) from None
+
+    def parsed_small(self, rpc: Rpc, raw: bytes) -> Message:
+        """As `parsed`, for at most ASIDE_BYTES."""
+        self.check_size(len(raw))
+        try:
+            return rpc.request.FromString(raw)
+        except DecodeError:
+            raise _not_a(rpc) from None
 
     def check_size(self, size: int) -> None:
         """Raises InvalidRequestError for a message over the limit."""
@@ -313,9 +321,10 @@ class Call:
         rpc, gateway = self.rpc, self.gateway
         if rpc.reach is Reach.CLUSTER:
             self.authorise(message.cluster)
-        if message.ByteSize() > ASIDE_BYTES:
+        size = message.ByteSize()
+        if size > ASIDE_BYTES:
             await aside(check_counts, message, gateway.context.limits)
-        else:
+        elif size > COUNTED_BYTES:
             check_counts(message, gateway.context.limits)
         assert self.principal is not None
         if self.trace is None:  # nobody records it
@@ -344,6 +353,10 @@ def _admit_scope(principal: Principal, rpc: Rpc) -> None:
         principal.require(rpc.scope, None)
     else:
         principal.require_scope(rpc.scope)
+
+
+def _not_a(rpc: Rpc) -> InvalidRequestError:
+    return InvalidRequestError(f"not a {rpc.request.DESCRIPTOR.name}")
 
 
 def _request_limits(limits: LimitSettings, max_reserve_ttl_s: float) -> Limits:

@@ -170,9 +170,12 @@ def _architecture(groups: Sequence[TaskGroup], subtasks: Sequence[Subtask]) -> A
     """The architecture of a job that names none."""
     if subtasks:
         return Architecture.PIPELINE
-    if any(group.role is Role.PARAMETER_SERVER for group in groups):
-        return Architecture.PARAMETER_SERVER
-    return Architecture.ALL_REDUCE if sum(group.count for group in groups) > 1 else Architecture.SINGLE
+    count = 0
+    for group in groups:
+        if group.role is Role.PARAMETER_SERVER:
+            return Architecture.PARAMETER_SERVER
+        count += group.count
+    return Architecture.ALL_REDUCE if count > 1 else Architecture.SINGLE
 
 
 def _group(message: job_pb2.TaskGroup) -> TaskGroup:

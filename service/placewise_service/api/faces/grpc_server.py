@@ -34,6 +34,7 @@ from placewise_service.api.faces.grpc_connections import (
 )
 from placewise_service.api.faces.listener import connection_limit
 from placewise_service.api.identity.auth import Credentials
+from placewise_service.aside import ASIDE_BYTES
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
 
@@ -138,7 +139,9 @@ class GrpcFace:
                     connections.called(context.peer())
                     raw = await self._reader.read(context)
                     call.make_room(len(raw))
-                    response = await call.answer(await gateway.parsed(rpc, raw))
+                    is_small = len(raw) <= ASIDE_BYTES
+                    request = gateway.parsed_small(rpc, raw) if is_small else await gateway.parsed(rpc, raw)
+                    response = await call.answer(request)
                     return response.SerializeToString()
             except PlacewiseError as error:
                 failure = error
