@@ -6,6 +6,7 @@ alone is scored again only when it gets a task.
 
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
+from itertools import compress
 from typing import Protocol
 
 import numpy as np
@@ -64,6 +65,8 @@ class BestFit:
         return (("free_gpus", float(offer.free_gpus[0, m])),)
 
 
+_RESCUE: tuple[NodeScorer, Mapping[str, float]] = (BestFit(), {RESCUED: 1.0})
+
 # Chooses the node of the next task among those that are open, instead of the best; -1 for none.
 Choose = Callable[[Gang, TaskGroup, BoolArray], int]
 
@@ -71,7 +74,7 @@ Choose = Callable[[Gang, TaskGroup, BoolArray], int]
 def propose(scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
     """Places every task of `job` by `scorer`, or None if the gang does not fit that way. A greedy order may run into a
     dead end that another avoids: then best fit is tried, and `info` records it."""
-    for tried, info in ((scorer, NO_INFO), (BestFit(), {RESCUED: 1.0})):
+    for tried, info in ((scorer, NO_INFO), _RESCUE):
         gang, candidates = Gang(job, view, context), list[Candidate]()
         if place_all(tried, gang, candidates):
             return Proposal(gang.assignments(), candidates=tuple(candidates), info=info)
@@ -186,26 +189,25 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
     most = min(group.count, group.max_per_node or group.count)
     depth = int(min(most, offer.slots.max(initial=0.0, where=offer.mask)))  # the slots may be infinite
     if depth > 1 and depth * len(offer.mask) <= _FEW_CELLS:
-        return _nodes_of_all(scorer, offer.with_more(depth), most)
+        return _nodes_of_all(scorer, offer.with_more(depth), offer.slots, most)
     return _nodes_of_best(scorer, offer, most)
 
 
-def _nodes_of_all(scorer: NodeScorer, offer: Offer, most: int) -> list[int]:
+def _nodes_of_all(scorer: NodeScorer, offer: Offer, slots: FloatArray, most: int) -> list[int]:
     """As `_nodes_at_once`. Every node is scored with every number of tasks that it may get."""
-    rows: list[list[float]] = scorer.scores(offer).tolist()
-    slots: list[float] = offer.whole.slots.tolist()
-    turns = [(-rows[0][m], m, 0) for m in offer.mask.nonzero()[0].tolist()]
+    costs: list[list[float]] = np.negative(scorer.scores(offer)).tolist()
+    turns = list(compress(zip(costs[0], range(len(offer.mask)), strict=True), offer.mask.tolist()))
     heapify(turns)
     nodes: list[int] = []
-    left, pause = offer.group.count, offer.context.slices.pause
-    while turns and left:
-        _, m, there = turns[0]
+    taken: dict[int, int] = {}
+    pause = offer.context.slices.pause
+    while turns and len(nodes) < offer.group.count:
+        _, m = turns[0]
         nodes.append(m)
-        left -= 1
         pause()
-        there += 1
-        if there < slots[m] and there < most:
-            heapreplace(turns, (-rows[there][m], m, there))
+        there = taken[m] = taken.get(m, 0) + 1
+        if there < most and there < slots[m]:
+            heapreplace(turns, (costs[there][m], m))
         else:
             heappop(turns)
     return nodes

@@ -113,7 +113,7 @@ class LeastInterference(ScoredPolicy):
 
     def _counted(self, offer: Offer) -> FloatArray:
         """(J, N) with tasks of the gang."""
-        cpu_scale, network_scale = offer.inverse_capacity[[CPU, NETWORK], 0]
+        cpu_scale, network_scale = offer.inverse_capacity[CPU, 0], offer.inverse_capacity[NETWORK, 0]
         own = self._own(offer.job.model, offer.group.demand, cpu_scale, network_scale)
         sums: FloatArray = np.empty((5, offer.depth, own.shape[1]))
         sums[:, 0] = self._renewed(offer.view, offer.whole.mask, offer.context.slices)[_SUMMED, offer.at]
@@ -127,9 +127,13 @@ class LeastInterference(ScoredPolicy):
         cpu = (offer.capacity[CPU] - offer.free[CPU]) * cpu_scale
         network = (offer.capacity[NETWORK] - offer.free[NETWORK]) * network_scale
         constant, u, b, uu, bb = sums
-        table = np.array(_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale))  # (9, J, N)
         weights = self._weights(offer.job, offer.demand)[:, None]
-        scores: FloatArray = np.add.reduce(table[: len(weights)] * weights, axis=0)
+        rows = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
+        if len(weights) > len(rows):
+            rows += _scored_by_network(b, bb, network, network_scale)
+        table = np.array(rows)  # (9, J, N), or (7, J, N)
+        table *= weights
+        scores: FloatArray = np.add.reduce(table, axis=0)
         return scores
 
     def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
@@ -177,8 +181,8 @@ class LeastInterference(ScoredPolicy):
             bb += a4
         free: list[float] = view.free[:, m].tolist()
         cpu, network = (cores - free[CPU]) * cpu_scale, (gbps - free[NETWORK]) * network_scale
-        scored = _scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale)
-        return (*scored, constant, u, b, uu, bb)
+        scored = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
+        return (*scored, *_scored_by_network(b, bb, network, network_scale), constant, u, b, uu, bb)
 
     def _columns(self, view: ClusterView, nodes: IntArray) -> FloatArray:
         """(14, N) as _column for many nodes, to the last bit: sums run in the same order."""
@@ -193,7 +197,8 @@ class LeastInterference(ScoredPolicy):
         cpu = (view.capacity[CPU, nodes] - view.free[CPU, nodes]) * cpu_scale
         network = (view.capacity[NETWORK, nodes] - view.free[NETWORK, nodes]) * network_scale
         constant, u, b, uu, bb = sums
-        return np.array((*_scored(constant, u, b, uu, bb, cpu, network, cpu_scale, network_scale), *sums))
+        scored = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
+        return np.array((*scored, *_scored_by_network(b, bb, network, network_scale), *sums))
 
 
 def _begun(view: ClusterView) -> _Sums:
@@ -203,7 +208,7 @@ def _begun(view: ClusterView) -> _Sums:
     return _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64), nodes, view.layout_stamp, ref(view))
 
 
-def _scored(
+def _scored_by_cpu(
     constant: Amount,
     u: Amount,
     b: Amount,
@@ -212,9 +217,9 @@ def _scored(
     cpu: Amount,
     network: Amount,
     cpu_scale: Amount,
-    network_scale: Amount,
 ) -> tuple[Amount, ...]:
-    """The rows of the table that are scored, from its sums and from the shares of CPU and bandwidth in use."""
+    """The rows of the table that every task is scored by, from its sums and from the shares of CPU and bandwidth in
+    use."""
     return (
         cpu,
         network,
@@ -223,6 +228,9 @@ def _scored(
         constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network,
         (u + 2.0 * uu * cpu) * cpu_scale,
         uu * cpu_scale * cpu_scale,
-        (b + 2.0 * bb * network) * network_scale,
-        bb * network_scale * network_scale,
     )
+
+
+def _scored_by_network(b: Amount, bb: Amount, network: Amount, network_scale: Amount) -> tuple[Amount, ...]:
+    """The other rows, of tasks that ask for bandwidth."""
+    return (b + 2.0 * bb * network) * network_scale, bb * network_scale * network_scale
