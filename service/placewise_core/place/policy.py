@@ -12,6 +12,8 @@ from placewise_core.job import Job
 from placewise_core.place.context import PlaceContext
 from placewise_core.view import ClusterView
 
+Action = tuple[tuple[str, str], ...]
+
 
 @frozen
 class Proposal:
@@ -50,7 +52,12 @@ class PlacementPolicy(Protocol):
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:
-        """Probability with which `propose` gives exactly these assignments; usually it draws nothing. Draws nothing
-        from `context.rng`."""
+        """Probability with which `propose` puts every task on the node it has here; usually `propose` draws nothing.
+        Draws nothing from `context.rng`."""
         own = self.propose(job, view, context)
-        return float(own is not None and own.assignments == tuple(assignments))
+        return float(own is not None and action_of(own.assignments) == action_of(assignments))
+
+
+def action_of(assignments: Sequence[Assignment]) -> Action:
+    """(task, node) of every task, by the task's name: two placements are one action if these are equal."""
+    return tuple(sorted((assignment.task, assignment.node) for assignment in assignments))

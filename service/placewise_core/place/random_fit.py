@@ -32,10 +32,10 @@ class Random(PlacementPolicy):
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:
-        """Probability with which `propose` gives exactly these assignments; 0 if it cannot."""
+        """Probability with which `propose` puts every task on the node it has here; 0 if it cannot."""
         nodes = {a.task: view.index.get(a.node, -1) for a in assignments}
         replayed = self._placed(Gang(job, view, context), nodes)
-        return replayed.propensity if replayed and replayed.assignments == tuple(assignments) else 0.0
+        return replayed.propensity if replayed else 0.0
 
     def scores(self, offer: Offer) -> FloatArray:
         return np.zeros((1, offer.view.size))

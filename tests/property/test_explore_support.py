@@ -1,0 +1,169 @@
+"""Exploration by explorers of one's own: propensities against the enumeration of every placement."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.fakes.place_cases import context, gang, node, running, view_of
+
+from placewise_core.cluster import Assignment
+from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.place import explore, random_ahead
+from placewise_core.place.explore import Explorer
+from placewise_core.place.policy import Action, PlacementPolicy, action_of
+from placewise_core.place.random_ahead import RandomAhead
+from placewise_core.place.random_fit import Random
+from placewise_core.place.registry import placement_policies
+from placewise_core.view import ClusterView
+
+POLICIES = placement_policies()
+AHEAD = RandomAhead()
+RATE = 0.3
+DRAWS = 3000
+ROOM = {"a": 1, "b": 2, "c": 3, "d": 3}
+EXPLORERS = {
+    "two": (Explorer(POLICIES["consolidate"], 3), Explorer(POLICIES["load-balance"], 1)),
+    "drawing": (Explorer(AHEAD, 2), Explorer(POLICIES["bin-packing"], 1)),
+}
+
+
+def uneven() -> ClusterView:
+    """Four nodes of unequal room."""
+    return view_of(
+        [node("a", gpus=1), node("b", gpus=2), node("c", gpus=3), node("d", gpus=4)], [running("r1", "d", [0])]
+    )
+
+
+def by_hand(job: Job) -> dict[Action, float]:
+    """What random draws of single GPUs give, from the rooms alone."""
+    found: dict[Action, float] = {}
+    for nodes in itertools.product(ROOM, repeat=job.task_count):
+        left, probability = dict(ROOM), 1.0
+        for chosen in nodes:
+            probability *= (left[chosen] > 0) / sum(slots > 0 for slots in left.values())
+            left[chosen] -= 1
+        if probability:
+            found[tuple((f"worker-{i}", chosen) for i, chosen in enumerate(nodes))] = probability
+    return found
+
+
+def distribution(policy: PlacementPolicy, job: Job, view: ClusterView) -> dict[Action, float]:
+    if isinstance(policy, Random):
+        return by_hand(job)
+    proposal = policy.propose(job, view, context())
+    assert proposal is not None
+    return {action_of(proposal.assignments): 1.0}
+
+
+def enumerated(
+    policy: PlacementPolicy, explorers: Sequence[Explorer], job: Job, view: ClusterView
+) -> dict[Action, float]:
+    """P(a) of every action, from the definition: every policy's own distribution, weighted by its share."""
+    total = sum(explorer.weight for explorer in explorers)
+    parts = [(1.0 - RATE, policy), *((RATE * e.weight / total, e.policy) for e in explorers)]
+    mixture: dict[Action, float] = {}
+    for share, part in parts:
+        for action, probability in distribution(part, job, view).items():
+            mixture[action] = mixture.get(action, 0.0) + share * probability
+    return mixture
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_propensity_is_the_enumerated_one(name: str, explorers: tuple[Explorer, ...], workers: int) -> None:
+    view, job, ctx = uneven(), gang(workers=workers), context(seed=workers)
+    expected = enumerated(POLICIES[name], explorers, job, view)
+    assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
+    for _ in range(30):
+        proposal, _ = explore.propose(POLICIES[name], RATE, job, view, ctx, explorers)
+        assert proposal is not None
+        assert proposal.propensity == pytest.approx(expected[action_of(proposal.assignments)], abs=1e-9)
+
+
+@pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
+def test_draws_fit_the_enumeration(explorers: tuple[Explorer, ...]) -> None:
+    view, job, ctx = uneven(), gang(workers=2), context(seed=5)
+    expected = enumerated(POLICIES["load-balance"], explorers, job, view)
+    drawn: list[Action] = []
+    for _ in range(DRAWS):
+        proposal, _ = explore.propose(POLICIES["load-balance"], RATE, job, view, ctx, explorers)
+        assert proposal is not None
+        drawn.append(action_of(proposal.assignments))
+    counted = Counter(drawn)
+    assert counted.keys() <= expected.keys()
+    fit = stats.chisquare([counted[a] for a in expected], [DRAWS * p for p in expected.values()])
+    assert fit.pvalue > 1e-4
+
+
+def everywhere(job: Job, view: ClusterView) -> dict[Action, float]:
+    """RandomAhead's own probability of every assignment of tasks to nodes."""
+    proposal = AHEAD.propose(job, view, context())
+    assert proposal is not None
+    found: dict[Action, float] = {}
+    for nodes in itertools.product([n.id for n in view.nodes], repeat=job.task_count):
+        tasks = [
+            Assignment(a.task, a.role, NodeId(n), (), a.demand)
+            for a, n in zip(proposal.assignments, nodes, strict=True)
+        ]
+        if probability := AHEAD.probability(tasks, job, view, context()):
+            found[action_of(tasks)] = probability
+    return found
+
+
+def tight() -> ClusterView:
+    """Four nodes, where a worker on a node with much CPU takes a server's only place."""
+    return view_of(
+        [node("a", gpus=1, cpu=4.9), node("b", gpus=1, cpu=4.9), node("c", gpus=1, cpu=3.9), node("d", gpus=1, cpu=3.9)]
+    )
+
+
+def pair(workers: int, servers: int) -> Job:
+    """Workers of one GPU and one core, and servers of four cores."""
+    groups = [TaskGroup(Role.WORKER, workers, Resources(1, 1, 8, 0, 1))]
+    if servers:
+        groups.append(TaskGroup(Role.PARAMETER_SERVER, servers, Resources(4, 0, 8, 0, 1)))
+    return Job(JobId("job"), groups=tuple(groups))
+
+
+TIGHT = [pair(workers, servers) for workers, servers in ((1, 0), (1, 1), (2, 1), (1, 2), (2, 2))]
+
+
+@pytest.mark.parametrize("looks", [64, 4, 1])
+@pytest.mark.parametrize("job", TIGHT, ids=lambda job: "+".join(str(group.count) for group in job.groups))
+def test_looking_ahead_sums_to_one_and_never_fails(job: Job, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_ahead, "_LOOKS", looks)
+    view, ctx = tight(), context(seed=9)
+    expected = everywhere(job, view)
+    assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
+    for _ in range(60):
+        proposal = AHEAD.propose(job, view, ctx)
+        assert proposal is not None
+        assert proposal.propensity == pytest.approx(expected[action_of(proposal.assignments)], abs=1e-9)
+
+
+@pytest.mark.parametrize("job", TIGHT[3:], ids=["1+2", "2+2"])
+def test_random_alone_runs_into_dead_ends_there(job: Job) -> None:
+    ctx = context(seed=9)
+    assert any(Random().propose(job, tight(), ctx) is None for _ in range(60))
+
+
+def test_nothing_is_drawn_for_a_gang_that_does_not_fit() -> None:
+    ctx = context(seed=1)
+    assert AHEAD.propose(gang(workers=9, servers=1), tight(), ctx) is None
+    assert ctx.rng.random() == np.random.default_rng(1).random()
+
+
+@pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
+def test_whatever_an_explorer_gives_has_its_share(explorers: tuple[Explorer, ...]) -> None:
+    view, job, ctx = uneven(), gang(workers=2), context(seed=2)
+    total = sum(explorer.weight for explorer in explorers)
+    for _ in range(200):
+        proposal, _ = explore.propose(POLICIES["tetris"], RATE, job, view, ctx, explorers)
+        assert proposal is not None
+        for explorer in explorers:
+            given = distribution(explorer.policy, job, view).get(action_of(proposal.assignments), 0.0)
+            assert proposal.propensity >= RATE * explorer.weight / total * given - 1e-12
