@@ -17,7 +17,11 @@ _MOST_SPEED = 4.0  # of the linear speed: beyond it the declaration cannot be ri
 
 def workers_of(job: Job) -> int:
     """Worker tasks of the gang, at least 1."""
-    return max(1, sum([group.count for group in job.groups if group.role is Role.WORKER]))
+    workers = 0
+    for group in job.groups:
+        if group.role is Role.WORKER:
+            workers += group.count
+    return workers or 1
 
 
 def linear_speed(job: Job, workers: float) -> float:

@@ -90,7 +90,7 @@ class StepTokens:
             free[NETWORK] * inverse[NETWORK],
             free_gpus * _GPU_SCALE,
             free_gpus / max(1, view.gpu_exists[m].tolist().count(True)),
-            load_of(view.capacity[:, m].tolist(), free, inverse) * _LOAD_SCALE,
+            load_of(float(view.load_base[m]), free, inverse) * _LOAD_SCALE,
             (view.tasks_on(m) + len(left.tasks)) * _COUNT_SCALE,
         )
 

@@ -296,6 +296,7 @@ class NodeArrays:
         # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
         base = whole[CPU] * weights[0] + whole[MEMORY] * weights[1] + whole[NETWORK] * weights[2]
         base = base + whole[GPUS] * weights[3]
+        self.load_base: FloatArray = base  # (M,) Σ capacity/capacity; do not write
         self._load_base: list[float] = base.tolist()
         self._load_weights: list[tuple[float, float, float, float]] = list(zip(*weights.tolist(), strict=True))
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from placewise_core.cluster import Assignment
 from placewise_core.frozen import frozen
 from placewise_core.job import Job, NodeId, Role, TaskGroup
@@ -16,6 +18,7 @@ from placewise_core.place.gpus import pick_gpus, takers
 from placewise_core.place.offer import NodeLeft, Offer, open_gpus, slots_on
 from placewise_core.view import GPUS, BoolArray, ClusterView, FloatArray, tenant_of
 
+_COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
 
 
@@ -163,6 +166,28 @@ class Gang:
         free[GPUS] = open_gpus(self.view, m, left, wanted.demand, group, self.job)
         return max(0.0, min([free[row] // amount for row, amount in wanted.whole], default=math.inf))
 
+    def lacks_slots(self, group: TaskGroup) -> bool:
+        """True if counting says that the group fits in no way."""
+        known = None if self.placed else self._first.lacks_slots.get(id(group))
+        if known is None:
+            known = self._counts_too_few(group)
+            if not self.placed:
+                self._first.lacks_slots[id(group)] = known
+        return known
+
+    def _counts_too_few(self, group: TaskGroup) -> bool:
+        wanted, offer = self.wanted(group), self.offer(group)
+        if wanted is None or offer is None:
+            return True
+        if group.count == 1 or not wanted.is_countable:
+            return False
+        nodes = np.count_nonzero(offer.mask)
+        if nodes >= group.count:
+            return False
+        if nodes > _COUNTED_SINGLY:
+            return bool(offer.slots.sum(where=offer.mask) < group.count)
+        return sum([self.slots_on(group, m) for m in offer.mask.nonzero()[0].tolist()]) < group.count
+
     def takers(self, group: TaskGroup, mask: BoolArray) -> BoolArray:
         """(M,) the nodes of `mask` that really take the group's next task, slowdown limits of shared GPUs included."""
         wanted = self._wanted[id(group)]
@@ -264,6 +289,7 @@ class _First:
         self.stamps = _stamps(view)
         self.usable = view.usable(now_s)
         self.offers: dict[int, Offer] = {}
+        self.lacks_slots: dict[int, bool] = {}  # by the group's id
         self.idle: dict[int, tuple[NodeId, tuple[int, ...]]] = {}  # by node, its id and its idle GPUs
         self.names = _names_of(job)
         self.wanted = {id(group): _wanted(job, group, view) for group in job.groups}

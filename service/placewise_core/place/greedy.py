@@ -24,7 +24,6 @@ from placewise_core.view import BoolArray, ClusterView, FloatArray
 RESCUED = "best_fit_rescue"
 NO_INFO: Mapping[str, float] = {}
 
-_COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _FOUND_SINGLY = 16  # best nodes up to which looking for one after the other is faster than for all at once
 _FEW_CELLS = 1024  # scores that are worked out sooner for all nodes than for the best alone
 _MOST_CELLS = 4096  # scores that are worked out ahead between two pauses
@@ -87,7 +86,7 @@ def place_all(scorer: NodeScorer, gang: Gang, candidates: list[Candidate], choos
     """Places the whole gang, and adds to `candidates` if the context asks for them; False if the order of nodes leads
     into a dead end. A policy that draws does so once per task: the gang is not counted first."""
     for group in gang.groups():
-        if choose is None and _lacks_slots(gang, group):
+        if choose is None and gang.lacks_slots(group):
             return False
         if not _place_tasks(scorer, gang, group, candidates, choose):
             return False
@@ -107,21 +106,6 @@ def obstacle(job: Job, view: ClusterView, context: PlaceContext) -> Offer | None
         if not _place_tasks(BestFit(), gang, group, []):
             return gang.offer(group)
     return None
-
-
-def _lacks_slots(gang: Gang, group: TaskGroup) -> bool:
-    """True where counting says that the group fits in no way."""
-    wanted, offer = gang.wanted(group), gang.offer(group)
-    if wanted is None or offer is None:
-        return True
-    if group.count == 1 or not wanted.is_countable:
-        return False
-    nodes = np.count_nonzero(offer.mask)
-    if nodes >= group.count:
-        return False
-    if nodes > _COUNTED_SINGLY:
-        return bool(offer.slots.sum(where=offer.mask) < group.count)
-    return sum([gang.slots_on(group, m) for m in offer.mask.nonzero()[0].tolist()]) < group.count
 
 
 def _place_tasks(

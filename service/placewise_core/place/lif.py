@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+from placewise_core.bounded import Bounded
 from placewise_core.job import Job, Resources
 from placewise_core.place.greedy import Terms
 from placewise_core.place.offer import Amount, Offer
@@ -20,6 +21,7 @@ from placewise_core.slices import ONE_SLICE, Slices
 from placewise_core.view import CPU, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
 
 _KEPT_MODELS = 4096  # model names come from users, in any number
+_KEPT_SHAPES = 16  # of jobs: each as long as the cluster
 _TOGETHER = 32  # nodes from which arrays are faster than one node after the other
 _PORTION = 1024  # nodes that are counted between two pauses
 
@@ -34,13 +36,15 @@ _SUMMED = slice(9, 14)
 @dataclass(slots=True)
 class _Sums:
     """`table` (14, M) as of `stamps`: the score of a node is one weighted sum of the first rows of its column. `nodes`:
-    capacity in cores and bandwidth of each node, and 1 over them, as of `layout_stamp`."""
+    capacity in cores and bandwidth of each node, and 1 over them, as of `layout_stamp`. `own`: (5, M) of `_own`, by
+    model, cores and bandwidth."""
 
     table: FloatArray
     stamps: IntArray
     nodes: Sequence[tuple[float, float, float, float]]
     layout_stamp: int
     view: ref[ClusterView]
+    own: Bounded[tuple[str, float, float], FloatArray]
 
 
 class LeastInterference(ScoredPolicy):
@@ -114,9 +118,10 @@ class LeastInterference(ScoredPolicy):
     def _counted(self, offer: Offer) -> FloatArray:
         """(J, N) with tasks of the gang."""
         cpu_scale, network_scale = offer.inverse_capacity[CPU, 0], offer.inverse_capacity[NETWORK, 0]
-        own = self._own(offer.job.model, offer.group.demand, cpu_scale, network_scale)
+        table = self._renewed(offer.view, offer.whole.mask, offer.context.slices)
+        own = self._own_at(offer, cpu_scale, network_scale)
         sums: FloatArray = np.empty((5, offer.depth, own.shape[1]))
-        sums[:, 0] = self._renewed(offer.view, offer.whole.mask, offer.context.slices)[_SUMMED, offer.at]
+        sums[:, 0] = table[_SUMMED, offer.at]
         for i, m in offer.changed:
             for group in offer.left_on(m).tasks:
                 sums[:, 0, i : i + 1] += self._own(
@@ -131,10 +136,21 @@ class LeastInterference(ScoredPolicy):
         rows = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
         if len(weights) > len(rows):
             rows += _scored_by_network(b, bb, network, network_scale)
-        table = np.array(rows)  # (9, J, N), or (7, J, N)
-        table *= weights
-        scores: FloatArray = np.add.reduce(table, axis=0)
+        terms = np.array(rows)  # (9, J, N), or (7, J, N)
+        terms *= weights
+        scores: FloatArray = np.add.reduce(terms, axis=0)
         return scores
+
+    def _own_at(self, offer: Offer, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
+        """(5, N) `_own` of the offer's next task; kept for all nodes, as jobs come in few shapes. Do not write."""
+        model, demand, sums = offer.job.model, offer.group.demand, self._last[1]
+        if offer.nodes is not None or sums is None:
+            return self._own(model, demand, cpu_scale, network_scale)
+        key = (model, demand.cpu_cores, demand.network_gbps)
+        own = sums.own.get(key)
+        if own is None:
+            own = sums.own[key] = self._own(model, demand, cpu_scale, network_scale)
+        return own
 
     def _own(self, model: str, demand: Resources, cpu_scale: FloatArray, network_scale: FloatArray) -> FloatArray:
         """(5, N) share of one task in the sums of _column."""
@@ -205,7 +221,8 @@ def _begun(view: ClusterView) -> _Sums:
     """No node is counted yet: the stamps of a view begin at 1."""
     rows = [CPU, NETWORK]
     nodes = list(zip(*view.capacity[rows].tolist(), *view.inverse_capacity[rows].tolist(), strict=True))
-    return _Sums(np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64), nodes, view.layout_stamp, ref(view))
+    table, stamps = np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64)
+    return _Sums(table, stamps, nodes, view.layout_stamp, ref(view), Bounded(_KEPT_SHAPES))
 
 
 def _scored_by_cpu(

@@ -192,13 +192,12 @@ class Offer:
     def load(self) -> FloatArray:
         """(J, N) as ClusterView.load."""
         if self.nodes is not None or self.depth > 1:
-            return load_of(list(self.capacity), list(self.free), list(self.inverse_capacity))
+            return load_of(self.view.load_base[self.at], list(self.free), list(self.inverse_capacity))
         return self.patched(self.view.load(), self._load_on)
 
     def _load_on(self, m: int, left: NodeLeft) -> float:
-        capacity: list[float] = self.view.capacity[:, m].tolist()
         inverse: list[float] = self.view.inverse_capacity[:, m].tolist()
-        return load_of(capacity, left.free, inverse)
+        return load_of(float(self.view.load_base[m]), left.free, inverse)
 
     @lazy
     def tightness(self) -> FloatArray:
@@ -282,9 +281,8 @@ def open_gpus(view: ClusterView, m: int, left: NodeLeft, demand: FloatArray, gro
     return int((empty | shared).sum())
 
 
-def load_of(capacity: Sequence[Amount], free: Sequence[Amount], inverse: Sequence[Amount]) -> Amount:
-    """ClusterView.load of nodes with so much free, to the last bit; each by resource row, `inverse` that of the
-    capacity."""
+def load_of(whole: Amount, free: Sequence[Amount], inverse: Sequence[Amount]) -> Amount:
+    """ClusterView.load of nodes with so much free, to the last bit. `whole`: of full nodes; the others by resource row,
+    `inverse` that of the capacity."""
     cpu, memory, network, gpus = inverse[CPU], inverse[MEMORY], inverse[NETWORK], inverse[GPUS]
-    whole = capacity[CPU] * cpu + capacity[MEMORY] * memory + capacity[NETWORK] * network + capacity[GPUS] * gpus
     return whole - (free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus)

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -179,7 +180,7 @@ def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     speed × workers / (time on one GPU). A job that does not say how long it takes counts as one of middling length."""
     jobs = (job, *(held.job for held in tokens.neighbours))
     known = [other.single_gpu_s for other in jobs if other.single_gpu_s > 0]
-    middling_s = float(np.median(known)) if known else 1.0
+    middling_s = median(known) if known else 1.0
     # Of witnesses none, as they go on as they are; nor of padding, which is the last.
     weight = np.zeros(max(len(jobs), int(tokens.job.max(initial=0)) + 1) + 1)
     weight[: len(jobs)] = [workers_of(other) / (other.single_gpu_s or middling_s) for other in jobs]
