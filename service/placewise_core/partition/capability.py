@@ -65,9 +65,10 @@ def node_capabilities(
         current = size * (1.0 - np.nan_to_num(util))
         with np.errstate(over="ignore"):
             total = current.sum()
-        if np.isinf(total):  # the sum is beyond all numbers, each of them is not
-            current = current / current.max()
-            total = current.sum()
+            # The sum or its inverse is beyond all numbers; shares of the largest are not.
+            if np.isinf(total) or (total > 0 and np.isinf(1.0 / total)):
+                current = current / current.max()
+                total = current.sum()
         parts[j] = current * (k / total) if total > 0 else 0.0
     return np.asarray(parts / max(float(parts.sum()), 1e-12))  # the rest takes the weight of missing resources
 

@@ -142,6 +142,13 @@ def test_clock_rates_whose_sum_is_no_number_are_compared_all_the_same() -> None:
     assert sum(share.scale for share in plan.shares) == pytest.approx(8.0)
 
 
+def test_clock_rates_whose_inverse_is_no_number_are_compared_all_the_same() -> None:
+    tiny = Hardware(5e-324, 30.0)
+    plan = split(cluster_of((node("a", hardware=tiny), node("b", hardware=tiny, cpu_util=1.0))), 8.0)
+    assert np.isfinite([share.capability for share in plan.shares]).all()
+    assert sum(share.scale for share in plan.shares) == pytest.approx(8.0)
+
+
 def test_weights_that_are_no_weights_are_refused() -> None:
     with pytest.raises(ValueError, match="sum to 1"):
         Weights(0.5, 0.5, 0.5, 0.0, 0.0)
