@@ -1,5 +1,6 @@
 """Memory stays flat in the number of finished jobs: workloads are generators, and nothing is kept of what finished."""
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 
@@ -17,6 +18,15 @@ def stream(count: int) -> Iterator[SimJob]:
     groups = gang(1, worker_demand=Resources(cpu_cores=1, gpus=1))
     for i in range(count):
         yield SimJob(Job(JobId(f"j{i}"), model="lstm", groups=groups), 5e4 + i % 7, 10.0 * i, number=i)
+
+
+@pytest.fixture(autouse=True)
+def usual_collections() -> Iterator[None]:
+    """A service that was started in this process before collects its garbage later."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
 
 
 def peak_bytes(count: int) -> int:
