@@ -216,6 +216,7 @@ async def main(target, seconds):
         tasks.append(asyncio.create_task(ask(len(tasks))))
         await asyncio.sleep(0.05)
     await asyncio.gather(*tasks)
+    await (asyncio.to_thread(client.close) if is_sync else client.close())
     print(json.dumps({"errors": len(failed), "placed": placed, "longest_s": longest, "example": failed[:1]}))
 
 asyncio.run(main(sys.argv[1], float(sys.argv[2])))
