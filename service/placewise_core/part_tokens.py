@@ -283,7 +283,7 @@ def _encoded(values: Float32, columns: slice) -> Float32:
     """(N, columns) as features: scaled, and logarithms for some columns. Writes over `values`."""
     of = slice(columns.start - _STATIC, columns.stop - _STATIC)
     logs = _IS_LOG[of]
-    values[:, logs] = np.log1p(values[:, logs])
+    np.log1p(values, out=values, where=logs)
     values *= _SCALES[of]
     return values
 

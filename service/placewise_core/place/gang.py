@@ -43,13 +43,13 @@ class Gang:
         them."""
         self.job, self.view, self.context = job, view, context
         self.placed: list[tuple[TaskGroup, int]] = []
-        self.remaining = job.task_count
         self.left: dict[int, NodeLeft] = {}
         self.tasks: list[Assignment] = []  # in the order they were placed
+        self._at_once: tuple[Assignment, ...] = ()  # instead of these, of a gang that got its nodes in one call
         self._counts: dict[tuple[int, int], int] = {}  # (group's id, node) → tasks, where their number is limited
         self._begun: dict[int, int] = {}  # by group's id, tasks placed
         self._first = first = _first_of(job, view, context)
-        self._names, self._wanted = first.names, first.wanted
+        self._names, self._wanted, self.remaining = first.names, first.wanted, first.task_count
         self._looks_at_gpus = looks_at_gpus or first.looks_at_gpus
 
     def wanted(self, group: TaskGroup) -> Wanted | None:
@@ -241,11 +241,27 @@ class Gang:
             for m in nodes:
                 self.take(group, m)
             return
-        wanted, begun, idle = self._wanted[id(group)], self._begun.get(id(group), 0), self._first.idle
+        begun = self._begun.get(id(group), 0)
+        if self.placed:
+            self.tasks += self._assigned(group, nodes, begun)
+        else:
+            key = id(group), *nodes
+            kept = self._first.assigned.get(key)
+            if kept is None:
+                kept = self._first.assigned[key] = self._assigned(group, nodes, begun)
+            self._at_once = kept
+        self._begun[id(group)] = begun + len(nodes)
+        self.placed += [(group, m) for m in nodes]
+        self.remaining = 0
+
+    def _assigned(self, group: TaskGroup, nodes: Sequence[int], begun: int) -> tuple[Assignment, ...]:
+        """The group's tasks from the one numbered `begun` on, one on each of these nodes, which have none yet."""
+        wanted, idle = self._wanted[id(group)], self._first.idle
         assert wanted is not None
         each, role, demand = wanted.gpus, group.role, group.demand
         names = self._names[id(group)][begun:]
         taken: dict[int, int] = {}
+        tasks: list[Assignment] = []
         for name, m in zip(names, nodes, strict=False):  # the rest of these nodes is not needed
             if m not in taken:
                 taken[m] = 0
@@ -253,10 +269,8 @@ class Gang:
                     idle[m] = NodeId(self.view.nodes[m].id), tuple(self.view.idle_gpus(m))
             (node, gpus), before = idle[m], taken[m]
             taken[m] = before + each
-            self.tasks.append(Assignment(name, role, node, gpus[before : before + each], demand))
-        self._begun[id(group)] = begun + len(nodes)
-        self.placed += [(group, m) for m in nodes]
-        self.remaining = 0
+            tasks.append(Assignment(name, role, node, gpus[before : before + each], demand))
+        return tuple(tasks)
 
     def _occupy(self, left: NodeLeft, m: int, gpus: tuple[int, ...]) -> None:
         """Another task, the last one placed, has these GPUs: as ClusterView counts it."""
@@ -275,7 +289,7 @@ class Gang:
         if self.remaining:
             raise ValueError(f"job {self.job.id}: {self.remaining} tasks are not placed yet")
         if len(self.job.groups) == 1:
-            return tuple(self.tasks)
+            return self._at_once or tuple(self.tasks)
         order = {name: i for i, (_, name) in enumerate(task_names(self.job))}
         return tuple(sorted(self.tasks, key=lambda task: order[task.task]))
 
@@ -288,9 +302,11 @@ class _First:
         self.job, self.view, self.now_s = job, view, now_s
         self.stamps = _stamps(view)
         self.usable = view.usable(now_s)
+        self.task_count = job.task_count
         self.offers: dict[int, Offer] = {}
         self.lacks_slots: dict[int, bool] = {}  # by the group's id
         self.idle: dict[int, tuple[NodeId, tuple[int, ...]]] = {}  # by node, its id and its idle GPUs
+        self.assigned: dict[tuple[int, ...], tuple[Assignment, ...]] = {}  # by the group's id and nodes
         self.names = _names_of(job)
         self.wanted = {id(group): _wanted(job, group, view) for group in job.groups}
         self.looks_at_gpus = any(wanted is not None and not wanted.is_countable for wanted in self.wanted.values())

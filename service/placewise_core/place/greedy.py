@@ -74,7 +74,8 @@ def propose(scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceConte
     """Places every task of `job` by `scorer`, or None if the gang does not fit that way. A greedy order may run into a
     dead end that another avoids: then best fit is tried, and `info` records it."""
     for tried, info in ((scorer, NO_INFO), _RESCUE):
-        gang, candidates = Gang(job, view, context), list[Candidate]()
+        gang = Gang(job, view, context)
+        candidates: list[Candidate] = []
         if place_all(tried, gang, candidates):
             return Proposal(gang.assignments(), candidates=tuple(candidates), info=info)
         if not gang.placed:
@@ -171,7 +172,7 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
     fit."""
     group = offer.group
     most = min(group.count, group.max_per_node or group.count)
-    depth = int(min(most, offer.slots.max(initial=0.0, where=offer.mask)))  # the slots may be infinite
+    depth = int(min(most, offer.most_slots))  # the slots may be infinite
     if depth > 1 and depth * len(offer.mask) <= _FEW_CELLS:
         return _nodes_of_all(scorer, offer.with_more(depth), offer.slots, most)
     return _nodes_of_best(scorer, offer, most)

@@ -14,7 +14,7 @@ import numpy as np
 from placewise_core.bounded import Bounded
 from placewise_core.job import Job, Resources
 from placewise_core.place.greedy import Terms
-from placewise_core.place.offer import Amount, Offer
+from placewise_core.place.offer import Offer
 from placewise_core.place.scored import ScoredPolicy
 from placewise_core.place.tables import LifCoefficients
 from placewise_core.slices import ONE_SLICE, Slices
@@ -31,6 +31,7 @@ _PORTION = 1024  # nodes that are counted between two pauses
 # coefficients of U, B, U² and B², summed over the tasks. Columns are nodes.
 _U, _B, _UU, _BB, _PRESENT, _BY_CPU, _BY_CPU_SQUARED, _BY_NETWORK, _BY_NETWORK_SQUARED = range(9)
 _SUMMED = slice(9, 14)
+_PAIR = slice(CPU, NETWORK + 1, NETWORK - CPU)  # the rows of the two resources among all
 
 
 @dataclass(slots=True)
@@ -117,26 +118,20 @@ class LeastInterference(ScoredPolicy):
 
     def _counted(self, offer: Offer) -> FloatArray:
         """(J, N) with tasks of the gang."""
-        cpu_scale, network_scale = offer.inverse_capacity[CPU, 0], offer.inverse_capacity[NETWORK, 0]
+        scale = offer.inverse_capacity[_PAIR]
+        cpu_scale, network_scale = scale[:, 0]
         table = self._renewed(offer.view, offer.whole.mask, offer.context.slices)
         own = self._own_at(offer, cpu_scale, network_scale)
         sums: FloatArray = np.empty((5, offer.depth, own.shape[1]))
-        sums[:, 0] = table[_SUMMED, offer.at]
+        sums[:, 0], sums[:, 1:] = table[_SUMMED, offer.at], own[:, None]
         for i, m in offer.changed:
             for group in offer.left_on(m).tasks:
                 sums[:, 0, i : i + 1] += self._own(
                     offer.job.model, group.demand, cpu_scale[i : i + 1], network_scale[i : i + 1]
                 )
-        for count in range(1, offer.depth):
-            np.add(sums[:, count - 1], own, out=sums[:, count])
-        cpu = (offer.capacity[CPU] - offer.free[CPU]) * cpu_scale
-        network = (offer.capacity[NETWORK] - offer.free[NETWORK]) * network_scale
-        constant, u, b, uu, bb = sums
+        np.add.accumulate(sums, axis=1, out=sums)
         weights = self._weights(offer.job, offer.demand)[:, None]
-        rows = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
-        if len(weights) > len(rows):
-            rows += _scored_by_network(b, bb, network, network_scale)
-        terms = np.array(rows)  # (9, J, N), or (7, J, N)
+        terms = _scored(sums, (offer.capacity[_PAIR] - offer.free[_PAIR]) * scale, scale)[: len(weights)]
         terms *= weights
         scores: FloatArray = np.add.reduce(terms, axis=0)
         return scores
@@ -197,8 +192,18 @@ class LeastInterference(ScoredPolicy):
             bb += a4
         free: list[float] = view.free[:, m].tolist()
         cpu, network = (cores - free[CPU]) * cpu_scale, (gbps - free[NETWORK]) * network_scale
-        scored = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
-        return (*scored, *_scored_by_network(b, bb, network, network_scale), constant, u, b, uu, bb)
+        return (
+            cpu,
+            network,
+            cpu * cpu,
+            network * network,
+            constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network,
+            (u + 2.0 * uu * cpu) * cpu_scale,
+            uu * cpu_scale * cpu_scale,
+            (b + 2.0 * bb * network) * network_scale,
+            bb * network_scale * network_scale,
+            *(constant, u, b, uu, bb),
+        )
 
     def _columns(self, view: ClusterView, nodes: IntArray) -> FloatArray:
         """(14, N) as _column for many nodes, to the last bit: sums run in the same order."""
@@ -206,15 +211,11 @@ class LeastInterference(ScoredPolicy):
         at = np.repeat(np.arange(len(nodes)), [len(here) for here in tasks])
         held = [(*self._of(model), d.cpu_cores, d.network_gbps) for here in tasks for model, d in here]
         a1, a2, a3, a4, cores, gbps = np.array(held, dtype=np.float64).reshape(-1, 6).T
-        cpu_scale, network_scale = view.inverse_capacity[CPU, nodes], view.inverse_capacity[NETWORK, nodes]
-        p, q = cores * cpu_scale[at], gbps * network_scale[at]
+        scale, used = view.inverse_capacity[_PAIR, nodes], view.capacity[_PAIR, nodes] - view.free[_PAIR, nodes]
+        p, q = cores * scale[0, at], gbps * scale[1, at]
         terms = (-a1 * p - a2 * q + a3 * p * p + a4 * q * q, a1 - 2.0 * a3 * p, a2 - 2.0 * a4 * q, a3, a4)
-        sums = [np.bincount(at, term, len(nodes)) for term in terms]
-        cpu = (view.capacity[CPU, nodes] - view.free[CPU, nodes]) * cpu_scale
-        network = (view.capacity[NETWORK, nodes] - view.free[NETWORK, nodes]) * network_scale
-        constant, u, b, uu, bb = sums
-        scored = _scored_by_cpu(constant, u, b, uu, bb, cpu, network, cpu_scale)
-        return np.array((*scored, *_scored_by_network(b, bb, network, network_scale), *sums))
+        sums = np.array([np.bincount(at, term, len(nodes)) for term in terms])
+        return np.concatenate([_scored(sums, used * scale, scale), sums])
 
 
 def _begun(view: ClusterView) -> _Sums:
@@ -225,29 +226,15 @@ def _begun(view: ClusterView) -> _Sums:
     return _Sums(table, stamps, nodes, view.layout_stamp, ref(view), Bounded(_KEPT_SHAPES))
 
 
-def _scored_by_cpu(
-    constant: Amount,
-    u: Amount,
-    b: Amount,
-    uu: Amount,
-    bb: Amount,
-    cpu: Amount,
-    network: Amount,
-    cpu_scale: Amount,
-) -> tuple[Amount, ...]:
-    """The rows of the table that every task is scored by, from its sums and from the shares of CPU and bandwidth in
-    use."""
-    return (
-        cpu,
-        network,
-        cpu * cpu,
-        network * network,
-        constant + u * cpu + b * network + uu * cpu * cpu + bb * network * network,
-        (u + 2.0 * uu * cpu) * cpu_scale,
-        uu * cpu_scale * cpu_scale,
-    )
-
-
-def _scored_by_network(b: Amount, bb: Amount, network: Amount, network_scale: Amount) -> tuple[Amount, ...]:
-    """The other rows, of tasks that ask for bandwidth."""
-    return (b + 2.0 * bb * network) * network_scale, bb * network_scale * network_scale
+def _scored(sums: FloatArray, used: FloatArray, scale: FloatArray) -> FloatArray:
+    """(9, …) the rows of the table that tasks are scored by: from the sums (5, …), and from the shares of CPU and
+    bandwidth in use and 1 over their capacity (2, …)."""
+    constant, linear, squared = sums[0], sums[1:3], sums[3:]
+    here, bent = linear * used, squared * used * used
+    rows: FloatArray = np.empty((9, *used.shape[1:]))
+    rows[:2] = used
+    np.multiply(used, used, out=rows[2:4])
+    rows[_PRESENT] = constant + here[0] + here[1] + bent[0] + bent[1]
+    rows[_BY_CPU::2] = (linear + 2.0 * squared * used) * scale
+    rows[_BY_CPU_SQUARED::2] = squared * scale * scale
+    return rows

@@ -5,7 +5,6 @@ A policy scores an offer. Nothing here changes or decides anything; gang.py keep
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from placewise_core.place.context import PlaceContext
 from placewise_core.view import CPU, GPUS, MEMORY, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
 from placewise_core.view_rooms import GpuUsage
 
-Amount = TypeVar("Amount", float, FloatArray)
+_LOADED = (CPU, MEMORY, NETWORK, GPUS)  # what ClusterView.load counts, in the order in which it adds up
 
 
 class NodeLeft:
@@ -68,9 +67,14 @@ class Offer:
         self.remaining, self.placed, self._left = remaining, placed, left
         self.nodes = nodes
         self.at: slice | IntArray = slice(None) if nodes is None else nodes
-        self.whole = self if whole is None else whole  # all nodes, and the mask that goes with them
+        self._whole = whole  # not itself: that would be a cycle, for the garbage collector to find
         if slots is not None:
             self.slots = slots
+
+    @property
+    def whole(self) -> "Offer":
+        """All nodes, and the mask that goes with them."""
+        return self if self._whole is None else self._whole
 
     @property
     def last(self) -> int:
@@ -111,7 +115,7 @@ class Offer:
                 self.placed,
                 self._left,
                 self.nodes,
-                self.whole,
+                self._whole,
             )
         return deeper
 
@@ -189,10 +193,16 @@ class Offer:
         return count_slots(self, self.demand, self.group)
 
     @lazy
+    def most_slots(self) -> float:
+        """The most `slots` of a node of the mask; 0 without one."""
+        return float(self.slots.max(initial=0.0, where=self.mask))
+
+    @lazy
     def load(self) -> FloatArray:
         """(J, N) as ClusterView.load."""
         if self.nodes is not None or self.depth > 1:
-            return load_of(self.view.load_base[self.at], list(self.free), list(self.inverse_capacity))
+            used = self.free.take(_LOADED, axis=0) * self.inverse_capacity.take(_LOADED, axis=0)
+            return np.asarray(self.view.load_base[self.at] - np.add.reduce(used, axis=0))
         return self.patched(self.view.load(), self._load_on)
 
     def _load_on(self, m: int, left: NodeLeft) -> float:
@@ -281,8 +291,8 @@ def open_gpus(view: ClusterView, m: int, left: NodeLeft, demand: FloatArray, gro
     return int((empty | shared).sum())
 
 
-def load_of(whole: Amount, free: Sequence[Amount], inverse: Sequence[Amount]) -> Amount:
-    """ClusterView.load of nodes with so much free, to the last bit. `whole`: of full nodes; the others by resource row,
-    `inverse` that of the capacity."""
+def load_of(whole: float, free: Sequence[float], inverse: Sequence[float]) -> float:
+    """ClusterView.load of a node with so much free, to the last bit. `whole`: when it is full; `free` and `inverse`,
+    that of the capacity, by resource row."""
     cpu, memory, network, gpus = inverse[CPU], inverse[MEMORY], inverse[NETWORK], inverse[GPUS]
     return whole - (free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus)

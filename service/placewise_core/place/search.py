@@ -138,8 +138,7 @@ class BestOfK(PlacementPolicy):
             if proposal.is_fallback and found.by_placement:
                 found.failure = found.failure or proposal.fallback_reason
                 continue
-            key = _key([(view.index[a.node], a.role) for a in proposal.assignments])
-            found.by_placement.setdefault(key, (policy.name, proposal))
+            found.add(policy.name, proposal, view)
         found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
         return found
 
@@ -148,7 +147,7 @@ class BestOfK(PlacementPolicy):
         spread: FloatArray = np.zeros(len(proposals))
         if math.isfinite(self._scorer.spread_limit):
             predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))
-            spread = np.where(tokens.job == 0, spreads, 0.0).max(axis=1)
+            spread = np.maximum.reduce(spreads, axis=1, where=tokens.job == 0, initial=0.0)
         else:
             predicted = slices.aside(partial(self._speeds, job, proposals, tokens))
         speeds = np.asarray(predicted, dtype=np.float64)
@@ -168,6 +167,13 @@ class _Found:
     by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
     failure: str = ""
     is_late: bool = False
+
+    def add(self, name: str, proposal: Proposal, view: ClusterView) -> None:
+        """Unless its tasks are on the same nodes as those of an earlier one."""
+        tasks = proposal.assignments
+        if not any(other.assignments is tasks for _, other in self.by_placement.values()):  # gangs keep them
+            key = _key([(view.index[task.node], task.role) for task in tasks])
+            self.by_placement.setdefault(key, (name, proposal))
 
     def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer: its proposers' draws are fixed, so it is certain to be this one."""
