@@ -116,3 +116,14 @@ def test_profiling_is_judged_on_what_was_measured(monkeypatch: pytest.MonkeyPatc
     assert right((0.95, 1.0), (1.05, 1.0)).verdict is ClaimVerdict.PARTLY  # 95 %, but not of the paper's counters
     assert right((0.5, 1.0), (1.0, 1.0)).verdict is ClaimVerdict.NOT
     assert right((0.5, 1.0), (1.0, 1.0)).ours.startswith("75.0 %")
+
+
+def test_a_busy_gpu_counts_only_above_each_baseline() -> None:
+    """More multiprocessors in use is another claim."""
+    results = Results()
+    for seed in range(3):
+        for method in (iawp_claims.IAWP, *BASELINES):
+            is_ours = method == iawp_claims.IAWP
+            results.add(("use", "2 × K80", method), seed, Outcome({"gpu": 1.0, "sm": 1.0 if is_ours else 0.5}))
+            results.add(("kinds", "2 × K80", method), seed, Outcome({"throughput": 2.0 if is_ours else 1.0}))
+    assert iawp_claims._judge_gpu(results).verdict is ClaimVerdict.NOT

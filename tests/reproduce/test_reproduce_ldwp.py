@@ -154,6 +154,8 @@ def test_recovery_counts_minutes_to_the_plateau() -> None:
     found = ldwp.recovery(curve, 20, 40, 60)
     assert found == {"up": 3.0, "down": 2.0, "gain": pytest.approx(2.0), "loss": pytest.approx(0.75)}
     assert ldwp.recovery([10.0] * 60, 20, 40, 60) == {"up": 0.0, "down": 0.0, "gain": 1.0, "loss": 1.0}
+    relapsed = [20.0] * 20 + [40.0] * 10 + [30.0] + [40.0] * 29
+    assert ldwp.recovery(relapsed, 20, 40, 60)["up"] == 11.0, "the last minute off the plateau counts"
 
 
 def test_throughput_is_judged_on_the_mean_and_must_beat_each_baseline() -> None:

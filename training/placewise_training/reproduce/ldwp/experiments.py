@@ -63,8 +63,8 @@ _ASSUMPTIONS = (
     "three to nine minutes of video a task. “How heavy tasks are” shows other sizes.",
     "Throughput is finished tasks over the time from the first arrival to the last finish. GPU utilisation is the "
     "share of GPUs that run something, from the fifth minute until the last arrival.",
-    "ECT knows true times and queues, PATS true speedups and loads: the strongest form of both. As in the paper they "
-    "put one subtask on a GPU at a time.",
+    "ECT knows true times and queues, PATS true speedups and loads: the strongest form of both. They put one "
+    "subtask on a GPU at a time; the paper does not say how many.",
     f"“{CONSOLIDATE}” and “{SHORTEST}” are ours, as a pipeline task always runs on one node: the fullest node that has "
     "fewer tasks than GPUs, and on it the fullest GPU that takes the subtask, metrics known; ECT with the tasks of a "
     "node in the order of their remaining work, true times known. Both see the first 24 tasks of a node, as all do.",
@@ -224,7 +224,7 @@ def _changing(is_quick: bool) -> Experiment:
         is_seeded=not is_quick,
         theirs={("8 → 11 → 9 nodes", LDWP, "up"): 12.0, ("8 → 11 → 9 nodes", LDWP, "down"): 10.0},
         note=f"Nodes join at minute {add_min} and leave at minute {remove_min}; five-minute means; on the plateau is "
-        "five minutes in a row within a tenth of the mean of the six minutes before the next change.",
+        "every minute from then on within a tenth of the mean of the minutes before the next change.",
     )
 
 
@@ -242,12 +242,9 @@ def recovery(per_minute: Sequence[float], add_min: int, remove_min: int, end_min
 
 
 def _settled(per_minute: Sequence[float], start: int, end: int, plateau: float) -> float:
-    """Minutes until five in a row are within a tenth: with fifty arrivals a minute a single one may lie outside by
-    chance at any time. All of the time there is if that never happens."""
-    last = min(end, len(per_minute))
-    is_near = [abs(per_minute[m] - plateau) <= _BAND * plateau for m in range(start, last)]
-    runs = (i for i in range(len(is_near)) if all(is_near[i : i + _AVERAGE_MIN - 1]))
-    return float(next(runs, last - start))
+    """Minutes until the last one that is not within a tenth."""
+    off = [m for m in range(start, min(end, len(per_minute))) if abs(per_minute[m] - plateau) > _BAND * plateau]
+    return float(max(off) + 1 - start) if off else 0.0
 
 
 def _convergence(is_quick: bool) -> Experiment:
