@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.fakes.callers.foreground import foreground
 from typer.testing import CliRunner
 
 from placewise_training.lab.register import INTERRUPTED
-from placewise_training.reproduce import document, plots, registry, report, runner
+from placewise_training.reproduce import document, origin, plots, registry, report, runner
 from placewise_training.reproduce.claims import (
     Claim,
     ClaimVerdict,
@@ -105,6 +106,7 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
     both = asks_for("ours", "theirs", options=("--resume",))
     assert asked == [("ours", 0), ("ours", 0), ("ours", 1), ("ours", 1)]
     assert (both["sittings"], both["claims"][0]["verdict"]) == (2, ClaimVerdict.REPRODUCED)
+    assert [sorted(each) for each in both["origins"]] == [["command", "commit"]] * 2
     once = asks_for("ours", "theirs")
     assert once["sittings"] == 1
     assert both["experiments"] == once["experiments"]
@@ -272,6 +274,37 @@ def test_the_document_is_made_of_the_json_alone(tmp_path: Path) -> None:
     assert "**needs a bundle**" in text
     assert "0.65 ± 0.37 [0.4]" in text
     assert "Quick mode" not in text
+
+
+def test_the_document_names_the_command_and_the_commit(tmp_path: Path) -> None:
+    made = paper()
+    found = {**report.as_json(made, ran(made), is_quick=False), "paper": "heat"}
+    (tmp_path / "heat.json").write_text(json.dumps(found), encoding="utf-8")
+    unrecorded = document.markdown(document.read_reports(tmp_path), tmp_path, "reproduction")
+    assert "The commit that made these figures was not recorded." in unrecorded
+    found["origins"] = [{"command": "placewise reproduce heat", "commit": "0123456789ab"}]
+    (tmp_path / "heat.json").write_text(json.dumps(found), encoding="utf-8")
+    text = document.markdown(document.read_reports(tmp_path), tmp_path, "reproduction")
+    assert "Made by `placewise reproduce heat` at commit 0123456789ab." in text
+
+
+def test_code_that_was_changed_is_no_commit(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    assert origin._commit(tmp_path / "none") == origin.UNKNOWN
+    (tmp_path / "service").mkdir()
+    for name in ("service/a.py", "notes.md"):
+        (tmp_path / name).write_text("1\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    clean = origin._commit(tmp_path)
+    (tmp_path / "notes.md").write_text("2\n")
+    assert origin._commit(tmp_path) == clean
+    (tmp_path / "service/a.py").write_text("2\n")
+    assert origin._commit(tmp_path) == f"{clean}+"
 
 
 def test_the_document_refuses_other_json(tmp_path: Path) -> None:

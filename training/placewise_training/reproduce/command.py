@@ -12,6 +12,7 @@ from rich.console import Console
 from placewise_training.cli import UsageError, progress_bar
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.reproduce import document, registry, report, runner
+from placewise_training.reproduce.origin import origin
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.policies import opened
@@ -93,7 +94,9 @@ def _reproduce(
             _write_json(report.as_json(made, results, is_quick=is_quick), out)
 
     with progress_bar(made.name, runner.trial_count(made, count), is_hidden=hidden) as show:
-        results = runner.run(made, range(count), progress=show, limit_s=limit_s, keep=keep, known=known)
+        results = runner.run(
+            made, range(count), progress=show, limit_s=limit_s, keep=keep, known=known, origin=origin()
+        )
     found = report.as_json(made, results, is_quick=is_quick)
     if out is not None:
         _write(found, out)

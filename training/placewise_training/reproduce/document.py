@@ -58,6 +58,10 @@ def _section(report: Mapping[str, Any], plots: Path, pictures: str) -> str:
     if report.get("sittings", 1) > 1:
         how += f", in {report['sittings']} sittings: rows added later were run alone, on the same seeds"
     lines = [f"## {report['paper']}: {report['title']}\n", f"{how}.\n"]
+    for origin in report.get("origins", ()):
+        lines.append(f"Made by `{origin['command']}` at commit {origin['commit']}.\n")
+    if not report.get("origins"):
+        lines.append("The commit that made these figures was not recorded.\n")
     if report["partial"]:
         lines.append(f"**Partial: {report['stopped']}.** Some rows rest on fewer seeds, or are missing.\n")
     if report["mode"] != "full":

@@ -29,6 +29,7 @@ def as_json(paper: Paper, results: Results, *, is_quick: bool) -> Json:
         "stopped": results.stopped,
         "wall_s": round(results.wall_s, 1),
         "sittings": results.sittings,
+        "origins": [dict(origin) for origin in results.origins],
         "assumptions": list(paper.assumptions),
         "claims": [_claim(paper, i, results) for i in range(len(paper.claims))],
         "experiments": [_experiment(experiment, results) for experiment in paper.experiments],
@@ -111,7 +112,8 @@ def _rounded(value: float) -> float:
 def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
     """The results that such an object holds of the paper's experiments as they are now: every seed's numbers whole, its
     curves as thin as they were written."""
-    results = Results(wall_s=float(found["wall_s"]), sittings=int(found.get("sittings", 1)))
+    origins = tuple(found.get("origins", ()))
+    results = Results(wall_s=float(found["wall_s"]), sittings=int(found.get("sittings", 1)), origins=origins)
     rows = {(e["key"], r["setting"], r["method"]): r for e in found["experiments"] for r in e["rows"]}
     for experiment in paper.experiments:
         for setting, method in experiment.trials():

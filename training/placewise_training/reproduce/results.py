@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewise_training.reproduce.design import Curve, Outcome
+from placewise_training.reproduce.origin import Origin
 from placewise_training.sim.statistics import Estimate, estimate, paired_change
 
 Cell = tuple[str, str, str]  # experiment, setting, method
@@ -14,7 +15,7 @@ Cell = tuple[str, str, str]  # experiment, setting, method
 @dataclass(slots=True)
 class Results:
     """Outcomes by cell and seed. `missing` says why a cell has none, `stopped` why the whole is partial, `sittings` in
-    how many runs of the command it was made."""
+    how many runs of the command it was made, `origins` by which."""
 
     runs: dict[Cell, dict[int, Outcome]] = field(default_factory=dict)
     missing: dict[Cell, str] = field(default_factory=dict)
@@ -22,6 +23,7 @@ class Results:
     stopped: str = ""
     wall_s: float = 0.0
     sittings: int = 1
+    origins: tuple[Origin, ...] = ()
 
     def add(self, cell: Cell, seed: int, outcome: Outcome) -> None:
         """Raises ValueError if a number is not finite: NaN never reaches a table."""

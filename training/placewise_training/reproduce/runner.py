@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from placewise_training.reproduce.design import Experiment, InterruptedRunError, NeedsBundleError
+from placewise_training.reproduce.origin import Origin
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 
@@ -25,15 +26,16 @@ def run(
     limit_s: float = float("inf"),
     keep: Callable[[Results], None] | None = None,
     known: Results | None = None,
+    origin: Origin | None = None,
 ) -> Results:
     """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then names the reason.
 
     One round over all experiments comes before the second seed, so that an early end leaves complete results of fewer
     seeds; `keep` is given the results before each further round. The time limit is checked between
-    trials. Trials in `known` are not run again.
+    trials. Trials in `known` are not run again. `origin` joins those of `known` once a trial was run.
     """
     known = known or Results(sittings=0)
-    results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings)
+    results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings, origins=known.origins)
     began = time.perf_counter() - known.wall_s
     done, last = 0, next(iter(seeds), 0)
     try:
@@ -50,6 +52,7 @@ def run(
                 results.add(cell, seed, known.runs[cell][seed])
             elif cell not in results.missing:
                 results.sittings = known.sittings + 1
+                results.origins = known.origins if origin is None else (*known.origins, origin)
                 try:
                     results.add(cell, seed, experiment.trial(setting, method, seed))
                 except NeedsBundleError as error:
