@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from placewise_core.features import feature_schema
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.inputs.cluster import feature_schema
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
@@ -33,7 +33,7 @@ THROUGHPUT, CAPABILITY = "throughput.json", "capability.json"
 # Who vouches for a bundle that comes with a release.
 RELEASE = "release"
 _OPENED = (THROUGHPUT, CAPABILITY, REWARD_MODEL, *POLICY_GRAPHS, STDM_MODEL, LDWP_MODEL, SHARING_MODEL)
-# Which model's tables each net reads (feature_tables.MODEL_TABLES).
+# Which model's tables each net reads (MODEL_TABLES).
 _READERS = {REWARD_MODEL: "reward"} | dict.fromkeys(POLICY_GRAPHS, "policy")
 
 

@@ -10,9 +10,9 @@ from typing import Any, Self
 import numpy as np
 import onnxruntime
 
-from placewise_core.features import Float32
-from placewise_core.frozen import frozen
-from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_core.basics.frozen import frozen
+from placewise_core.inputs.cluster import Float32
+from placewise_core.inputs.ldwp import COLUMNS
 from placewise_models.session import ModelError, answers_alike, open_column_net
 
 LDWP_MODEL, LDWP_REPORT = "ldwp.onnx", "ldwp.json"

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import (
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.registry import (
     HARMONY_POLICY,
     LDWP_POLICY,
     SEARCH_POLICY,

@@ -12,9 +12,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from placewise_core.features import PART_FEATURES, Float32
-from placewise_core.frozen import frozen
-from placewise_core.part_tokens import PartTokens
+from placewise_core.basics.frozen import frozen
+from placewise_core.inputs.cluster import PART_FEATURES, Float32
+from placewise_core.inputs.reward import PartTokens
 from placewise_models.session import ModelError, answers_alike, open_token_net
 
 REWARD_MODEL, REWARD_REPORT = "reward.onnx", "reward.json"

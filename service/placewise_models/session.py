@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import ArrayLike
 
-from placewise_core.features import feature_schema
+from placewise_core.inputs.cluster import feature_schema
 
 TOLERANCE = 1e-4  # other processors round otherwise than the exporter's did
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 SIGNATURES = "manifest.sig"
 _ALGORITHM = "ed25519"

@@ -11,9 +11,9 @@ import onnxruntime
 import structlog
 from numpy.typing import NDArray
 
-from placewise_core.bounded import Bounded
-from placewise_core.place.subtask_metrics import METRICS
-from placewise_core.place.subtask_scale import from_unit, to_unit
+from placewise_core.basics.bounded import Bounded
+from placewise_core.subtasks.metrics import METRICS
+from placewise_core.subtasks.scale import from_unit, to_unit
 from placewise_models.session import ModelError, answers_alike, open_column_net
 
 STDM_MODEL, STDM_REPORT = "stdm.onnx", "stdm.json"

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 log = structlog.get_logger(__name__)
 

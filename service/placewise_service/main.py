@@ -20,10 +20,10 @@ from multiprocessing.connection import Connection
 import structlog
 import uvloop
 
-from placewise_core.clock import Clock, SystemClock
-from placewise_core.cluster import QueueSettings
-from placewise_core.errors import PlacewiseError, StateUnavailableError
-from placewise_core.frozen import frozen
+from placewise_core.basics.clock import Clock, SystemClock
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import QueueSettings
+from placewise_core.domain.errors import PlacewiseError, StateUnavailableError
 from placewise_models.signing import read_public
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway

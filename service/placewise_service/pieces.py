@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from placewise_core.decision import (
+from placewise_core.domain.decision import (
     AdmitDecision,
     DecisionMeta,
     Excluded,

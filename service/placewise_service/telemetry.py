@@ -28,7 +28,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from placewise_core.cluster import QueueState
+from placewise_core.domain.cluster import QueueState
 from placewise_service.afterwards import Afterwards
 from placewise_service.settings import LogSettings, OtelSettings
 

@@ -1,7 +1,7 @@
 """Nodes and jobs for tests, with the few fields a test cares about."""
 
-from placewise_core.cluster import Gpu, Node
-from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.domain.cluster import Gpu, Node
+from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 
 
 def make_node(name: str, gpus: int = 4, cpu_cores: float = 32.0, gpu_model: str = "V100", **changes: object) -> Node:

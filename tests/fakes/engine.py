@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 from tests.fakes.cluster import make_node
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import QueueSettings
-from placewise_core.commands import AdmitCommand, PlaceCommand
-from placewise_core.decision import AdmitDecision, PlaceDecision
-from placewise_core.job import Job
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import QueueSettings
+from placewise_core.domain.commands import AdmitCommand, PlaceCommand
+from placewise_core.domain.decision import AdmitDecision, PlaceDecision
+from placewise_core.domain.job import Job
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.reference.memory import MemoryStore

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from placewise_core.place.greedy import Terms
-from placewise_core.place.offer import Offer
-from placewise_core.place.scored import ScoredPolicy
-from placewise_core.view import MEMORY, FloatArray
+from placewise_core.gang.greedy import Terms
+from placewise_core.gang.offer import Offer
+from placewise_core.gang.scored import ScoredPolicy
+from placewise_core.view.view import MEMORY, FloatArray
 
 
 class MostMemory(ScoredPolicy):

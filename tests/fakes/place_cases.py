@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.cluster import Assignment, Gpu, Node, RunningJob
-from placewise_core.events import ClusterRecords
-from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.place.context import PlaceContext
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment, Gpu, Node, RunningJob
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.gang.context import PlaceContext
+from placewise_core.view.view import ClusterView
 
 
 def node(name: str, gpus: int = 4, model: str = "V100", cpu: float = 32, **more: object) -> Node:

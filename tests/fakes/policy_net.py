@@ -9,8 +9,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation, feature_schema
-from placewise_core.policy_inputs import encoder_inputs
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation, feature_schema
+from placewise_core.inputs.policy import encoder_inputs
 
 ENCODER, JOBS, DECODER, REPORT = "policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx", "policy.json"
 FILES = (ENCODER, JOBS, DECODER, REPORT)

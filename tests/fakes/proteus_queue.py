@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.cluster import Assignment, Gpu, Node, QueueSettings, QueueState, RunningJob
-from placewise_core.decision import Admission, Verdict
-from placewise_core.events import ClusterRecords
-from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment, Gpu, Node, QueueSettings, QueueState, RunningJob
+from placewise_core.domain.decision import Admission, Verdict
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import ElasticRange, Job, JobId, NodeId, Resources, Role
+from placewise_core.view.view import ClusterView
 from placewise_models.folder import shipped_bundle
 
 

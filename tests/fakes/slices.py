@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from placewise_core.clock import ManualClock
+from placewise_core.basics.clock import ManualClock
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import redis
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, RunState
-from placewise_core.events import ClusterRecords, Event
-from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, RunningJob, RunState
+from placewise_core.domain.events import ClusterRecords, Event
+from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role
 from placewise_service.state.codec import encode
 from placewise_service.state.keys import keys_of
 from placewise_service.state.options import StoreOptions

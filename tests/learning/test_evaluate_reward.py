@@ -4,9 +4,9 @@ jobs."""
 import numpy as np
 import pytest
 
-from placewise_core.features import Float32
-from placewise_core.part_tokens import REPORTED, PartTokens
-from placewise_core.place.search import SpeedScorer
+from placewise_core.inputs.cluster import Float32
+from placewise_core.inputs.reward import REPORTED, PartTokens
+from placewise_core.policies.search import SpeedScorer
 from placewise_training.reward.judge_against_lif import KINDS, Seen, markdown, table, watch
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_core.inputs.ldwp import COLUMNS
 from placewise_models.ldwp import LdwpRuntime
 from placewise_models.session import ModelError
 from placewise_training.ldwp.card import card

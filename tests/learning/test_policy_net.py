@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
-from placewise_core.linear_speed import stretched
-from placewise_core.policy_inputs import IS_NEW
+from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
+from placewise_core.inputs.policy import IS_NEW
+from placewise_core.speed.linear_speed import stretched
 from placewise_models.policy import PolicyRuntime
 from placewise_training.policy.graphs import SIZES, parity, random_inputs, write_onnx
 from placewise_training.policy.net import LINEAR_MINUTES, PolicyNet, masked_log_probabilities

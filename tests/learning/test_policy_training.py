@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
 from placewise_training.policy.args import Args
 from placewise_training.policy.batches import ask, collate, log_pi_taken
 from placewise_training.policy.card import card

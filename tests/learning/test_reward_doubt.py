@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 
-from placewise_core.features import PART_FEATURES
+from placewise_core.inputs.cluster import PART_FEATURES
 from placewise_models.reward import RewardRuntime
 from placewise_training.reward.data import record
 from placewise_training.reward.ensemble import PriorEnsemble, pooled_of_new

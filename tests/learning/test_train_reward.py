@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.features import PART_COLUMNS, PART_FEATURES
-from placewise_core.linear_speed import linear_speed
-from placewise_core.place.load_balance import LoadBalance
+from placewise_core.inputs.cluster import PART_COLUMNS, PART_FEATURES
+from placewise_core.policies.load_balance import LoadBalance
+from placewise_core.speed.linear_speed import linear_speed
 from placewise_models.reward import RewardRuntime
 from placewise_training.reward import data as reward_samples
 from placewise_training.reward.card import card

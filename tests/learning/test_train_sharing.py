@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.speed.model_names import canonical
+from placewise_core.domain.model_names import canonical
 from placewise_core.speed.sharing_row import columns_of
 from placewise_models.session import ModelError
 from placewise_models.sharing import SharingRuntime

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.place.subtask_metrics import GPU_METRICS, METRICS
+from placewise_core.subtasks.metrics import GPU_METRICS, METRICS
 from placewise_training.stdm.card import card
 from placewise_training.stdm.completion import chosen_neighbours, column_means, factorised, holes
 from placewise_training.stdm.data import Table, profile_rows, subtask_matrix

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_core.features import PART_FEATURES
-from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_core.inputs.cluster import PART_FEATURES
+from placewise_core.inputs.ldwp import COLUMNS
 from placewise_training.lab.device import chosen_device
 from placewise_training.ldwp import train as train_ldwp
 from placewise_training.ldwp.data import MOST_NODES, Replay

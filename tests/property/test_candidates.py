@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise_core.actions import action_of
-from placewise_core.cluster import RunningJob
-from placewise_core.events import ClusterRecords
-from placewise_core.job import Job, JobId, Resources, Role, TaskGroup
-from placewise_core.place.candidates import Candidates
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.gang import Gang
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
+from placewise_core.gang.actions import action_of
+from placewise_core.gang.candidates import Candidates
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.gang import Gang
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import harmony_cluster
 
 gangs = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.5, 1.0, 2.0]))

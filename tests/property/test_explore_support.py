@@ -9,15 +9,15 @@ import pytest
 from scipy import stats
 from tests.fakes.place_cases import context, gang, node, running, view_of
 
-from placewise_core.cluster import Assignment
-from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.place import explore, random_ahead
-from placewise_core.place.explore import Explorer
-from placewise_core.place.policy import Action, PlacementPolicy, action_of
-from placewise_core.place.random_ahead import RandomAhead
-from placewise_core.place.random_fit import Random
-from placewise_core.place.registry import placement_policies
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.gang.policy import Action, PlacementPolicy, action_of
+from placewise_core.policies import explore, random_ahead
+from placewise_core.policies.explore import Explorer
+from placewise_core.policies.random_ahead import RandomAhead
+from placewise_core.policies.random_fit import Random
+from placewise_core.policies.registry import placement_policies
+from placewise_core.view.view import ClusterView
 
 POLICIES = placement_policies()
 AHEAD = RandomAhead()

@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import RunningJob
-from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
-from placewise_core.decision import JobDecision, Outcome
-from placewise_core.errors import StaleSnapshotError
-from placewise_core.job import JobId
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import JobDecision, Outcome
+from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.job import JobId
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.engine.reporting.reports import ReportOutcome

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of
 
-from placewise_core.cluster import Gpu, Hardware, Node, Telemetry
-from placewise_core.decision import Outcome, Reason
-from placewise_core.job import NodeId, Resources
+from placewise_core.domain.cluster import Gpu, Hardware, Node, Telemetry
+from placewise_core.domain.decision import Outcome, Reason
+from placewise_core.domain.job import NodeId, Resources
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.partition.registry import partition_policy
 from placewise_core.partition.shares import levelled, proportional

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tests.fakes.place_cases import context, gang, node, running, view_of
 
-from placewise_core.cluster import Assignment
-from placewise_core.job import GpuSharing, Job
-from placewise_core.place import explore
-from placewise_core.place.policy import Proposal
-from placewise_core.place.random_fit import Random
-from placewise_core.place.registry import placement_policies
-from placewise_core.place.tables import packaged_tables
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import GpuSharing, Job
+from placewise_core.gang.policy import Proposal
+from placewise_core.policies import explore
+from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.policies.random_fit import Random
+from placewise_core.policies.registry import placement_policies
+from placewise_core.view.view import ClusterView
 
 DRAWS = 1500
 POLICIES = placement_policies()

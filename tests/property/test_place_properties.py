@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tests.fakes.most_memory import MostMemory
 from tests.fakes.place_cases import arrays, context, view_of
 
-from placewise_core.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
-from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.place.gpus import gpu_model_of, pick_gpus, takers
-from placewise_core.place.policy import Proposal
-from placewise_core.place.registry import placement_policies
-from placewise_core.place.scored import ScoredPolicy
-from placewise_core.place.tables import packaged_tables
-from placewise_core.view import GPUS, ClusterView
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
+from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.gang.gpus import gpu_model_of, pick_gpus, takers
+from placewise_core.gang.policy import Proposal
+from placewise_core.gang.scored import ScoredPolicy
+from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.policies.registry import placement_policies
+from placewise_core.view.view import GPUS, ClusterView
 
 POLICIES = placement_policies(others=[MostMemory()])
 INTERFERENCE = packaged_tables().interference

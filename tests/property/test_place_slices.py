@@ -12,12 +12,12 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place, running_engine
 from tests.fakes.slices import TickingClock, every_round
 
-from placewise_core.cluster import RunningJob
-from placewise_core.commands import PlaceCommand
-from placewise_core.decision import Outcome, PlaceDecision
-from placewise_core.errors import StaleSnapshotError
-from placewise_core.job import Job
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.commands import PlaceCommand
+from placewise_core.domain.decision import Outcome, PlaceDecision
+from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.job import Job
+from placewise_core.view.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
 

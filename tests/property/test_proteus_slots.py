@@ -9,11 +9,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
+from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.proteus import Proteus
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import Verdict
-from placewise_core.job import Job, JobId
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import Verdict
+from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
 
 POLICY = Proteus(ThroughputModel(bundled("throughput.json")))

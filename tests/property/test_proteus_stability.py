@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.fakes.proteus_queue import Trace, bundled, run
 
-from placewise_core.admit.proteus import Proteus
-from placewise_core.cluster import QueueSettings
+from placewise_core.admit.policies.proteus import Proteus
+from placewise_core.domain.cluster import QueueSettings
 from placewise_core.speed.throughput import ThroughputModel
 
 SEEDS = (1, 2, 3)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.state import job, node
 
-from placewise_core.cluster import ClusterSettings, QueueState
+from placewise_core.domain.cluster import ClusterSettings, QueueState
 from placewise_service.state import codec
 from placewise_service.state.sums import DamagedError, check_event, check_record
 

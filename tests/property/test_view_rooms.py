@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.place_cases import arrays, context, gang, node, view_of
 
-from placewise_core.cluster import Assignment, RunningJob
-from placewise_core.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.place.consolidate import Consolidate
-from placewise_core.place.tetris import Tetris
+from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.policies.consolidate import Consolidate
+from placewise_core.policies.tetris import Tetris
 
 _NODES = [node(f"n{i}", gpus=i % 5, cpu=8 + 8 * i, max_jobs_per_gpu=3) for i in range(12)]
 _DEMANDS = (Resources(4, 1, 8), Resources(1.5, 2, 0.3), Resources(6, 0, 1), Resources(0, 1), Resources())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.fakes.policy_net import write_policy
 
-from placewise_core.place.context import PlaceContext
+from placewise_core.gang.context import PlaceContext
 from placewise_training.reproduce.claims import ClaimVerdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony import ablations as harmony_ablations

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from placewise_core.job import Subtask
-from placewise_core.place.subtask_metrics import METRICS, SPEEDUP
+from placewise_core.domain.job import Subtask
+from placewise_core.subtasks.metrics import METRICS, SPEEDUP
 from placewise_training.reproduce.claims import ClaimVerdict, Judgement, judged
 from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
 from placewise_training.reproduce.iawp import claims as iawp_claims

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from placewise_core.job import Job, JobId, Subtask
+from placewise_core.domain.job import Job, JobId, Subtask
 from placewise_training.reproduce.claims import ClaimVerdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED

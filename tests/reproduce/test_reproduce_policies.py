@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import Outcome as Decided
-from placewise_core.decision import PartitionPlan, Verdict
-from placewise_core.events import ClusterRecords
-from placewise_core.job import Job, JobId, Priority
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import Outcome as Decided
+from placewise_core.domain.decision import PartitionPlan, Verdict
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic

@@ -6,8 +6,8 @@ from tests.fakes.proteus_queue import bundled
 
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import Verdict
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import Verdict
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from placewise_core.job import CoRun, GpuSharing, Job, JobId, Resources
-from placewise_core.place.load_balance import LoadBalance
-from placewise_core.place.tables import packaged_tables
+from placewise_core.domain.job import CoRun, GpuSharing, Job, JobId, Resources
+from placewise_core.policies.load_balance import LoadBalance
+from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.speed.co_runs import KnownCoRuns, rows_of
 from placewise_core.speed.completed_interference import CompletedInterference
 from placewise_training.sim.discipline import Discipline

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.policy_net import write_policy
 from typer.testing import CliRunner
 
-from placewise_core.traces import TraceError
+from placewise_core.domain.traces import TraceError
 from placewise_service.commands.exits import Exit, exit_code
 from placewise_training.cli import UsageError, simulate_app
 from placewise_training.sim.gangs.engine import Simulation

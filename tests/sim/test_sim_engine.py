@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from placewise_core.job import ElasticRange, Job, JobId, Resources
-from placewise_core.place.registry import placement_policies
+from placewise_core.domain.job import ElasticRange, Job, JobId, Resources
+from placewise_core.policies.registry import placement_policies
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.gangs.engine import LiveJob, SimOptions, SimResult, Simulation

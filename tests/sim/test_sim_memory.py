@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from placewise_core.job import Job, JobId, Resources
+from placewise_core.domain.job import Job, JobId, Resources
 from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.hardware import uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from placewise_core.job import Job, JobId, Resources
+from placewise_core.domain.job import Job, JobId, Resources
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.gangs.engine import SimOptions, Simulation

@@ -2,9 +2,9 @@
 
 import pytest
 
-from placewise_core.events import ClusterRecords
-from placewise_core.place.subtask_graph import check_pipeline
-from placewise_core.view import ClusterView
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.subtasks.graph import check_pipeline
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import (

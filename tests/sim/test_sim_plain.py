@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from placewise_core.job import Job, JobId, Subtask, SubtaskState
-from placewise_core.place.subtask_metrics import GPU_METRICS
+from placewise_core.domain.job import Job, JobId, Subtask, SubtaskState
+from placewise_core.subtasks.metrics import GPU_METRICS
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload, pipeline_job
 from placewise_training.sim.pipelines.engine import PipelineSimulation

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from placewise_core.job import Job, JobId, Resources
+from placewise_core.domain.job import Job, JobId, Resources
 from placewise_training.data.measured import profiled_sets, step_times
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang

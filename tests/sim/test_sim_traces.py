@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from placewise_core.traces import parse_trace
+from placewise_core.domain.traces import parse_trace
 from placewise_training.sim.traces import TraceMapping, read_jobs
 from placewise_training.sim.truths import make_truth
 

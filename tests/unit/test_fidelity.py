@@ -8,8 +8,8 @@ from tests.fakes.proteus_queue import bundled
 
 from placewise_core.admit.registry import admission_policies
 from placewise_core.partition.registry import partition_policies
-from placewise_core.place.iawp import subtask_schedulers
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.subtasks.iawp import subtask_schedulers
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/fidelity.md").read_text("utf-8")

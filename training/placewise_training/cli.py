@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from placewise_core.cluster import QueueSettings
-from placewise_core.traces import TraceJob
+from placewise_core.domain.cluster import QueueSettings
+from placewise_core.domain.traces import TraceJob
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.sim.discipline import ORDERS, Discipline, Order
 from placewise_training.sim.gangs.engine import SimResult

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placewise_core.decision import AdmitPlan, Verdict
-from placewise_core.job import Job
+from placewise_core.domain.decision import AdmitPlan, Verdict
+from placewise_core.domain.job import Job
 
 # A shape nobody placed in this many slots is forgotten: the host went its own way.
 _KEPT_SLOTS = 8640

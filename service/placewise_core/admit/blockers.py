@@ -3,10 +3,10 @@
 import numpy as np
 
 from placewise_core.admit.pool import Pool, elastic_range
-from placewise_core.cluster import NodeState
-from placewise_core.decision import Blocker, Reason
-from placewise_core.job import Job
-from placewise_core.view import CPU, MEMORY, ClusterView
+from placewise_core.domain.cluster import NodeState
+from placewise_core.domain.decision import Blocker, Reason
+from placewise_core.domain.job import Job
+from placewise_core.view.view import CPU, MEMORY, ClusterView
 
 
 def behind(position: int) -> tuple[Blocker, ...]:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from placewise_core.admit.pool import Pool
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_core.speed.proteus_cost import Bandwidth
-from placewise_core.view import NETWORK, ClusterView
+from placewise_core.view.view import NETWORK, ClusterView
 
 
 @frozen

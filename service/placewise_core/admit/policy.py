@@ -6,11 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import AdmitPlan
-from placewise_core.job import Job
-from placewise_core.slices import ONE_SLICE, Slices
-from placewise_core.view import ClusterView
+from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import AdmitPlan
+from placewise_core.domain.job import Job
+from placewise_core.view.view import ClusterView
 
 
 @dataclass(slots=True)

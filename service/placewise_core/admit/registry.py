@@ -1,19 +1,19 @@
 """Every admission policy by name. A new policy is one more line here."""
 
-from placewise_core.admit.capacity import Capacity
-from placewise_core.admit.fifo import Fifo
-from placewise_core.admit.min_min import MinMin
+from placewise_core.admit.policies.capacity import Capacity
+from placewise_core.admit.policies.fifo import Fifo
+from placewise_core.admit.policies.min_min import MinMin
+from placewise_core.admit.policies.proteus import Proteus
+from placewise_core.admit.policies.proteus_paper import ProteusPaper
+from placewise_core.admit.policies.proteus_qos import ProteusQos, ProteusQosSavable
+from placewise_core.admit.policies.qos import QosAware
+from placewise_core.admit.policies.qos_paper import QosPaper
+from placewise_core.admit.policies.qos_savable import QosSavable
+from placewise_core.admit.policies.random_gpus import RandomGpus
+from placewise_core.admit.policies.single_gpu import SingleGpu
+from placewise_core.admit.policies.tetris import TetrisCer, TetrisPerf
+from placewise_core.admit.policies.weighted_fair import WeightedFair
 from placewise_core.admit.policy import AdmissionPolicy
-from placewise_core.admit.proteus import Proteus
-from placewise_core.admit.proteus_paper import ProteusPaper
-from placewise_core.admit.proteus_qos import ProteusQos, ProteusQosSavable
-from placewise_core.admit.qos import QosAware
-from placewise_core.admit.qos_paper import QosPaper
-from placewise_core.admit.qos_savable import QosSavable
-from placewise_core.admit.random_gpus import RandomGpus
-from placewise_core.admit.single_gpu import SingleGpu
-from placewise_core.admit.tetris import TetrisCer, TetrisPerf
-from placewise_core.admit.weighted_fair import WeightedFair
 from placewise_core.speed.throughput import ThroughputModel
 
 _POLICIES = (

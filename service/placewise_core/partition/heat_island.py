@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from placewise_core.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
+from placewise_core.basics.slices import Slices, spaced
+from placewise_core.domain.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
 from placewise_core.partition.candidates import Candidates, Offer, StandingOffer
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
@@ -24,8 +25,7 @@ from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import Units, UnitsCache, selected
-from placewise_core.slices import Slices, spaced
-from placewise_core.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView, FloatArray
 
 _COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, to decide whether a task could ever fit
 

@@ -18,7 +18,7 @@ from placewise_core.partition.heat_island import HeatIsland
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.partition.thermal import ThermalState
 from placewise_core.partition.units import NO_GPU, UnitsCache
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 
 
 class HeatIslandPaper(HeatIsland):

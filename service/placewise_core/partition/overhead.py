@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from placewise_core.events import OverheadLearned
+from placewise_core.domain.events import OverheadLearned
 from placewise_core.partition.policy import DivisibleTask
 
 

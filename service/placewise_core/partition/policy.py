@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from placewise_core.decision import PartitionPlan
-from placewise_core.frozen import frozen
-from placewise_core.job import Resources
-from placewise_core.slices import ONE_SLICE, Slices
-from placewise_core.view import ClusterView
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.decision import PartitionPlan
+from placewise_core.domain.job import Resources
+from placewise_core.view.view import ClusterView
 
 
 @frozen

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.decision import Blocker, Outcome, PartitionPlan, Reason, Share
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
+from placewise_core.domain.decision import Blocker, Outcome, PartitionPlan, Reason, Share
 from placewise_core.partition.policy import ShareProgress
 from placewise_core.partition.shares import levelled
-from placewise_core.slices import ONE_SLICE, Slices, spaced
 
 # A share that takes twice its prediction, overhead included, is not late by noise: step times repeat within 7 % at p90.
 TIMEOUT_FACTOR = 2.0

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from placewise_core.bounded import Bounded
-from placewise_core.frozen import frozen
-from placewise_core.job import CoRun, Job
-from placewise_core.speed.model_names import canonical
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.job import CoRun, Job
+from placewise_core.domain.model_names import canonical
 
 # Rows of co-runs lie in the store's map of subtask profiles, under kinds that no subtask can have: names of kinds are
 # printable (validate.py).

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 Array = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """How much jobs that share one GPU slow each other down: the Protocol, equal time slices, and measured pairs.
 
-Never decides who may share: that compares these predictions with every job's own limit (place/gpus.py).
+Never decides who may share: that compares these predictions with every job's own limit (gang/gpus.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from placewise_core.bounded import Bounded
-from placewise_core.speed.model_names import canonical, nearest
+from placewise_core.basics.bounded import Bounded
+from placewise_core.domain.model_names import canonical, nearest
 
 _KEPT_ANSWERS = 100_000  # combinations of models, which users name, in any number
 

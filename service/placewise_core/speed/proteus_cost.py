@@ -7,8 +7,8 @@ printed, with α(b) taken from the fitted single-GPU profile instead of a table 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placewise_core.frozen import frozen
-from placewise_core.job import Job
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.job import Job
 from placewise_core.speed.params import params_millions
 from placewise_core.speed.throughput import Match, ThroughputModel, global_batch
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from placewise_core.bounded import Bounded
-from placewise_core.cluster import Assignment
-from placewise_core.job import Job, JobId
+from placewise_core.basics.bounded import Bounded
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
 
 _REMEMBERED = 4096

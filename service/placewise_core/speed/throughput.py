@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placewise_core.bounded import Bounded
-from placewise_core.frozen import frozen
-from placewise_core.job import Job
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.job import Job
 from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from placewise_core.clock import Clock
+from placewise_core.basics.clock import Clock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.calls.rpcs import RPCS

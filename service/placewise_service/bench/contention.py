@@ -26,7 +26,7 @@ from placewise.v1.decision_pb2 import JobDecision, Outcome, PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_service.bench.ledger import BenchLedger
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.state.redis.embedded import EmbeddedRedis

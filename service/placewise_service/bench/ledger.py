@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 Unit = tuple[str, int]  # node, GPU index
 

@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from placewise.v1.cluster_pb2 import Assignment, ClusterSettings, Gpu, JobEvent, Node
 from placewise.v1.decision_pb2 import AdmitOrWaitRequest, DivisibleTask, PartitionRequest, PlaceRequest
 from placewise.v1.job_pb2 import GpuSharing, Job, Resources, TaskGroup
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_service.commands.exits import CommandError, Exit
 
 GPUS_PER_NODE = 8

@@ -9,12 +9,12 @@ from typing import Any
 import structlog
 import typer
 
-from placewise_core.errors import (
+from placewise_core.domain.errors import (
     NotFoundError,
     PlacewiseError,
     StateUnavailableError,
 )
-from placewise_core.traces import TraceError
+from placewise_core.domain.traces import TraceError
 
 
 class Exit(enum.IntEnum):

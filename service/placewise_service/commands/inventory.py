@@ -21,7 +21,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from placewise.v1.cluster_pb2 import ClusterSettings, Gpu, Node
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_service.commands.exits import BadInputError
 
 _RANGE = re.compile(r"^(?P<head>[^\[\]]*)\[(?P<first>\d+)-(?P<last>\d+)\](?P<tail>[^\[\]]*)$")

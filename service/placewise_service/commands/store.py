@@ -7,7 +7,7 @@ long as the command takes.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from placewise_core.errors import StateUnavailableError
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.settings import Settings, SettingsError, load_settings
 from placewise_service.state.redis.connection import RedisOptions

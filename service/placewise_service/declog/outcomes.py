@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from placewise_core.cluster import Assignment
-from placewise_core.commands import JobEventKind
-from placewise_core.decision import JobDecision, Outcome, Share
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.commands import JobEventKind
+from placewise_core.domain.decision import JobDecision, Outcome, Share
 from placewise_service.declog.record import DecisionRecord, OutcomeRecord
 
 Key = tuple[str, str, str]  # decision id, job id, "node/unit" of a share ("" for a whole job)

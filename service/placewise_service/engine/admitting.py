@@ -7,16 +7,16 @@ from dataclasses import field, replace
 from functools import partial
 
 from placewise_core.admit.answers import with_shapes
-from placewise_core.admit.lyapunov import numbered, renumbered
+from placewise_core.admit.policies.lyapunov import numbered, renumbered
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.commands import AdmitCommand
-from placewise_core.decision import AdmitDecision, AdmitPlan, Verdict
-from placewise_core.errors import StaleSnapshotError
-from placewise_core.events import Event
-from placewise_core.frozen import frozen
-from placewise_core.slices import Slices
-from placewise_core.view import ClusterView
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import Slices
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
+from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.events import Event
+from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from placewise_core.cluster import RunningJob
-from placewise_core.decision import AdmitDecision, JobDecision, Outcome, PartitionDecision, PlaceDecision
-from placewise_core.frozen import frozen
-from placewise_core.job import JobId
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.decision import AdmitDecision, JobDecision, Outcome, PartitionDecision, PlaceDecision
+from placewise_core.domain.job import JobId
 from placewise_service import pieces
 from placewise_service.engine.place.gang import held
 

@@ -5,20 +5,20 @@ from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import admission_policies
-from placewise_core.clock import Clock
-from placewise_core.cluster import Assignment
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Job
+from placewise_core.basics.clock import Clock
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import Job
+from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policies
-from placewise_core.place.completed_metrics import metrics_source
-from placewise_core.place.iawp import subtask_schedulers
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import placement_policies
-from placewise_core.place.tables import packaged_tables
+from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.policies.registry import placement_policies
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.subtasks.completed_metrics import metrics_source
+from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_models.learned import LEARNED_POLICIES, learned_policies

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from placewise_core.errors import (
+from placewise_core.domain.errors import (
     InvalidRequestError,
     NotFoundError,
     PlacewiseError,

@@ -18,16 +18,16 @@ from functools import partial
 import structlog
 
 from placewise_core.admit.policy import AdmissionPolicy
-from placewise_core.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
-from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
-from placewise_core.errors import NotFoundError, StateUnavailableError
-from placewise_core.events import Event
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import Slices
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
+from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
+from placewise_core.domain.errors import NotFoundError, StateUnavailableError
+from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
-from placewise_core.place.iawp import SubtaskScheduler
-from placewise_core.slices import Slices
-from placewise_core.view import ClusterView
+from placewise_core.subtasks.iawp import SubtaskScheduler
+from placewise_core.view.view import ClusterView
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink

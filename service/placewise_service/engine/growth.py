@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.errors import InvalidRequestError, NotFoundError, StateUnavailableError
-from placewise_core.frozen import frozen
-from placewise_core.job import Job
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_core.domain.job import Job
 from placewise_core.speed.co_runs import row_kind
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_service.engine.parts import EngineParts
 from placewise_service.engine.views import LiveView
 

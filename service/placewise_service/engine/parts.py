@@ -6,12 +6,17 @@ from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
-from placewise_core.clock import Clock
-from placewise_core.cluster import QueueSettings
-from placewise_core.decision import DecisionMeta
-from placewise_core.errors import AlreadyExistsError, DeadlineExceededError, InvalidRequestError, StaleSnapshotError
-from placewise_core.events import Event
-from placewise_core.frozen import frozen
+from placewise_core.basics.clock import Clock
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import QueueSettings
+from placewise_core.domain.decision import DecisionMeta
+from placewise_core.domain.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    StaleSnapshotError,
+)
+from placewise_core.domain.events import Event
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from placewise_core.errors import InvalidRequestError, NotFoundError
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.folder import bundle_folder, is_alias
 from placewise_models.signing import PublicKey

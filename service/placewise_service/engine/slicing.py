@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from placewise_core.errors import DeadlineExceededError
-from placewise_core.slices import Slices
+from placewise_core.basics.slices import Slices
+from placewise_core.domain.errors import DeadlineExceededError
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def _shown(error: BaseException) -> BaseException:
 
 
 class _Running:
-    """Slices of one piece of work, as it sees them. See placewise_core.slices.Slices."""
+    """Slices of one piece of work, as it sees them. See placewise_core.basics.slices.Slices."""
 
     def __init__(self, monotonic_s: Callable[[], float], slice_s: float) -> None:
         self._monotonic_s = monotonic_s

@@ -12,15 +12,15 @@ from functools import partial
 
 import structlog
 
-from placewise_core.clock import Clock
-from placewise_core.cluster import RunningJob
-from placewise_core.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event, JobsChanged, JobsEnded, NodesReported
-from placewise_core.job import JobId
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.landing import land
-from placewise_core.view import ClusterView
-from placewise_core.view_renewal import Renewal
+from placewise_core.basics.clock import Clock
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.domain.events import Event, JobsChanged, JobsEnded, NodesReported
+from placewise_core.domain.job import JobId
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.landing import land
+from placewise_core.view.renewal import Renewal
+from placewise_core.view.view import ClusterView
 from placewise_service.aside import aside
 from placewise_service.background import cancel_and_wait
 from placewise_service.engine.reporting.departed import Departed

@@ -28,8 +28,8 @@ from placewise.v1.cluster_pb2 import (
 from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest, Reason
 from placewise.v1.job_pb2 import Job, Resources, Shape, TaskGroup
 from placewise_client.aio import AsyncClient
-from placewise_core.frozen import frozen
-from placewise_core.traces import TraceJob
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.traces import TraceJob
 
 # Orders what happens at one instant: what ends frees room before what arrives asks for it.
 _FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_service.replay.host import Run
 
 Series = NDArray[np.float64]

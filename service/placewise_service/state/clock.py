@@ -11,8 +11,8 @@ from typing import Protocol
 
 import structlog
 
-from placewise_core.clock import Clock
-from placewise_core.errors import StateUnavailableError
+from placewise_core.basics.clock import Clock
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.background import cancel_and_wait
 
 log = structlog.get_logger(__name__)

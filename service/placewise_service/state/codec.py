@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
-from placewise_core.events import (
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
+from placewise_core.domain.events import (
     Change,
     ClusterDeleted,
     Event,
@@ -27,7 +27,7 @@ from placewise_core.events import (
     SubtaskForgotten,
     SubtaskProfiled,
 )
-from placewise_core.job import JobId, NodeId
+from placewise_core.domain.job import JobId, NodeId
 from placewise_service.state.holdings import Hold, NodeCapacity
 from placewise_service.state.sums import DamagedError, check_event, check_record, summed
 

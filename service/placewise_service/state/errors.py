@@ -11,7 +11,7 @@ from types import TracebackType
 import msgspec
 from redis import exceptions as redis_errors
 
-from placewise_core.errors import NotFoundError, StateUnavailableError
+from placewise_core.domain.errors import NotFoundError, StateUnavailableError
 from placewise_service.state.sums import DamagedError
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from placewise_core.cluster import Assignment, Node, NodeState, RunningJob
-from placewise_core.frozen import frozen
-from placewise_core.job import Job, NodeId, quantise
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Assignment, Node, NodeState, RunningJob
+from placewise_core.domain.job import Job, NodeId, quantise
 
 
 class Hold(NamedTuple):

@@ -8,7 +8,7 @@ choice of bundles stand outside.
 from dataclasses import fields
 from functools import lru_cache
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placewise_core.cluster import RunningJob, RunState
-from placewise_core.events import JobsChanged, JobsEnded
+from placewise_core.domain.cluster import RunningJob, RunState
+from placewise_core.domain.events import JobsChanged, JobsEnded
 from placewise_service.state.holdings import holds_of
 from placewise_service.state.store import JobReport
 

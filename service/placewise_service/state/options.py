@@ -1,6 +1,6 @@
 """Options of both stores: how long records are kept."""
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 
 @frozen

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Seque
 from dataclasses import field
 from typing import Protocol
 
-from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
-from placewise_core.events import ClusterRecords, Event
-from placewise_core.frozen import frozen
-from placewise_core.job import JobId, NodeId
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
+from placewise_core.domain.events import ClusterRecords, Event
+from placewise_core.domain.job import JobId, NodeId
 
 MOST_FORGOTTEN = 100  # rows of profiles that one call removes
 

@@ -182,7 +182,7 @@ ATTACKS = [
     Attack(
         "a policy's first gang on 10,000 nodes",
         "The first count of a policy on a new view of 10,000 nodes holds the loop no longer than 50 ms: all policies.",
-        "tests/unit/place/test_place_policies.py::test_a_first_count_of_many_nodes_takes_few_steps",
+        "tests/unit/core/policies/test_place_policies.py::test_a_first_count_of_many_nodes_takes_few_steps",
         _first_counts,
         lambda figures: figures["placed_tasks"] == 2 and float(figures["longest_ms"]) <= _LONGEST_MS,
         is_quick=False,

@@ -211,14 +211,14 @@ ATTACKS = [
             (
                 "ReportNodes of 10,000 nodes",
                 "A report of 10,000 nodes holds the loop no longer than 50 ms, and is seen whole or not at all.",
-                "tests/unit/core/test_view_renewal.py::test_a_large_report_is_shown_whole_and_what_follows_waits_for_it",
+                "tests/unit/core/view/test_view_renewal.py::test_a_large_report_is_shown_whole_and_what_follows_waits_for_it",
                 lambda: _Question("ClusterService/ReportNodes", _nodes(_NODES), "PUT", "/v1/clusters/c/nodes"),
                 None,
             ),
             (
                 "10,000 job events",
                 "A report of 10,000 events holds the loop no longer than 50 ms.",
-                "tests/unit/core/test_view_renewal.py::test_events_are_reported_in_portions_that_keep_their_order",
+                "tests/unit/core/view/test_view_renewal.py::test_events_are_reported_in_portions_that_keep_their_order",
                 lambda: _Question(
                     "ClusterService/ReportJobEvents", _events(), "POST", "/v1/clusters/c/jobs:reportEvents"
                 ),
@@ -227,7 +227,7 @@ ATTACKS = [
             (
                 "GetCluster of 10,000 nodes",
                 "A listing of 10,000 nodes holds the loop no longer than 50 ms.",
-                "tests/unit/core/test_view_renewal.py::test_a_large_message_is_converted_beside_the_loop_and_a_small_one_on_it",
+                "tests/unit/core/view/test_view_renewal.py::test_a_large_message_is_converted_beside_the_loop_and_a_small_one_on_it",
                 lambda: _Question(
                     "ClusterService/GetCluster",
                     cluster_pb2.GetClusterRequest(cluster="c", full=True),

@@ -17,7 +17,7 @@ from tests.fakes.servers.faces import Faces, FakeEngine, faces
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
-from placewise_core.errors import UnauthenticatedError
+from placewise_core.domain.errors import UnauthenticatedError
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs.routes import ROUTES

@@ -18,8 +18,8 @@ from tests.fakes.cluster import make_node
 from tests.fakes.engine import running_engine
 from tests.fakes.servers.faces import Faces, faces
 
-from placewise_core.clock import ManualClock
-from placewise_core.place.registry import placement_policies
+from placewise_core.basics.clock import ManualClock
+from placewise_core.policies.registry import placement_policies
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs.routes import ROUTES
 

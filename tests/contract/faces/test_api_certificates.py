@@ -19,8 +19,8 @@ from tests.fakes.servers.faces import FakeEngine
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
-from placewise_core.clock import ManualClock, SystemClock
-from placewise_core.errors import UnauthenticatedError
+from placewise_core.basics.clock import ManualClock, SystemClock
+from placewise_core.domain.errors import UnauthenticatedError
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace

@@ -20,8 +20,8 @@ from tests.fakes.servers.faces import ASKED_BY_PAGES, DECISION_ID, SECRET, Faces
 
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_core.clock import ManualClock, SystemClock
-from placewise_core.errors import PlacewiseError
+from placewise_core.basics.clock import ManualClock, SystemClock
+from placewise_core.domain.errors import PlacewiseError
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE
 from placewise_service.api.calls.statuses import connect_error

@@ -11,7 +11,7 @@ from tests.fakes.callers.tls import Authority
 from tests.fakes.servers.faces import FakeEngine
 from tests.fakes.servers.listening import Listening, listening
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.http_connection import address

@@ -14,7 +14,7 @@ from tests.fakes.callers.identity import by_tokens
 from tests.fakes.callers.tls import Authority
 from tests.fakes.servers.faces import FakeEngine
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.health import HealthFace
 from placewise_service.api.faces.rest_server import RestFace

@@ -16,7 +16,7 @@ from tests.fakes.servers.faces import FakeEngine
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PermissionDeniedError
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.pages import allowed_hosts

@@ -11,7 +11,7 @@ from tests.fakes.servers.faces import Faces, faces
 from placewise.v1.cluster_pb2 import Node, ReportNodesRequest
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
-from placewise_core.errors import DeadlineExceededError
+from placewise_core.domain.errors import DeadlineExceededError
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.identity.auth import NOBODY
 from placewise_service.settings import LimitSettings

@@ -14,7 +14,7 @@ from tests.fakes.engine import running_engine
 from tests.fakes.servers.faces import Faces, faces
 
 from placewise.v1.cluster_pb2 import ReportJobEventsResponse
-from placewise_core.clock import ManualClock
+from placewise_core.basics.clock import ManualClock
 from placewise_service.state.reference.memory import MemoryStore
 
 FACES = {"grpc": ask_grpc, "rest": ask_rest, "connect": ask_connect}

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from tests.fakes.cluster import make_node
 from tests.fakes.servers.faces import ASKED_BY_PAGES, SECRET, FakeEngine, faces
 
-from placewise_core.errors import (
+from placewise_core.domain.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
     InvalidRequestError,

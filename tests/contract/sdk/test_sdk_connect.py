@@ -32,7 +32,7 @@ from placewise_client.errors import (
     UnauthenticatedError,
 )
 from placewise_client.rpcs import Rpc, Rpcs
-from placewise_core.clock import Clock, ManualClock, SystemClock
+from placewise_core.basics.clock import Clock, ManualClock, SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.faces.grpc_server import GrpcFace

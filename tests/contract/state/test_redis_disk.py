@@ -8,7 +8,7 @@ from tests.fakes.servers.faces import FakeEngine
 from tests.fakes.servers.redis_server import RedisServer, wait_until
 from tests.fakes.state import CLUSTER, node
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.health import health_app
 from placewise_service.api.identity.auth import Open

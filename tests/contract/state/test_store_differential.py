@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.state import CLUSTER, demand, ended, job, node, progress, records, started, task
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import NodeState, RunningJob, RunState
-from placewise_core.events import ClusterRecords, Event
-from placewise_core.view import ClusterView
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import NodeState, RunningJob, RunState
+from placewise_core.domain.events import ClusterRecords, Event
+from placewise_core.view.view import ClusterView
 from placewise_service.state.holdings import Hold, holds_of
 from placewise_service.state.keys import keys_of
 from placewise_service.state.redis.connection import RedisOptions

@@ -22,10 +22,10 @@ from tests.fakes.state import (
     third,
 )
 
-from placewise_core.cluster import ClusterSettings, NodeState
-from placewise_core.errors import StaleSnapshotError
-from placewise_core.events import ClusterDeleted, Event, SettingsChanged
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import ClusterSettings, NodeState
+from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.events import ClusterDeleted, Event, SettingsChanged
+from placewise_core.view.view import ClusterView
 from placewise_service.state.store import Reserved, StateStore
 
 

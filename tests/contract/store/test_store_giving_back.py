@@ -4,7 +4,7 @@ import asyncio
 
 from tests.fakes.state import CLUSTER, Harness, demand, hold, job, records, started, task
 
-from placewise_core.events import JobsEnded
+from placewise_core.domain.events import JobsEnded
 from placewise_service.state.store import Reserved, StateStore
 
 

@@ -22,8 +22,8 @@ from tests.fakes.state import (
     task,
 )
 
-from placewise_core.cluster import ClusterSettings, Gpu, NodeState, QueueState, Telemetry
-from placewise_core.events import Event, NodesReported
+from placewise_core.domain.cluster import ClusterSettings, Gpu, NodeState, QueueState, Telemetry
+from placewise_core.domain.events import Event, NodesReported
 from placewise_service.state.store import Reserved, ReserveRequest, StateStore
 
 

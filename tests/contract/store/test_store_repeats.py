@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from tests.fakes.state import CLUSTER, Harness, demand, ended, hold, job, node, progress, records, started, task, third
 
-from placewise_core.cluster import RunState
-from placewise_core.job import JobId, NodeId
+from placewise_core.domain.cluster import RunState
+from placewise_core.domain.job import JobId, NodeId
 from placewise_service.state.keys import keys_of
 from placewise_service.state.store import JobReport, Overcommit, Repeated, Reserved, Reused, StateStore
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.fakes.state import CLUSTER, Harness, demand, ended, hold, job, node, progress, records, same, started, task
 
-from placewise_core.cluster import RunState
-from placewise_core.events import JobsChanged, JobsEnded
+from placewise_core.domain.cluster import RunState
+from placewise_core.domain.events import JobsChanged, JobsEnded
 from placewise_service.state.store import Conflict, JobReport, Reserved, StateStore
 
 

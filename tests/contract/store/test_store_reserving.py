@@ -3,8 +3,8 @@
 import pytest
 from tests.fakes.state import CLUSTER, Harness, demand, hold, job, node, progress, records, same, started, task
 
-from placewise_core.cluster import NodeState, RunState
-from placewise_core.events import JobsChanged
+from placewise_core.domain.cluster import NodeState, RunState
+from placewise_core.domain.events import JobsChanged
 from placewise_service.state.store import Conflict, Repeated, Reserved, StateStore
 
 

@@ -8,12 +8,12 @@ import pytest
 from msgspec import msgpack
 from tests.fakes.state import CLUSTER, Harness, collect, ended, node, position, records, same
 
-from placewise_core.cluster import ClusterSettings, QueueSettings, QueueState
-from placewise_core.errors import NotFoundError
-from placewise_core.events import QueueAdvanced, SettingsChanged, SubtaskForgotten
-from placewise_core.job import CoRun
+from placewise_core.domain.cluster import ClusterSettings, QueueSettings, QueueState
+from placewise_core.domain.errors import NotFoundError
+from placewise_core.domain.events import QueueAdvanced, SettingsChanged, SubtaskForgotten
+from placewise_core.domain.job import CoRun
 from placewise_core.speed.co_runs import CoRunBook, PairSpeeds, rows_of
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_service.state.keys import keys_of
 from placewise_service.state.store import MOST_FORGOTTEN, BundleChoice, StateStore
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.fakes.state import demand, hold, job, task, third
 
-from placewise_core.cluster import RunningJob
+from placewise_core.domain.cluster import RunningJob
 from placewise_service.state.store import Conflict, Reserved, StateStore
 
 

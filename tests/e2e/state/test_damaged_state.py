@@ -7,7 +7,7 @@ import redis
 from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.state import CLUSTER, job, node, position, progress, records, same, started, tailed
 
-from placewise_core.cluster import ClusterSettings, QueueState
+from placewise_core.domain.cluster import ClusterSettings, QueueState
 from placewise_service.state import codec
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.keys import keys_of

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from placewise_core.clock import SystemClock
-from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
-from placewise_core.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
-from placewise_core.job import Job, JobId
+from placewise_core.basics.clock import SystemClock
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
+from placewise_core.domain.job import Job, JobId
 from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.ids import uuid7

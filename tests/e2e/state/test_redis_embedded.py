@@ -17,7 +17,7 @@ import pytest
 from tests.fakes.servers.redis_server import wait_until
 from tests.fakes.state import CLUSTER, job, node, records, same
 
-from placewise_core.errors import StateUnavailableError
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.cli import invoke
 from placewise_service.state.redis.connection import RedisOptions
 from placewise_service.state.redis.embedded import (

@@ -12,9 +12,9 @@ import pytest
 from tests.fakes.servers.redis_server import RedisClusterServers, RedisServer, SentinelServers, wait_until
 from tests.fakes.state import CLUSTER, demand, job, node, position, records, same, started, tailed, task
 
-from placewise_core.cluster import ClusterSettings, RunningJob
-from placewise_core.errors import StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event
+from placewise_core.domain.cluster import ClusterSettings, RunningJob
+from placewise_core.domain.errors import StaleSnapshotError, StateUnavailableError
+from placewise_core.domain.events import Event
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.holdings import holds_of
 from placewise_service.state.keys import keys_of

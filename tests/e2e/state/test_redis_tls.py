@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.state import CLUSTER, job, node, position, records, tailed
 
-from placewise_core.errors import StateUnavailableError
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.state.redis.connection import RedisOptions
 from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.state.store import Repeated, Reserved, ReserveRequest

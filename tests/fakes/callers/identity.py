@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from placewise_core.clock import Clock, ManualClock
+from placewise_core.basics.clock import Clock, ManualClock
 from placewise_service.api.identity.certificates import CertificateFile
 from placewise_service.api.identity.identity import Identity
 from placewise_service.api.identity.tokens import TokenFile

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import grpc
 import httpx
 
-from placewise_core.clock import Clock, SystemClock
-from placewise_core.cluster import Assignment, ClusterSettings, Node, QueueSettings, QueueState
-from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import (
+from placewise_core.basics.clock import Clock, SystemClock
+from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, QueueSettings, QueueState
+from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.domain.decision import (
     Admission,
     AdmitDecision,
     AdmitPlan,
@@ -28,7 +28,7 @@ from placewise_core.decision import (
     Share,
     Verdict,
 )
-from placewise_core.errors import (
+from placewise_core.domain.errors import (
     DeadlineExceededError,
     InvalidRequestError,
     NotFoundError,
@@ -36,9 +36,9 @@ from placewise_core.errors import (
     StaleSnapshotError,
     StateUnavailableError,
 )
-from placewise_core.events import ClusterRecords
-from placewise_core.job import Job
-from placewise_core.view import ClusterView
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import Job
+from placewise_core.view.view import ClusterView
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.connect import ConnectFace

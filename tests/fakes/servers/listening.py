@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.fakes.cluster import make_node
 from tests.fakes.servers.faces import FakeEngine
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace

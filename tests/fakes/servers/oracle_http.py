@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 from tests.fakes.servers.oracle import SmallService
 
 from placewise_client import PlacewiseError
-from placewise_core import errors
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
+from placewise_core.domain import errors
 from placewise_service.api.calls.gateway import Call, Gateway
 from placewise_service.api.calls.rpcs import Rpc
 from placewise_service.api.faces.rest_server import RestFace

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.fakes.cluster import make_node
 from tests.fakes.engine import running_engine
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace

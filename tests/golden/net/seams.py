@@ -25,9 +25,9 @@ from prometheus_client import ProcessCollector
 from typer.main import get_command
 
 from placewise_client.adapter.metrics import AdapterMetrics
-from placewise_core.clock import ManualClock
-from placewise_core.errors import PlacewiseError
-from placewise_core.features import feature_schema
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.errors import PlacewiseError
+from placewise_core.inputs.cluster import feature_schema
 from placewise_core.partition.registry import partition_policy
 from placewise_kubernetes import cli as kubernetes_cli
 from placewise_kubernetes.config import KubernetesConfig

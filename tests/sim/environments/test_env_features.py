@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise_core import feature_tables, features
-from placewise_core.cluster import RunningJob, Telemetry
-from placewise_core.events import ClusterRecords
-from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder, encode_utilisation, feature_schema
-from placewise_core.job import Job, JobId
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.load_balance import LoadBalance
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import RunningJob, Telemetry
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import Job, JobId
+from placewise_core.gang.context import PlaceContext
+from placewise_core.inputs import cluster as features
+from placewise_core.inputs import tables as feature_tables
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, Encoder, encode_utilisation, feature_schema
+from placewise_core.policies.load_balance import LoadBalance
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from placewise_core.cluster import RunningJob
-from placewise_core.events import ClusterRecords
-from placewise_core.features import Encoder
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.inputs.cluster import Encoder
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.environments.placement import EnvConfig, PlacementEnv
 from placewise_training.sim.environments.vector import PlacementVectorEnv
@@ -127,7 +127,7 @@ def test_equal_seeds_and_actions_give_equal_episodes() -> None:
 
 def test_the_environment_and_a_policy_driven_run_are_one_simulator() -> None:
     """Load balance through actions gives the same run, event by event, as load balance as a policy."""
-    from placewise_core.actions import action_of
+    from placewise_core.gang.actions import action_of
 
     truth_seed = 7
     env = PlacementEnv(SHORT)

@@ -12,8 +12,8 @@ from placewise.v1.job_pb2 import Resources
 from placewise_client import InvalidRequestError
 from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.reporter import OutcomeReporter
-from placewise_core.errors import InvalidRequestError as RefusedError
-from placewise_core.validate import Limits, check_node
+from placewise_core.domain.errors import InvalidRequestError as RefusedError
+from placewise_core.domain.validate import Limits, check_node
 from placewise_service.api.convert import convert_in
 
 

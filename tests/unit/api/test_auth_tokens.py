@@ -18,8 +18,8 @@ from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
-from placewise_core.clock import ManualClock
-from placewise_core.errors import PermissionDeniedError, UnauthenticatedError
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.errors import PermissionDeniedError, UnauthenticatedError
 from placewise_service.api.calls.rpcs import RPCS, Reach, Rpc
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.identity.auth import ANYONE, Credentials, Open, Principal, Scope

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import json_format
 from tests.fakes.engine import CLUSTER, logged, running_engine
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs import examples

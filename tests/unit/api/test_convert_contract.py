@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
-from placewise_core.cluster import Gpu, NodeState, RunState, Telemetry
-from placewise_core.commands import JobEventKind, Scope
-from placewise_core.decision import (
+from placewise_core.domain.cluster import Gpu, NodeState, RunState, Telemetry
+from placewise_core.domain.commands import JobEventKind, Scope
+from placewise_core.domain.decision import (
     DecisionMeta,
     Excluded,
     JobDecision,
@@ -23,9 +23,9 @@ from placewise_core.decision import (
     Share,
     Verdict,
 )
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Architecture, CoRun, JobId, Priority, Role, SubtaskState
-from placewise_core.validate import Limits, check_node
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import Architecture, CoRun, JobId, Priority, Role, SubtaskState
+from placewise_core.domain.validate import Limits, check_node
 from placewise_service.api.convert import convert_cluster, convert_in, convert_out
 from placewise_service.api.docs import examples
 from placewise_service.engine.answers import held_until

@@ -12,8 +12,8 @@ from placewise.v1 import cluster_pb2
 from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
 from placewise.v1.decision_pb2 import AdmitOrWaitRequest, PartitionRequest, PlaceRequest, ShareProgress
 from placewise.v1.job_pb2 import CoRun, GpuSharing, Job, Resources, Subtask, TaskGroup
-from placewise_core.errors import InvalidRequestError
-from placewise_core.validate import Limits
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.validate import Limits
 from placewise_service.api.calls import counts
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.convert import convert_in

@@ -11,7 +11,7 @@ from tests.fakes.servers.listening import listening
 
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise.v1.decision_pb2 import PlaceRequest
-from placewise_core.errors import InvalidRequestError
+from placewise_core.domain.errors import InvalidRequestError
 from placewise_service.api.convert import json_codec
 from placewise_service.api.convert.json_codec import JsonCodec, has_too_many
 from placewise_service.api.identity.auth import Scope

@@ -10,11 +10,11 @@ from tests.fakes.servers.faces import FakeEngine
 from tests.fakes.slices import every_round
 
 from placewise.v1 import decision_pb2, job_pb2
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment
-from placewise_core.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
-from placewise_core.job import JobId, NodeId, Role
-from placewise_core.validate import Limits
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
+from placewise_core.domain.job import JobId, NodeId, Role
+from placewise_core.domain.validate import Limits
 from placewise_service.api.calls import rpcs
 from placewise_service.api.convert import convert_in, convert_out
 from placewise_service.api.convert.json_codec import _render, _render_in_pieces

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.fakes.engine import CLUSTER, running_engine
 
-from placewise_core.clock import ManualClock
+from placewise_core.basics.clock import ManualClock
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.rehearsal import SCRIPT, rehearse
 from placewise_service.engine import Engine

@@ -9,12 +9,12 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_admit, ask_place, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
-from placewise_core.decision import JobDecision, Outcome
-from placewise_core.errors import AlreadyExistsError, InvalidRequestError
-from placewise_core.job import Job, JobId, NodeId, Resources, Role
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
+from placewise_core.domain.decision import JobDecision, Outcome
+from placewise_core.domain.errors import AlreadyExistsError, InvalidRequestError
+from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_service.engine import Engine
 from placewise_service.engine.reporting.reports import ReportOutcome

@@ -13,8 +13,8 @@ import yaml
 from tests.fakes.callers.identity import by_tokens
 from tests.fakes.servers.faces import faces
 
-from placewise_core.clock import ManualClock
-from placewise_core.errors import StateUnavailableError, UnauthenticatedError
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.errors import StateUnavailableError, UnauthenticatedError
 from placewise_service.api.identity.auth import Credentials, Scope
 from placewise_service.api.identity.identity import Identity
 from placewise_service.api.identity.token_changes import create_token, revoke_token

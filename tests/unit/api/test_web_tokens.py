@@ -26,8 +26,8 @@ from tests.fakes.servers.faces import FakeEngine, faces
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
-from placewise_core.clock import ManualClock
-from placewise_core.errors import StateUnavailableError, UnauthenticatedError
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.errors import StateUnavailableError, UnauthenticatedError
 from placewise_service.api.identity.auth import Credentials, Method, Principal, Scope
 from placewise_service.api.identity.identity import Identity
 from placewise_service.api.identity.token_changes import create_token

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.fakes.servers.faces import faces
 
 from placewise.v1.cluster_pb2 import Gpu, Node, ReportNodesRequest
-from placewise_core.errors import InvalidRequestError
+from placewise_core.domain.errors import InvalidRequestError
 from placewise_service.api.calls import wire
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.state.redis import pipelined

@@ -10,9 +10,9 @@ from tests.fakes.bundles import copy_bundle, rewrite
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_place
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import PlaceCommand
-from placewise_core.errors import InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import PlaceCommand
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_models.bundle import load
 from placewise_models.signing import PublicKey, read_public
 from placewise_service.cli import invoke

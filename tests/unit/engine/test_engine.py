@@ -7,16 +7,21 @@ import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, ClusterSettings
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand
-from placewise_core.decision import Outcome, Reason, Verdict
-from placewise_core.errors import DeadlineExceededError, InvalidRequestError, NotFoundError, StateUnavailableError
-from placewise_core.job import ElasticRange, Job, JobId, NodeId, Resources, Role
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, ClusterSettings
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand
+from placewise_core.domain.decision import Outcome, Reason, Verdict
+from placewise_core.domain.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    NotFoundError,
+    StateUnavailableError,
+)
+from placewise_core.domain.job import ElasticRange, Job, JobId, NodeId, Resources, Role
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.partition.policy import DivisibleTask
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.state.codec import encode
 from placewise_service.state.reference.memory import MemoryStore
@@ -373,7 +378,7 @@ async def test_an_unknown_cluster_is_not_found() -> None:
 
 
 async def test_a_drained_node_gets_nothing_new() -> None:
-    from placewise_core.cluster import NodeState
+    from placewise_core.domain.cluster import NodeState
 
     async with running_engine(nodes=2) as engine:
         drained = dataclasses.replace(make_node("n0"), state=NodeState.DRAINING)

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from tests.fakes.cluster import make_node
 from tests.fakes.engine import CLUSTER, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.events import ClusterRecords
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.events import ClusterRecords
 from placewise_service.engine import engine as engine_module
 from placewise_service.engine import views
 from placewise_service.engine.views import LiveView

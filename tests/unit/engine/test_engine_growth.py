@@ -7,11 +7,11 @@ import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, ClusterSettings, QueueSettings, QueueState
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import CoRun, GpuSharing, JobId, NodeId, Role, Subtask
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, ClusterSettings, QueueSettings, QueueState
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import CoRun, GpuSharing, JobId, NodeId, Role, Subtask
 from placewise_core.speed.co_runs import row_kind
 from placewise_service.engine.growth import used_until_s
 from placewise_service.state.reference.memory import MemoryStore

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import ClusterSettings
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind
-from placewise_core.features import Encoder
-from placewise_core.job import JobId
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import ClusterSettings
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
+from placewise_core.domain.job import JobId
+from placewise_core.inputs.cluster import Encoder
 from placewise_service.declog.record import decode
 from placewise_service.engine import parts
 from placewise_service.state.reference.memory import MemoryStore

@@ -7,10 +7,10 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import AdmitCommand
-from placewise_core.decision import Verdict
-from placewise_core.errors import InvalidRequestError
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.decision import Verdict
+from placewise_core.domain.errors import InvalidRequestError
 from placewise_service.engine import Engine
 from placewise_service.engine import engine as engine_module
 from placewise_service.state.reference.memory import MemoryStore

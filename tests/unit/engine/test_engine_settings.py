@@ -7,9 +7,9 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_place
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import PlaceCommand
-from placewise_core.errors import InvalidRequestError, StateUnavailableError
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import PlaceCommand
+from placewise_core.domain.errors import InvalidRequestError, StateUnavailableError
 from placewise_service.engine import EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.main import _store, make_engine

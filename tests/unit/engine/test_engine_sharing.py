@@ -8,10 +8,10 @@ import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
-from placewise_core.decision import JobDecision, Outcome
-from placewise_core.job import CoRun, GpuSharing, Job
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import JobDecision, Outcome
+from placewise_core.domain.job import CoRun, GpuSharing, Job
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from tests.fakes.cluster import make_job, make_node
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, RunningJob, RunState
-from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event, JobsChanged
-from placewise_core.job import NodeId, Resources, Role
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, RunningJob, RunState
+from placewise_core.domain.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.domain.events import Event, JobsChanged
+from placewise_core.domain.job import NodeId, Resources, Role
 from placewise_service.engine import views
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.reference.memory import MemoryStore

@@ -9,12 +9,12 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_admit, ask_place, place, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import QueueState
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PlaceCommand
-from placewise_core.decision import AdmitDecision, Outcome, PlaceDecision
-from placewise_core.events import Event
-from placewise_core.job import ElasticRange, Job, JobId
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import QueueState
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import AdmitDecision, Outcome, PlaceDecision
+from placewise_core.domain.events import Event
+from placewise_core.domain.job import ElasticRange, Job, JobId
 from placewise_service.engine import Engine
 from placewise_service.engine.pending import Pending
 from placewise_service.state.reference.memory import MemoryStore

@@ -11,12 +11,12 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place, running_engine
 from tests.fakes.slices import Counting, TickingClock, every_round
 
-from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
-from placewise_core.decision import JobDecision, Outcome, PlaceDecision, Reason
-from placewise_core.errors import DeadlineExceededError
-from placewise_core.job import GpuSharing, Job, Resources, Role, TaskGroup
-from placewise_core.place.context import PlaceContext
-from placewise_core.view import ClusterView
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import JobDecision, Outcome, PlaceDecision, Reason
+from placewise_core.domain.errors import DeadlineExceededError
+from placewise_core.domain.job import GpuSharing, Job, Resources, Role, TaskGroup
+from placewise_core.gang.context import PlaceContext
+from placewise_core.view.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.engine.place.sliced_drafting import is_large
 

@@ -9,16 +9,16 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 from tests.fakes.slices import Counting
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Telemetry
-from placewise_core.commands import AdmitCommand, PartitionCommand
-from placewise_core.decision import AdmitDecision, PartitionDecision
-from placewise_core.events import ClusterRecords
-from placewise_core.job import ElasticRange
+from placewise_core.basics.clock import ManualClock
+from placewise_core.basics.slices import ONE_SLICE, spaced
+from placewise_core.domain.cluster import Telemetry
+from placewise_core.domain.commands import AdmitCommand, PartitionCommand
+from placewise_core.domain.decision import AdmitDecision, PartitionDecision
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import ElasticRange
 from placewise_core.partition import heat_island, units
 from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
-from placewise_core.slices import ONE_SLICE, spaced
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_service.engine import admitting
 from placewise_service.engine import engine as engine_module
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from tests.fakes.slices import TickingClock, every_round
 
-from placewise_core.errors import DeadlineExceededError
-from placewise_core.slices import Slices
+from placewise_core.basics.slices import Slices
+from placewise_core.domain.errors import DeadlineExceededError
 from placewise_service.engine.slicing import SLICE_S, Slicing
 
 STEPS = 200

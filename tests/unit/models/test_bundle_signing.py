@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.fakes.bundles import copy_bundle, forge, rewrite
 
-from placewise_core.errors import InvalidRequestError, NotFoundError
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_models.bundle import MANIFEST, RELEASE, BundleError, load
 from placewise_models.folder import bundle_folder, shipped_bundle, shipped_bundles
 from placewise_models.shipped import SHIPPED

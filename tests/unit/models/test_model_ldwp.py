@@ -9,12 +9,12 @@ import pytest
 from tests.fakes.cluster import make_node
 from tests.fakes.engine import ask_place
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import PlaceCommand
-from placewise_core.decision import Outcome
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Job, JobId, Resources, Role, Subtask, TaskGroup
-from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import PlaceCommand
+from placewise_core.domain.decision import Outcome
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import Job, JobId, Resources, Role, Subtask, TaskGroup
+from placewise_core.inputs.ldwp import COLUMNS
 from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import shipped_bundle
 from placewise_service.engine.build import build_engine

@@ -14,13 +14,13 @@ import torch
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import ask_place
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
-from placewise_core.decision import Outcome
-from placewise_core.errors import InvalidRequestError
-from placewise_core.features import PART_FEATURES
-from placewise_core.job import JobId
-from placewise_core.part_tokens import PartTokens
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import Outcome
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import JobId
+from placewise_core.inputs.cluster import PART_FEATURES
+from placewise_core.inputs.reward import PartTokens
 from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import shipped_bundle
 from placewise_models.reward import RewardRuntime

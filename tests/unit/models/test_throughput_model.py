@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.fakes.proteus_queue import bundled
 
-from placewise_core.job import Job, JobId
+from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, path_shares
 from placewise_core.speed.throughput import FORMS, ThroughputModel
 

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 
-from placewise_core.commands import JobEvent, JobEventKind
-from placewise_core.job import JobId
+from placewise_core.domain.commands import JobEvent, JobEventKind
+from placewise_core.domain.job import JobId
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink

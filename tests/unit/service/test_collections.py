@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from placewise_core.decision import Share
+from placewise_core.domain.decision import Share
 from placewise_service import main
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from placewise_core.cluster import Assignment
-from placewise_core.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, ShareOutcome
-from placewise_core.decision import (
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, ShareOutcome
+from placewise_core.domain.decision import (
     DecisionMeta,
     JobDecision,
     Outcome,
@@ -21,7 +21,7 @@ from placewise_core.decision import (
     PlaceDecision,
     Share,
 )
-from placewise_core.job import Job, JobId, NodeId, Role
+from placewise_core.domain.job import Job, JobId, NodeId, Role
 from placewise_core.partition.policy import DivisibleTask
 from placewise_service.declog import dataset as dataset_module
 from placewise_service.declog.dataset import Dataset, DatasetBusyError

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.fakes.slices import every_round
 
-from placewise_core.cluster import Assignment, QueueState
-from placewise_core.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
-from placewise_core.decision import (
+from placewise_core.domain.cluster import Assignment, QueueState
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
+from placewise_core.domain.decision import (
     Admission,
     AdmitDecision,
     AdmitPlan,
@@ -26,7 +26,7 @@ from placewise_core.decision import (
     Share,
     Verdict,
 )
-from placewise_core.job import Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.partition.policy import DivisibleTask
 from placewise_service import pieces
 from placewise_service.declog.record import (

@@ -9,11 +9,11 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_place, running_engine
 
-from placewise_core.clock import ManualClock
-from placewise_core.commands import JobEvent, JobEventKind, PlaceCommand
-from placewise_core.errors import StateUnavailableError
-from placewise_core.events import JobsEnded
-from placewise_core.job import JobId
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.errors import StateUnavailableError
+from placewise_core.domain.events import JobsEnded
+from placewise_core.domain.job import JobId
 from placewise_service.declog.record import OutcomeRecord, decode_entry
 from placewise_service.engine import Engine
 from placewise_service.engine.reporting.departed import Departed

@@ -14,7 +14,7 @@ import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from placewise_core.cluster import QueueState
+from placewise_core.domain.cluster import QueueState
 from placewise_service.settings import LogSettings
 from placewise_service.telemetry import Telemetry, configure_logging
 
@@ -58,7 +58,7 @@ def test_gauges_of_a_cluster_that_is_gone_go_and_its_counters_stay() -> None:
 
 WORKER = """
 import sys
-from placewise_core.cluster import QueueState
+from placewise_core.domain.cluster import QueueState
 from placewise_service.telemetry import Telemetry
 telemetry = Telemetry()
 for line in sys.stdin:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.state import demand, job, task
 
-from placewise_core.cluster import Assignment
+from placewise_core.domain.cluster import Assignment
 from placewise_service.state.holdings import Hold, hold_of, holds_of
 
 AMOUNTS = ("cpu_cores", "memory_gib", "gpu_memory_gib", "network_gbps")

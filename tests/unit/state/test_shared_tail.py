@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.servers.redis_server import RedisServer
 from tests.fakes.state import node, tailed
 
-from placewise_core.errors import StaleSnapshotError, StateUnavailableError
+from placewise_core.domain.errors import StaleSnapshotError, StateUnavailableError
 from placewise_service.state.keys import keys_of
 from placewise_service.state.redis import shared_tail
 from placewise_service.state.redis.connection import RedisOptions

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from placewise_core.errors import StateUnavailableError
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.state.errors import UnwritableStateError
 from placewise_service.state.redis.disk import DiskWatch
 

@@ -5,9 +5,9 @@ from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
-from placewise_core.clock import Clock, ManualClock
-from placewise_core.commands import AdmitCommand
-from placewise_core.errors import StateUnavailableError
+from placewise_core.basics.clock import Clock, ManualClock
+from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.state.clock import StoreClock
 from placewise_service.state.reference.memory import MemoryStore
 

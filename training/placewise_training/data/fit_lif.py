@@ -1,6 +1,6 @@
 """Fits the least-interference models (Harmony's LIF-Line and LIF-Quad baselines) to measured sensitivities.
 
-    python -m placewise_training.data.fit_lif service/placewise_core/place/data/lif.json
+    python -m placewise_training.data.fit_lif service/placewise_core/policies/profiled/data/lif.json
 
 For each model, slowdown − 1 is regressed on U and B, the shares of a server's CPU and bandwidth that others use:
 linear a₁U + a₂B, quadratic a₁U + a₂B + a₃U² + a₄B². Coefficients are non-negative: use by others never speeds a job up.
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from placewise_core.speed.model_names import canonical
+from placewise_core.domain.model_names import canonical
 from placewise_training.data.measured import StageTimes, cpu_sensitivity, stage_times
 
 SHARES = tuple(i / 9 for i in range(9))  # 0, 1/9 … 8/9: the nine core counts Synergy measured

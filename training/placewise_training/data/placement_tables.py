@@ -1,6 +1,6 @@
 """Makes the measured tables that placement policies ship with: GPU pairs and GPU speeds.
 
-    python -m placewise_training.data.placement_tables service/placewise_core/place/data
+    python -m placewise_training.data.placement_tables service/placewise_core/policies/profiled/data
 
 Pairs: Gavel's two sets clip different values, so K80 comes from `gavel_simulation` and V100 from
 `gavel_oracle_v1`; a pair's figure is the mean over the batch sizes measured, as a tenant's batch size is not known.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placewise_core.speed.model_names import canonical
+from placewise_core.domain.model_names import canonical
 from placewise_training.data.measured import GpuPair, gpu_pairs, isolated_steps
 
 SOURCE_OF = {"K80": "gavel_simulation", "V100": "gavel_oracle_v1"}

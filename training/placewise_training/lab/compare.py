@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from placewise_core.job import Job
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.harmony import Harmony
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.search import BestOfK
-from placewise_core.view import ClusterView
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.policies.harmony import Harmony
+from placewise_core.policies.search import BestOfK
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline, Order

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import placement_policies, search_policy
-from placewise_core.place.search import SpeedScorer
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.registry import placement_policies, search_policy
+from placewise_core.policies.search import SpeedScorer
 from placewise_models.reward import RewardRuntime
 from placewise_training.lab.compare import FIRST_SEED, ORACLE, PATTERNS, SEARCH, Setting, average_jct_s, interval
 from placewise_training.sim.gangs.oracle import Oracle

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placewise_core.features import UTILISATION_COLUMNS, encode_utilisation
-from placewise_core.view import ClusterView
+from placewise_core.inputs.cluster import UTILISATION_COLUMNS, encode_utilisation
+from placewise_core.view.view import ClusterView
 from placewise_training.ldwp.net import FixedDqn, transferred
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
 from placewise_training.sim.pipelines.choosers import NodeChooser

@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.features import Float32
-from placewise_core.place.ldwp_rows import COLUMNS, RowEncoder
-from placewise_core.view import ClusterView
+from placewise_core.inputs.cluster import Float32
+from placewise_core.inputs.ldwp import COLUMNS, RowEncoder
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineTask, PipelineWorkload
 from placewise_training.sim.pipelines.choosers import DrainFirst, NodeChooser, asked, measure_times

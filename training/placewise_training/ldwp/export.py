@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_core.inputs.ldwp import COLUMNS
 from placewise_training.lab.export import OPSET, Graph, export_graph
 from placewise_training.ldwp.train import CHECKPOINT, REPORT, load_net
 

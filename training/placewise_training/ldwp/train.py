@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from placewise_core.features import Float32
-from placewise_core.place.ldwp_rows import COLUMNS
+from placewise_core.inputs.cluster import Float32
+from placewise_core.inputs.ldwp import COLUMNS
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
 from placewise_training.ldwp.data import Recorder, Replay, Situation, situation

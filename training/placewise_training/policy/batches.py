@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
 from placewise_training.policy.net import PolicyNet, masked_log_probabilities
 from placewise_training.policy.rollouts import Chunk, Step
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from placewise_core.features import feature_schema
+from placewise_core.inputs.cluster import feature_schema
 from placewise_training.policy.net import PolicyNet
 
 CHECKPOINT = "policy.pt"

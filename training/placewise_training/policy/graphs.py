@@ -13,14 +13,14 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from placewise_core.features import (
+from placewise_core.inputs.cluster import (
     JOB_FEATURES,
     NODE_FEATURES,
     STEP_FEATURES,
     Observation,
     feature_schema,
 )
-from placewise_core.policy_inputs import IS_NEW, JOB_STATE, LOGITS, NODE_STATE, STRETCH
+from placewise_core.inputs.policy import IS_NEW, JOB_STATE, LOGITS, NODE_STATE, STRETCH
 from placewise_models.policy import POLICY_GRAPHS, PolicyRuntime
 from placewise_training.lab.export import Arrays, gap
 from placewise_training.policy.net import PolicyNet

@@ -5,16 +5,16 @@ own, and a job has an edge to each node that holds its tasks: a Transformer enco
 learned bias along the edges, and a pointer scores every candidate node for the next task of the gang. Jobs that are to
 be placed attend to the cluster, and no token attends to them: the encoding of a cluster does not depend on the request,
 and serves until the cluster changes; that of a job does not depend on the other jobs. One net serves any number of
-nodes and jobs; permuting either permutes the answer. Decoded per task (placewise_core.place.harmony). Trains nothing
+nodes and jobs; permuting either permutes the answer. Decoded per task (placewise_core.policies.harmony). Trains nothing
 itself.
 """
 
 import torch
 from torch import Tensor, nn
 
-from placewise_core.features import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PACE_COLUMNS, STEP_FEATURES
-from placewise_core.linear_speed import MOST_LOG_MINUTES
-from placewise_core.policy_inputs import IS_NEW
+from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PACE_COLUMNS, STEP_FEATURES
+from placewise_core.inputs.policy import IS_NEW
+from placewise_core.speed.linear_speed import MOST_LOG_MINUTES
 
 _MASKED = -1e9
 _ROLES = 2  # worker, parameter server: the last axis of a placement and the halves of the actions
@@ -119,8 +119,9 @@ class EdgeLayer(nn.Module):
 class PolicyDecoder(nn.Module):
     """node_state (B, M, D), job_state (B, D) of the job being placed, step (B, M, STEP_FEATURES) → (B, 2M) logits.
 
-    Actions in the order of placewise_core.actions. A node is judged beside the best of the others (the maximum over
-    nodes), so that the net can tell "none takes the whole gang" from "some does". `node_mask` (B, M) hides padding.
+    Actions in the order of placewise_core.gang.actions. A node is judged beside the best of the others (the maximum
+    over nodes), so that the net can tell "none takes the whole gang" from "some does". `node_mask` (B, M) hides
+    padding.
     """
 
     def __init__(self, width: int = 64) -> None:

@@ -1,7 +1,7 @@
 """Simulations in which Harmony's own policy class places; its states and actions are kept for training. Learns nothing.
 
-The policy that serves (placewise_core.place.harmony) acts here, around a net that records: a trainer sees exactly the
-inputs that the service feeds. One `Chunk` is one encoding with every task that was placed on it; one
+The policy that serves (placewise_core.policies.harmony) acts here, around a net that records: a trainer sees exactly
+the inputs that the service feeds. One `Chunk` is one encoding with every task that was placed on it; one
 `Interval` the chunks of one scheduling interval with its reward.
 """
 
@@ -12,16 +12,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.features import Float32, Observation
-from placewise_core.frozen import frozen
-from placewise_core.job import Job
-from placewise_core.part_tokens import PartEncoder
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.harmony import ClusterState, Harmony, PolicyNet, PolicyState
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.registry import placement_policies
-from placewise_core.place.search import SpeedScorer
-from placewise_core.view import BoolArray, ClusterView
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.inputs.cluster import Float32, Observation
+from placewise_core.inputs.reward import PartEncoder
+from placewise_core.policies.harmony import ClusterState, Harmony, PolicyNet, PolicyState
+from placewise_core.policies.registry import placement_policies
+from placewise_core.policies.search import SpeedScorer
+from placewise_core.view.view import BoolArray, ClusterView
 from placewise_training.policy.teacher import Lesson, Teacher
 from placewise_training.reward.data import Situation, training_situation
 from placewise_training.sim.arrivals import INTERVAL_S

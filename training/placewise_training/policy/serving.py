@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from torch import nn
 
-from placewise_core.features import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
-from placewise_core.policy_inputs import (
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
+from placewise_core.inputs.policy import (
     DECODER_INPUTS,
     ENCODER_INPUTS,
     JOB_STATE,

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from placewise_core.features import feature_schema
-from placewise_core.place.harmony import Harmony
-from placewise_core.place.registry import placement_policies
-from placewise_core.place.search import SpeedScorer
+from placewise_core.inputs.cluster import feature_schema
+from placewise_core.policies.harmony import Harmony
+from placewise_core.policies.registry import placement_policies
+from placewise_core.policies.search import SpeedScorer
 from placewise_models.folder import shipped_bundle
 from placewise_models.policy import PolicyRuntime
 from placewise_models.reward import REWARD_MODEL, RewardRuntime

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from placewise_core.admit.policy import AdmissionPolicy
-from placewise_core.cluster import QueueSettings
+from placewise_core.domain.cluster import QueueSettings
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, number, percent
 from placewise_training.reproduce.design import Experiment, Metric, Outcome

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.cluster import Assignment
-from placewise_core.job import GpuSharing, Job
-from placewise_core.linear_speed import linear_speed
-from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.registry import placement_policies
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import GpuSharing, Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
+from placewise_core.policies.registry import placement_policies
+from placewise_core.speed.linear_speed import linear_speed
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation, spots_of
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster, make_node

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_core.inputs.cluster import PART_FEATURES, feature_schema
 from placewise_training.lab.export import Graph, export_graph
 from placewise_training.lab.onnx_graph import OPSET
 from placewise_training.reward.net import RewardNet

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placewise_core.part_tokens import REPORTED
+from placewise_core.inputs.reward import REPORTED
 from placewise_training.reward.data import Sample, collate
 from placewise_training.reward.net import RewardNet
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.job import Job
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.registry import placement_policies
-from placewise_core.view import ClusterView
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.policies.registry import placement_policies
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_models.reward import RewardRuntime
 from placewise_training.lab.compare import FIRST_SEED, OrderedBy

@@ -1,7 +1,7 @@
 """Harmony's reward model, size-agnostic: from where jobs are to how fast each of them runs.
 
 The paper embeds one fixed-size row per job (x_n, w_n, p_n, d_n), with d_n as long as the cluster has servers. Here a
-token is a job's tasks on one node (placewise_core.part_tokens), so that one net serves any number of jobs and nodes,
+token is a job's tasks on one node (placewise_core.inputs.reward), so that one net serves any number of jobs and nodes,
 and a Transformer encoder of two layers and eight heads relates them: attention gets a learned bias per head for tokens
 of one job and for tokens on one node. Permuting tokens permutes the answer, and renaming jobs or nodes changes nothing.
 Layer norm replaces the paper's batch norm, whose statistics padding would spoil. Trains nothing itself.
@@ -10,7 +10,7 @@ Layer norm replaces the paper's batch norm, whose statistics padding would spoil
 import torch
 from torch import Tensor, nn
 
-from placewise_core.part_tokens import REPORTED
+from placewise_core.inputs.reward import REPORTED
 from placewise_training.reward.ensemble import PriorEnsemble, pooled_of_new
 
 SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: its expected error; no speed depends on them

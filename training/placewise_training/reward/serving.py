@@ -9,7 +9,7 @@ import onnx
 import torch
 from onnx import TensorProto
 
-from placewise_core.part_tokens import REPORTED
+from placewise_core.inputs.reward import REPORTED
 from placewise_training.lab.onnx_graph import Graph
 from placewise_training.reward.ensemble import PriorEnsemble
 from placewise_training.reward.net import (

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from placewise_core.features import PART_FEATURES, feature_schema
-from placewise_core.part_tokens import REPORTED
+from placewise_core.inputs.cluster import PART_FEATURES, feature_schema
+from placewise_core.inputs.reward import REPORTED
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
 from placewise_training.reward import data as reward_samples

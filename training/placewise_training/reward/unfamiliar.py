@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.speed.model_names import canonical
+from placewise_core.domain.model_names import canonical
 from placewise_training.reward.data import Situation, judging_situation, training_situation
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster, make_node
 from placewise_training.sim.speed.composed import ComposedSpeed

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from placewise_core.features import PART_FEATURES, feature_schema
+from placewise_core.inputs.cluster import PART_FEATURES, feature_schema
 from placewise_training.lab.onnx_graph import linears
 from placewise_training.reward.net import RelationLayer, RewardNet
 

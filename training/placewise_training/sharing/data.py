@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.domain.model_names import canonical
 from placewise_core.speed.interference import MeasuredInterference
-from placewise_core.speed.model_names import canonical
 from placewise_training.data.measured import GpuPair, gpu_pairs, isolated_steps, profiled_sets
 from placewise_training.data.placement_tables import interference, usable_pairs
 

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.interference import MeasuredInterference
-from placewise_core.speed.model_names import canonical, nearest
 from placewise_core.speed.sharing_row import Square, columns_of
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.placement_tables import usable_pairs

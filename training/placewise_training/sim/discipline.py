@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.view import ClusterView
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.jobs import SimJob
 
 # fifo: by arrival. policy: as the policy wants it (Tiresias: least attained service). srtf: shortest remaining first,

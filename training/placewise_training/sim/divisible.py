@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, Node, RunningJob, Telemetry
-from placewise_core.decision import Outcome, PartitionPlan, Share
-from placewise_core.events import ClusterRecords, NodesReported
-from placewise_core.job import Job, JobId, NodeId, Resources, Role
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, Node, RunningJob, Telemetry
+from placewise_core.domain.decision import Outcome, PartitionPlan, Share
+from placewise_core.domain.events import ClusterRecords, NodesReported
+from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue
 from placewise_training.sim.hardware import NodeSpec, make_node
 from placewise_training.sim.statistics import Distribution

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placewise_core.cluster import Gpu, Hardware, Node
-from placewise_core.job import NodeId, Resources
+from placewise_core.domain.cluster import Gpu, Hardware, Node
+from placewise_core.domain.job import NodeId, Resources
 from placewise_training.sim.thermal import ThermalSpec
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from placewise_core.job import Architecture, ElasticRange, Job, Resources, Role, Shape, TaskGroup
+from placewise_core.domain.job import Architecture, ElasticRange, Job, Resources, Role, Shape, TaskGroup
 
 
 @dataclass(slots=True)

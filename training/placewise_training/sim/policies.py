@@ -8,8 +8,8 @@ from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import admission_policies
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.registry import placement_policies
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.registry import placement_policies
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_models import bundle as bundles
 from placewise_models.bundle import THROUGHPUT, Bundle

@@ -6,7 +6,7 @@ Every policy sees the same jobs, the same noise and the same faults under one se
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from placewise_core.cluster import QueueSettings
+from placewise_core.domain.cluster import QueueSettings
 from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.sim.discipline import Discipline

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placewise_core.job import Architecture, Job, JobId, Resources
-from placewise_core.traces import TraceJob, parse_trace, read_trace
+from placewise_core.domain.job import Architecture, Job, JobId, Resources
+from placewise_core.domain.traces import TraceJob, parse_trace, read_trace
 from placewise_training.sim.jobs import SimJob, demand_signature, elastic, gang
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.workloads import EXPECTED_LATENCIES, draw_priority, sized

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise_core.job import Architecture, Job, JobId, Priority, Resources
+from placewise_core.domain.job import Architecture, Job, JobId, Priority, Resources
 from placewise_training.sim.arrivals import INTERVAL_S, arrival_times
 from placewise_training.sim.jobs import SimJob, elastic, gang
 from placewise_training.sim.speed.composed import ComposedSpeed

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.place.subtask_metrics import METRICS
-from placewise_core.place.subtask_scale import to_unit
+from placewise_core.subtasks.metrics import METRICS
+from placewise_core.subtasks.scale import to_unit
 from placewise_training.sim.pipelines.applications import draw_truths, subtask_truths
 
 Matrix = NDArray[np.float64]

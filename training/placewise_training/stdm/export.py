@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.place.subtask_metrics import METRICS
+from placewise_core.subtasks.metrics import METRICS
 from placewise_training.lab.export import OPSET, Graph, export_graph
 from placewise_training.stdm.train import CHECKPOINT, REPORT, load_net
 

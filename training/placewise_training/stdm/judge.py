@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from placewise_core.place.completed_metrics import CompletedMetrics
-from placewise_core.place.subtask_metrics import KnownMetrics, SubtaskMetrics
+from placewise_core.subtasks.completed_metrics import CompletedMetrics
+from placewise_core.subtasks.metrics import KnownMetrics, SubtaskMetrics
 from placewise_models.stdm import STDM_MODEL, StdmRuntime
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload, subtask_truths

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from placewise.v1 import decision_pb2
-from placewise_core.commands import AdmitCommand, PlaceCommand, Scope
-from placewise_core.decision import AdmitPlan, Verdict
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Shape
+from placewise_core.domain.commands import AdmitCommand, PlaceCommand, Scope
+from placewise_core.domain.decision import AdmitPlan, Verdict
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import Shape
 from placewise_service.api.convert import convert_in
 
 

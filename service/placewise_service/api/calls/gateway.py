@@ -17,15 +17,15 @@ from typing import Any
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from placewise_core.clock import Clock
-from placewise_core.errors import (
+from placewise_core.basics.clock import Clock
+from placewise_core.domain.errors import (
     DeadlineExceededError,
     DrainingError,
     InvalidRequestError,
     OverloadedError,
     PlacewiseError,
 )
-from placewise_core.validate import Limits
+from placewise_core.domain.validate import Limits
 from placewise_service.api.calls.body_room import SMALL_BYTES, BodyRoom
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.counts import COUNTED_BYTES, check_counts, check_raw_counts

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from placewise_core.cluster import ClusterSettings, Node, QueueSettings
-from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import AdmitDecision, PartitionDecision, PlaceDecision
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
+from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PlaceDecision
+from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleStatus

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
-from placewise_core import validate
-from placewise_core.clock import Clock
-from placewise_core.cluster import ClusterSettings, Node, QueueSettings
-from placewise_core.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.decision import AdmitDecision, PlaceDecision
-from placewise_core.errors import InvalidRequestError, NotFoundError
-from placewise_core.frozen import frozen
-from placewise_core.validate import Limits
+from placewise_core.basics.clock import Clock
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain import validate
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
+from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
+from placewise_core.domain.decision import AdmitDecision, PlaceDecision
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError
+from placewise_core.domain.validate import Limits
 from placewise_service.api.calls import admit_and_place
 from placewise_service.api.calls.fingerprint import fingerprint
 from placewise_service.api.calls.ports import DecisionEngine

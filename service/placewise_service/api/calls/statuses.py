@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from placewise.v1 import decision_pb2
-from placewise_core.errors import PlacewiseError
+from placewise_core.domain.errors import PlacewiseError
 
 DOMAIN = "placewise"
 STATUS_KEY = "grpc-status-details-bin"

@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1 import cluster_pb2, decision_pb2, job_pb2
-from placewise_core.cluster import Assignment, Gpu, Hardware, Node, NodeState, Telemetry
-from placewise_core.commands import (
+from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, NodeState, Telemetry
+from placewise_core.domain.commands import (
     AdmitCommand,
     JobEvent,
     JobEventKind,
@@ -22,8 +22,8 @@ from placewise_core.commands import (
     Scope,
     ShareOutcome,
 )
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import (
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import (
     Architecture,
     CoRun,
     ElasticRange,
@@ -39,8 +39,8 @@ from placewise_core.job import (
     SubtaskState,
     TaskGroup,
 )
+from placewise_core.domain.validate import NO_TELEMETRY
 from placewise_core.partition.policy import DivisibleTask, ShareProgress
-from placewise_core.validate import NO_TELEMETRY
 
 _Name = TypeVar("_Name")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from placewise_core.errors import InvalidRequestError
+from placewise_core.domain.errors import InvalidRequestError
 
 # Above this a conversion takes milliseconds: it is done in a thread, so that decisions go on meanwhile.
 _IN_THREAD_BYTES = 32 * 1024

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_service.api.calls.rpcs import RPCS, Rpc
 from placewise_service.api.docs import examples
 

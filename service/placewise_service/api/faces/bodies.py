@@ -2,7 +2,7 @@
 
 from starlette.requests import ClientDisconnect, Request
 
-from placewise_core.errors import InvalidRequestError
+from placewise_core.domain.errors import InvalidRequestError
 from placewise_service.api.calls.body_room import SMALL_BYTES
 from placewise_service.api.calls.gateway import Call
 

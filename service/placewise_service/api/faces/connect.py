@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_core.domain.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
 from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, Rpc
 from placewise_service.api.calls.statuses import UNSUPPORTED_MEDIA_TYPE, connect_error, problem_headers

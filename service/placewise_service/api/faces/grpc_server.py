@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from placewise.v1 import decision_pb2
-from placewise_core.errors import DrainingError, InvalidRequestError, PlacewiseError
+from placewise_core.domain.errors import DrainingError, InvalidRequestError, PlacewiseError
 from placewise_service.api.calls.gateway import Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.calls.statuses import shown, status_metadata, stream_error

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from starlette.requests import HTTPConnection
 
-from placewise_core.errors import PermissionDeniedError
+from placewise_core.domain.errors import PermissionDeniedError
 from placewise_service.settings import LOOPBACK
 
 Hosts = frozenset[str] | None

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-from placewise_core.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_core.domain.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
 from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.statuses import (
     PROBLEM_TYPE,

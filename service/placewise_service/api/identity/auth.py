@@ -3,8 +3,8 @@
 import enum
 from typing import Protocol
 
-from placewise_core.errors import PermissionDeniedError
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.errors import PermissionDeniedError
 
 
 class Scope(enum.StrEnum):

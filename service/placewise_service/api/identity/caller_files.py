@@ -7,7 +7,7 @@ from typing import TypeVar
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
-from placewise_core.clock import Clock
+from placewise_core.basics.clock import Clock
 from placewise_service.api.identity.auth import Method, Principal, Scope
 from placewise_service.api.identity.watched import OnStale, WatchedFile
 

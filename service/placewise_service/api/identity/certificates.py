@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from pydantic import BaseModel, ConfigDict, Field
 
-from placewise_core.clock import Clock
+from placewise_core.basics.clock import Clock
 from placewise_service.api.identity.auth import Method, Principal
 from placewise_service.api.identity.caller_files import CallerEntry, watched_entries
 from placewise_service.api.identity.watched import OnStale, document_of, ignore_stale

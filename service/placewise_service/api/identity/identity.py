@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
-from placewise_core.clock import Clock
-from placewise_core.errors import UnauthenticatedError
+from placewise_core.basics.clock import Clock
+from placewise_core.domain.errors import UnauthenticatedError
 from placewise_service.api.identity.auth import Authenticator, Credentials, Open, Principal
 from placewise_service.api.identity.certificates import CertificateFile
 from placewise_service.api.identity.tokens import TokenFile

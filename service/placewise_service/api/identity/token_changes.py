@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 from placewise_service.api.identity.auth import Scope
 from placewise_service.api.identity.tokens import TokenEntry, parse_tokens
 from placewise_service.api.identity.watched import CredentialsFileError, read

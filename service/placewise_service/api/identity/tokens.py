@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from placewise_core.clock import Clock
+from placewise_core.basics.clock import Clock
 from placewise_service.api.identity.auth import Method, Principal
 from placewise_service.api.identity.caller_files import CallerEntry, watched_entries
 from placewise_service.api.identity.watched import OnStale, document_of, ignore_stale

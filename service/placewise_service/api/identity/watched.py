@@ -12,8 +12,8 @@ import structlog
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from placewise_core.clock import Clock
-from placewise_core.errors import StateUnavailableError
+from placewise_core.basics.clock import Clock
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.files import why_unreadable
 
 log = structlog.get_logger(__name__)

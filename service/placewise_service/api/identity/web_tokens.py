@@ -16,10 +16,10 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from placewise_core.bounded import Bounded
-from placewise_core.clock import Clock
-from placewise_core.errors import UnauthenticatedError
-from placewise_core.frozen import frozen
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.clock import Clock
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.errors import UnauthenticatedError
 from placewise_service.api.identity.auth import Method, Principal, Scope
 from placewise_service.api.identity.watched import CredentialsFileError, WatchedFile
 

@@ -20,8 +20,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise_client.errors import PlacewiseError
-from placewise_core.clock import SystemClock
-from placewise_core.frozen import frozen
+from placewise_core.basics.clock import SystemClock
+from placewise_core.basics.frozen import frozen
 from placewise_models.bundle import load
 from placewise_models.folder import DEFAULT_BUNDLE, bundle_folder
 from placewise_models.signing import read_public

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from placewise_core.clock import SystemClock
+from placewise_core.basics.clock import SystemClock
 from placewise_models.bundle import BundleError
 from placewise_service.api.faces.tls import Certificates, end_time_s
 from placewise_service.commands.exits import CommandError

@@ -11,7 +11,7 @@ import typer
 
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
-from placewise_core.traces import TraceJob, read_trace
+from placewise_core.domain.traces import TraceJob, read_trace
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,

@@ -12,20 +12,21 @@ from types import MappingProxyType
 
 import structlog
 
-from placewise_core.cluster import RunningJob, RunState
-from placewise_core.commands import PlaceCommand
-from placewise_core.decision import JobDecision, Outcome
-from placewise_core.errors import DeadlineExceededError
-from placewise_core.features import Encoder
-from placewise_core.frozen import frozen
-from placewise_core.job import Job, JobId
-from placewise_core.place import explore, neighbours, why
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.slices import ONE_SLICE, Slices
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.cluster import RunningJob, RunState
+from placewise_core.domain.commands import PlaceCommand
+from placewise_core.domain.decision import JobDecision, Outcome
+from placewise_core.domain.errors import DeadlineExceededError
+from placewise_core.domain.job import Job, JobId
+from placewise_core.gang import neighbours, why
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.inputs.cluster import Encoder
+from placewise_core.policies import explore
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import Choice
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.gang import held, may_share, with_groups

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from placewise_core.cluster import RunningJob
-from placewise_core.decision import JobDecision, Outcome
-from placewise_core.errors import InvalidRequestError
-from placewise_core.job import Job, Resources, Role, Shape, TaskGroup
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.decision import JobDecision, Outcome
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import Job, Resources, Role, Shape, TaskGroup
+from placewise_core.view.view import ClusterView
 
 
 def with_groups(job: Job, view: ClusterView) -> Job:

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 
-from placewise_core.commands import PlaceCommand, Scope
-from placewise_core.decision import JobDecision, Outcome, PlaceDecision
-from placewise_core.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event
-from placewise_core.frozen import frozen
-from placewise_core.job import JobId
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.iawp import SubtaskScheduler
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.place.unit_baselines import untimed
-from placewise_core.view import ClusterView
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.commands import PlaceCommand, Scope
+from placewise_core.domain.decision import JobDecision, Outcome, PlaceDecision
+from placewise_core.domain.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
+from placewise_core.domain.events import Event
+from placewise_core.domain.job import JobId
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.subtasks.baselines import untimed
+from placewise_core.subtasks.iawp import SubtaskScheduler
+from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.ids import uuid7

@@ -9,14 +9,14 @@ one fork from its first job to its last: its answer is about the moment at which
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from placewise_core.commands import PlaceCommand
-from placewise_core.decision import JobDecision
-from placewise_core.errors import StaleSnapshotError
-from placewise_core.frozen import frozen
-from placewise_core.job import Job, JobId
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy
-from placewise_core.slices import ONE_SLICE, Slices
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.commands import PlaceCommand
+from placewise_core.domain.decision import JobDecision
+from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.job import Job, JobId
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy
 from placewise_service.engine.parts import ATTEMPTS
 from placewise_service.engine.place.drafting import Draft, Placer, answered
 from placewise_service.engine.place.gang import may_share

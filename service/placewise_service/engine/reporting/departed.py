@@ -6,9 +6,9 @@ expired. By then the view has forgotten the job. Bounded: the oldest are forgott
 
 from collections.abc import Mapping
 
-from placewise_core.cluster import RunningJob
-from placewise_core.events import JobsEnded
-from placewise_core.job import JobId
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.events import JobsEnded
+from placewise_core.domain.job import JobId
 
 MOST = 8192  # about a megabyte; hosts repeat a report within seconds
 

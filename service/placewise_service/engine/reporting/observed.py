@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.cluster import Assignment, RunningJob
-from placewise_core.job import Job, NodeId, Resources
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.job import Job, NodeId, Resources
+from placewise_core.view.view import ClusterView
 
 
 def completed(

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import structlog
 
-from placewise_core.clock import Clock
-from placewise_core.cluster import Gpu, Node, RunningJob, RunState, Telemetry
-from placewise_core.commands import JobEvent, JobEventKind
-from placewise_core.events import Event
-from placewise_core.frozen import frozen
-from placewise_core.job import Job
+from placewise_core.basics.clock import Clock
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Gpu, Node, RunningJob, RunState, Telemetry
+from placewise_core.domain.commands import JobEvent, JobEventKind
+from placewise_core.domain.events import Event
+from placewise_core.domain.job import Job
 from placewise_core.speed.co_runs import rows_of
 from placewise_service.aside import aside
 from placewise_service.declog.record import OutcomeRecord

@@ -8,7 +8,7 @@ import mmap
 import re
 from pathlib import Path
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 _HEADER = re.compile(rb"([*$])(\d{1,9})\r\n")
 # What Redis writes first behind a snapshot, whose last nine bytes are its end mark and a checksum.

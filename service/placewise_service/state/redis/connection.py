@@ -24,7 +24,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 Client = Redis | RedisCluster
 

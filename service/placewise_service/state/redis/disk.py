@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from placewise_core.errors import StateUnavailableError
+from placewise_core.domain.errors import StateUnavailableError
 from placewise_service.background import cancel_and_wait
 from placewise_service.state.errors import UnwritableStateError
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
-from placewise_core.events import ClusterRecords
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
+from placewise_core.domain.events import ClusterRecords
 from placewise_service.state import codec
 from placewise_service.state.sums import DamagedError, check_record
 

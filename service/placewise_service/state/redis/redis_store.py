@@ -14,8 +14,8 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import NoScriptError
 
-from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob
-from placewise_core.events import (
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
+from placewise_core.domain.events import (
     ClusterRecords,
     Event,
     JobsChanged,
@@ -24,7 +24,7 @@ from placewise_core.events import (
     SettingsChanged,
     SubtaskProfiled,
 )
-from placewise_core.job import JobId, NodeId
+from placewise_core.domain.job import JobId, NodeId
 from placewise_service.aside import aside
 from placewise_service.state import codec
 from placewise_service.state.errors import no_such_cluster, translate_redis_errors

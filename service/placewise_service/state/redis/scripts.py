@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError
 
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
 
 Argument = str | bytes | int | float
 

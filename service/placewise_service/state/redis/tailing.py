@@ -5,9 +5,9 @@ from typing import Protocol
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 
-from placewise_core.errors import StaleSnapshotError, StateUnavailableError
-from placewise_core.events import Event
-from placewise_core.frozen import frozen
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.errors import StaleSnapshotError, StateUnavailableError
+from placewise_core.domain.events import Event
 from placewise_service.state import codec
 from placewise_service.state.errors import translate_redis_errors
 from placewise_service.state.keys import ClusterKeys, keys_of

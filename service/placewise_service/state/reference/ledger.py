@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from placewise_core.job import JobId
+from placewise_core.domain.job import JobId
 from placewise_service.state.holdings import Hold, NodeCapacity, Tenant
 from placewise_service.state.store import Overcommit
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from placewise_core.clock import Clock, SystemClock
-from placewise_core.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
-from placewise_core.errors import StaleSnapshotError
-from placewise_core.events import (
+from placewise_core.basics.clock import Clock, SystemClock
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
+from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.events import (
     Change,
     ClusterDeleted,
     ClusterRecords,
@@ -27,7 +27,7 @@ from placewise_core.events import (
     SubtaskForgotten,
     SubtaskProfiled,
 )
-from placewise_core.job import JobId, NodeId
+from placewise_core.domain.job import JobId, NodeId
 from placewise_service.state.codec import encode, is_decision
 from placewise_service.state.errors import no_such_cluster
 from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of

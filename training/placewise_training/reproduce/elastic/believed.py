@@ -6,11 +6,11 @@ Shown beside the measured truth, never instead of it: the difference between the
 from collections.abc import Mapping, Sequence
 
 from placewise_core.admit.facts import platform_facts
-from placewise_core.cluster import QueueSettings
-from placewise_core.events import ClusterRecords
-from placewise_core.job import Job
+from placewise_core.domain.cluster import QueueSettings
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import Job
 from placewise_core.speed.proteus_cost import ProteusCost
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import throughput_model

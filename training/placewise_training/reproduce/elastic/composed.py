@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.cluster import QueueState
-from placewise_core.decision import AdmitPlan
-from placewise_core.job import Job
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import QueueState
+from placewise_core.domain.decision import AdmitPlan
+from placewise_core.domain.job import Job
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.policies import admission_policy
 
 SHORTEST = ", shortest first"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from placewise_core.cluster import QueueSettings
+from placewise_core.domain.cluster import QueueSettings
 from placewise_training.reproduce.claims import (
     Claim,
     ClaimVerdict,

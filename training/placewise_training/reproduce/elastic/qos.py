@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise_core.job import Priority
+from placewise_core.domain.job import Priority
 from placewise_models.bundle import THROUGHPUT
 from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, judged_worst, number, percent
 from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome

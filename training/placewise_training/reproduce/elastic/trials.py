@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import AdmitPlan
-from placewise_core.job import Job
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import AdmitPlan
+from placewise_core.domain.job import Job
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.reproduce.design import InterruptedRunError

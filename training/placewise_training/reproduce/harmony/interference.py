@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.job import Architecture, Job, JobId, Resources
+from placewise_core.domain.job import Architecture, Job, JobId, Resources
 from placewise_training.reproduce.design import Outcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.sim.hardware import harmony_cluster

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise_core.cluster import Assignment
-from placewise_core.job import Job
-from placewise_core.linear_speed import linear_speed
-from placewise_core.part_tokens import WITNESSES, PartEncoder, PartTokens
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.lif import LeastInterference
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.registry import placement_policies
-from placewise_core.place.search import SpeedScorer
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
+from placewise_core.policies.profiled.lif import LeastInterference
+from placewise_core.policies.registry import placement_policies
+from placewise_core.policies.search import SpeedScorer
+from placewise_core.speed.linear_speed import linear_speed
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED, Scenario

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from placewise_core.job import Job
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.view import ClusterView
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.design import InterruptedRunError
 from placewise_training.sim.arrivals import INTERVAL_S

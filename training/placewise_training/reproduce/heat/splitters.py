@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.decision import Outcome, PartitionPlan, Share
+from placewise_core.domain.decision import Outcome, PartitionPlan, Share
 from placewise_core.partition.policy import DivisibleTask, PartitionContext
 from placewise_core.partition.registry import partition_policy
-from placewise_core.view import ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import CAPABILITY
 from placewise_training.sim.divisible import HeatNode, Splitter
 from placewise_training.sim.policies import shipped

@@ -7,10 +7,10 @@ those that the paper's NCF or the shipped completion makes of two.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from placewise_core.place.iawp import AsWritten, IawpSettings, SubtaskScheduler
-from placewise_core.place.subtask_contention import ContentionRound
-from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
-from placewise_core.place.subtask_round import SubtaskRound
+from placewise_core.subtasks.contention import ContentionRound
+from placewise_core.subtasks.iawp import AsWritten, IawpSettings, SubtaskScheduler
+from placewise_core.subtasks.metrics import SPEEDUP, SubtaskMetrics
+from placewise_core.subtasks.round import SubtaskRound
 from placewise_training.reproduce.design import Experiment, Metric, Outcome
 from placewise_training.reproduce.iawp.claims import (
     COMPLETED,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.place.completed_metrics import CompletedMetrics
-from placewise_core.place.subtask_metrics import METRICS, KnownMetrics, SubtaskMetrics
-from placewise_core.place.subtask_scale import from_unit, to_unit
+from placewise_core.subtasks.completed_metrics import CompletedMetrics
+from placewise_core.subtasks.metrics import METRICS, KnownMetrics, SubtaskMetrics
+from placewise_core.subtasks.scale import from_unit, to_unit
 from placewise_training.reproduce.design import NeedsBundleError
 from placewise_training.sim.pipelines.applications import subtask_truths
 from placewise_training.sim.policies import shipped

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import linprog
 
-from placewise_core.place.subtask_metrics import GPU_METRICS
+from placewise_core.subtasks.metrics import GPU_METRICS
 from placewise_training.reproduce.ldwp.runs import TRUTH
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, SubtaskTruth, subtask_truths

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewise_core.place.iawp import AsWritten, SubtaskScheduler
-from placewise_core.place.ldwp import NodeValues
-from placewise_core.view import ClusterView
+from placewise_core.policies.ldwp import NodeValues
+from placewise_core.subtasks.iawp import AsWritten, SubtaskScheduler
+from placewise_core.view.view import ClusterView
 from placewise_training.ldwp.judge import SIZES, learned
 from placewise_training.reproduce.design import Curve, InterruptedRunError, NeedsBundleError
 from placewise_training.reproduce.harmony.runs import FIRST_SEED

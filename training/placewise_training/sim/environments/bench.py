@@ -14,8 +14,8 @@ import time
 
 import numpy as np
 
-from placewise_core.place.registry import placement_policies
-from placewise_core.traces import TraceJob
+from placewise_core.domain.traces import TraceJob
+from placewise_core.policies.registry import placement_policies
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.environments.placement import EnvConfig
 from placewise_training.sim.environments.vector import PlacementVectorEnv

@@ -3,10 +3,10 @@
 No trainer of this package uses it: LDWP's net learns from recorded episodes (ldwp/data.py).
 
 One step sends the task that just arrived to a node. Observation x_t = (TID, TSize, S_1 … S_M): the application one-hot,
-its size, and for each node the six utilisations of placewise_core.features.UTILISATION_COLUMNS. Reward: the change of
-cluster throughput, in tasks per minute over the last `window_s`, in work done rather than tasks finished, so that it
-moves between completions. Nodes may come and go (`faults`); the observation keeps `most_nodes` places, absent ones are
-zero and masked.
+its size, and for each node the six utilisations of placewise_core.inputs.cluster.UTILISATION_COLUMNS. Reward: the
+change of cluster throughput, in tasks per minute over the last `window_s`, in work done rather than tasks finished, so
+that it moves between completions. Nodes may come and go (`faults`); the observation keeps `most_nodes` places, absent
+ones are zero and masked.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from placewise_core.features import UTILISATION_COLUMNS, encode_utilisation
+from placewise_core.inputs.cluster import UTILISATION_COLUMNS, encode_utilisation
 from placewise_training.sim.faults import Fault
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload

@@ -5,7 +5,7 @@ No trainer of this package uses it: the policy learns from simulations that host
 
 One step places one task (actions.py). Time stands still until every waiting job of the interval is placed or does not
 fit; then the cluster runs to the next interval with something to decide. Observations come from the one encoder
-(placewise_core.features), padded to `most_jobs` tokens.
+(placewise_core.inputs.cluster), padded to `most_jobs` tokens.
 
 Reward, given by the step that ends an interval: "progress" is (1) of the Harmony paper, Σ c_n/e_n of the interval;
 "jct" is −Σ of the time jobs spent in the system, in intervals, whose undiscounted sum is −Σ JCT. Over several
@@ -21,12 +21,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from placewise_core.cluster import Assignment
-from placewise_core.features import JOB_FEATURES, NODE_FEATURES, Encoder
-from placewise_core.features import Observation as Tokens
-from placewise_core.job import Job, JobId
-from placewise_core.place.candidates import Candidates
-from placewise_core.place.gang import Gang
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Job, JobId
+from placewise_core.gang.candidates import Candidates
+from placewise_core.gang.gang import Gang
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, Encoder
+from placewise_core.inputs.cluster import Observation as Tokens
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import NodeSpec, harmony_cluster
 from placewise_training.sim.jobs import SimJob

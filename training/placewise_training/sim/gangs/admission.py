@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.cluster import QueueSettings, QueueState
-from placewise_core.decision import Admission, Verdict
-from placewise_core.job import Shape
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import Admission, Verdict
+from placewise_core.domain.job import Shape
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.jobs import SimJob, demand_signature, with_shape
 
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, NodeState, RunningJob
-from placewise_core.events import ClusterRecords, NodesReported
-from placewise_core.job import Job, JobId, NodeId
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.greedy import can_fit
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.view import ClusterView
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, NodeState, RunningJob
+from placewise_core.domain.events import ClusterRecords, NodesReported
+from placewise_core.domain.job import Job, JobId, NodeId
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.greedy import can_fit
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.gangs.admission import Admitter

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from placewise_core.cluster import Node
-from placewise_core.view import ClusterView
+from placewise_core.domain.cluster import Node
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.speed.base import NodeLoad
 from placewise_training.sim.thermal import ThermalState

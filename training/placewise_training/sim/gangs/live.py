@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placewise_core.cluster import Assignment
-from placewise_core.job import Role
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Role
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.speed.base import Footprint, Spot
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from placewise_core.view import CPU, GPU_MEMORY, GPUS, MEMORY, ClusterView
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, ClusterView
 from placewise_training.sim.statistics import Distribution, TimeAverage, jain
 
 

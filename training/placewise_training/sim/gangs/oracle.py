@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 
-from placewise_core.cluster import Assignment
-from placewise_core.job import Job, NodeId, Role
-from placewise_core.place.context import PlaceContext
-from placewise_core.place.gang import task_names
-from placewise_core.place.policy import PlacementPolicy, Proposal
-from placewise_core.place.registry import placement_policies
-from placewise_core.view import CPU, MEMORY, ClusterView
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Job, NodeId, Role
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.gang import task_names
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.policies.registry import placement_policies
+from placewise_core.view.view import CPU, MEMORY, ClusterView
 from placewise_training.sim.gangs.engine import Simulation, spots_of
 
 # What counts as best: least time lost by the new job and its neighbours together; or most growth of Harmony's reward

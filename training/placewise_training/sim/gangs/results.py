@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from placewise_core.cluster import QueueSettings
+from placewise_core.domain.cluster import QueueSettings
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.faults import Fault

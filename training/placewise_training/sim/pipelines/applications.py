@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise_core.job import Architecture, Job, JobId, Subtask
-from placewise_core.place.subtask_metrics import GPU_METRICS, SPEEDUP
+from placewise_core.domain.job import Architecture, Job, JobId, Subtask
+from placewise_core.subtasks.metrics import GPU_METRICS, SPEEDUP
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from placewise_core.clock import ManualClock
-from placewise_core.cluster import Assignment, Node, RunningJob, Telemetry
-from placewise_core.events import ClusterRecords, JobsChanged, JobsEnded, NodesReported
-from placewise_core.job import Job, NodeId, Resources, Role, SubtaskState
-from placewise_core.view import ClusterView
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Assignment, Node, RunningJob, Telemetry
+from placewise_core.domain.events import ClusterRecords, JobsChanged, JobsEnded, NodesReported
+from placewise_core.domain.job import Job, NodeId, Resources, Role, SubtaskState
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.hardware import NodeSpec

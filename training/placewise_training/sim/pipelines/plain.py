@@ -7,10 +7,10 @@ remaining first orders the tasks on a node, each subtask then going to the unit 
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from placewise_core.job import Job, Subtask, SubtaskState
-from placewise_core.place.subtask_graph import split
-from placewise_core.place.subtask_metrics import GPU_METRICS
-from placewise_core.view import ClusterView
+from placewise_core.domain.job import Job, Subtask, SubtaskState
+from placewise_core.subtasks.graph import split
+from placewise_core.subtasks.metrics import GPU_METRICS
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
 from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import EctUnits, UnitState

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from placewise_core.job import Job
+from placewise_core.domain.job import Job
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.pipelines.applications import PipelineTask, SubtaskTruth
 from placewise_training.sim.pipelines.units import UnitState

@@ -13,12 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from placewise_core.job import Job, Subtask
-from placewise_core.place.iawp import SubtaskScheduler
-from placewise_core.place.subtask_graph import split
-from placewise_core.place.subtask_metrics import SPEEDUP, SubtaskMetrics
-from placewise_core.place.unit_baselines import PatsRound
-from placewise_core.view import ClusterView
+from placewise_core.domain.job import Job, Subtask
+from placewise_core.subtasks.baselines import PatsRound
+from placewise_core.subtasks.graph import split
+from placewise_core.subtasks.iawp import SubtaskScheduler
+from placewise_core.subtasks.metrics import SPEEDUP, SubtaskMetrics
+from placewise_core.view.view import ClusterView
 from placewise_training.sim.pipelines.applications import subtask_truths
 
 

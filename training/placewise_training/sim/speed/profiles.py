@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from placewise_core.speed.model_names import canonical
+from placewise_core.domain.model_names import canonical
 from placewise_training.sim.speed import fitting
 
 # Single-precision speed of one GPU relative to a V100. K80, T4 and A100 follow from the measured ResNet-50 seconds per

@@ -1,0 +1,1 @@
+"""Jobs, clusters, requests, decisions, events and errors, as values. Decide nothing."""

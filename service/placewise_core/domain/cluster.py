@@ -1,0 +1,152 @@
+"""Nodes, running jobs, queues and cluster settings: frozen domain types. view.py holds the arrays for decisions."""
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import field
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
+
+UNKNOWN = math.nan  # a telemetry value nobody reported
+
+
+class NodeState(enum.StrEnum):
+    READY = "READY"
+    DRAINING = "DRAINING"
+    DOWN = "DOWN"
+
+
+class RunState(enum.StrEnum):
+    """A job holds resources from its reservation on."""
+
+    RESERVED = "RESERVED"
+    RUNNING = "RUNNING"
+
+
+@frozen
+class Gpu:
+    index: int
+    model: str = ""
+    memory_gib: float = 0.0
+    util: float = UNKNOWN
+    memory_util: float = UNKNOWN
+    celsius: float = UNKNOWN
+
+
+@frozen
+class Hardware:
+    """What equation (6) of the heat-island paper compares; 0 means unknown."""
+
+    cpu_ghz: float = 0.0
+    cache_mib: float = 0.0
+    gpu_ghz: float = 0.0
+
+
+@frozen
+class Telemetry:
+    """Last measurements; shares of 1, Gbit/s, °C, watts. `observe_time_s` = 0 means never observed."""
+
+    cpu_util: float = UNKNOWN
+    memory_util: float = UNKNOWN
+    gpu_util: float = UNKNOWN
+    gpu_memory_util: float = UNKNOWN
+    cache_util: float = UNKNOWN
+    tx_gbps: float = UNKNOWN
+    rx_gbps: float = UNKNOWN
+    cpu_celsius: float = UNKNOWN
+    gpu_celsius: float = UNKNOWN
+    limit_celsius: float = UNKNOWN
+    power_watts: float = UNKNOWN
+    ambient_celsius: float = UNKNOWN
+    observe_time_s: float = 0.0
+
+
+@frozen
+class Node:
+    """Inventory and telemetry of one node. `gpus` lists each GPU (filled in at the edge if the host only counts)."""
+
+    id: NodeId
+    capacity: Resources
+    gpus: tuple[Gpu, ...] = ()
+    max_jobs_per_gpu: int = 1
+    rack: str = ""
+    hardware: Hardware = Hardware()
+    telemetry: Telemetry = Telemetry()
+    state: NodeState = NodeState.READY
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@frozen
+class Assignment:
+    """One task on one node, with its resources there."""
+
+    task: str
+    role: Role
+    node: NodeId
+    gpu_indices: tuple[int, ...] = ()
+    demand: Resources = Resources()
+    cpu_unit: str = ""
+    subtask: str = ""
+
+
+@frozen
+class RunningJob:
+    """A job that holds resources. `speed` in epochs per second, 0 until reported."""
+
+    job: Job
+    assignments: tuple[Assignment, ...]
+    state: RunState = RunState.RUNNING
+    reservation_id: str = ""
+    expire_time_s: float = 0.0
+    start_time_s: float = 0.0
+    speed: float = 0.0
+    epochs_done: float = 0.0
+    decision_id: str = ""
+
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
+
+@frozen
+class QueueSettings:
+    """Proteus parameters of one queue.
+
+    `v` ≥ 0 weighs cost against backlog; `epsilon_s` is the growth of Z per slot while work waits; `tau_s` is the
+    reference duration every time is divided by, so that S(n) is dimensionless (PAPERS.md, Proteus [!]).
+    """
+
+    v: float = 1.0
+    epsilon_s: float = 60.0
+    tau_s: float = 3600.0
+    slot_s: float = 10.0
+
+
+@frozen
+class QueueState:
+    """Lyapunov state of one queue: Q and Z in seconds of single-GPU work, as of slot `slot`.
+
+    `seq` counts the changes (compare-and-set). `waiting` maps the jobs in the queue to Cost_i(1) as first seen.
+    `admitted` keeps the answers given, so that a repeat inside the slot, or before the job started, gets the same.
+    """
+
+    queue: str
+    backlog_s: float = 0.0
+    delay_s: float = 0.0
+    slot: int = -1
+    seq: int = 0
+    waiting: Mapping[str, float] = field(default_factory=dict)
+    arrivals_s: float = 0.0
+    admitted: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # job id → (nodes, GPUs per node, slot)
+    decided_slot: int = -1
+
+
+@frozen
+class ClusterSettings:
+    """An operator's settings of one cluster; empty policy names mean the service's defaults."""
+
+    place_policy: str = ""
+    admit_policy: str = ""
+    exploration_rate: float = 0.0
+    queues: Mapping[str, QueueSettings] = field(default_factory=dict)

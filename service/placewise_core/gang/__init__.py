@@ -1,0 +1,1 @@
+"""Gangs: what nodes offer, one placement in the making, and the reasons why a gang does not fit."""

@@ -1,0 +1,54 @@
+"""Puts a gang that was decided on a fork of a view onto the view, which may have changed since. Decides nothing."""
+
+from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.job import Job, TaskGroup
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.gang import task_names
+from placewise_core.gang.gpus import is_tolerated
+from placewise_core.view.view import BoolArray, ClusterView
+
+
+def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: PlaceContext) -> bool:
+    """Claims the gang on `view`, where every task still fits; all of it or, and then False, nothing.
+
+    `seen` is the fork that it was decided on, and holds it. A node on which nothing was taken or given back since then
+    is only asked whether it may still be used.
+    """
+    usable = view.usable(context.now_s)
+    groups = {name: group for group, name in task_names(running.job)}
+    changed, unchanged = list[Assignment](), set[int]()
+    for task in running.assignments:
+        m = view.index.get(task.node)
+        if m is None or not usable[m]:
+            return False
+        if m in unchanged or (view.is_as_forked(seen, m) and view.nodes[m].labels == seen.nodes[m].labels):
+            unchanged.add(m)
+        else:
+            changed.append(task)
+    for i, task in enumerate(changed):
+        if not _takes(view, running.job, groups[task.task], task, context):
+            for taken in reversed(changed[:i]):
+                view.unclaim(running.job, taken)
+            return False
+        view.claim(running.job, task)
+    view.adopt(seen, sorted(unchanged))
+    return True
+
+
+def _takes(view: ClusterView, job: Job, group: TaskGroup, task: Assignment, context: PlaceContext) -> bool:
+    """True if the task's node has room for it on its assigned GPUs."""
+    m, demand = view.index[task.node], view.demand_vector(task.demand)
+    if demand is None or not group.node_selector.items() <= view.nodes[m].labels.items():
+        return False
+    if not view.feasible_on(m, demand, group, job.gpu_sharing):
+        return False
+    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1))
+    return all(_is_open(empty[0], g) or _is_shared(view, m, g, shared[0], job, context) for g in task.gpu_indices)
+
+
+def _is_open(gpus: BoolArray, g: int) -> bool:
+    return g < len(gpus) and bool(gpus[g])
+
+
+def _is_shared(view: ClusterView, m: int, g: int, shared: BoolArray, job: Job, context: PlaceContext) -> bool:
+    return _is_open(shared, g) and is_tolerated(view, m, g, job, context.interference)

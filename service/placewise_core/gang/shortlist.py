@@ -1,0 +1,75 @@
+"""The few nodes that a net looks at: found in a handful of passes over arrays, so that 10 000 nodes cost little.
+
+A shortlist holds the nodes that any good placement might use: those that take most of a gang, the tightest that take a
+task, and the least loaded ones. Decides nothing else; ties go to the lowest node index.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.domain.job import Job, TaskGroup
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.gang import Gang
+from placewise_core.view.view import ClusterView, FloatArray, IntArray
+
+MOST_NODES = 32  # as many as the clusters that nets are trained on have; every node there costs time with every task
+_NODES_PER_TASK = 2  # a wide gang that is spread must find room
+_MOST_DEMANDS = 8  # distinct ones of a batch that are looked at: each costs passes over all nodes
+
+
+def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, most: int = MOST_NODES) -> IntArray:
+    """(C,) ascending node indices: every node if there are no more than `most`, else those worth a look for `jobs`,
+    the first of them above all; more than `most` of them only for gangs of many tasks."""
+    most = max(most, _NODES_PER_TASK * max(job.task_count for job in jobs))
+    if view.size <= most:
+        return np.arange(view.size)
+    slots = _slots(jobs, Gang(jobs[0], view, context))
+    fits = np.flatnonzero(slots > 0)
+    if len(fits) <= most:
+        return fits
+    free = view.free_gpus()[fits] + view.free[0, fits] * view.inverse_capacity[0, fits]
+    chosen: IntArray = np.zeros(0, dtype=np.int64)
+    # Each in turn fills its share with nodes that are not chosen yet: a third, a third, the rest.
+    for cost, share in ((free - 1e3 * slots[fits], most // 3), (free, most // 3), (view.load()[fits], most)):
+        left = least(cost, most)
+        left = left[~np.isin(left, chosen)]
+        chosen = np.concatenate([chosen, left[: min(share, most - len(chosen))]])
+    return np.sort(fits[chosen])
+
+
+def _slots(jobs: Sequence[Job], gang: Gang) -> FloatArray:
+    """(M,) tasks of the first job's gang that each node takes, group by group; then a trace for those of the others."""
+    view, slots = gang.view, np.zeros(gang.view.size)
+    seen: set[tuple[object, ...]] = set()
+    for i, job in enumerate(jobs):
+        for group in job.groups:
+            key = _kind(job, group)
+            demand = view.demand_vector(group.demand)
+            if demand is None or key in seen or len(seen) >= _MOST_DEMANDS:
+                continue
+            seen.add(key)
+            if i > 0:
+                slots += 1e-3 * view.feasible(demand, group, job.gpu_sharing, gang.usable)
+            elif (offer := gang.offer(group)) is not None:
+                most = float(min(group.count, group.max_per_node or group.count))
+                slots += np.minimum(offer.slots, most) * offer.mask
+    return slots
+
+
+def _kind(job: Job, group: TaskGroup) -> tuple[object, ...]:
+    """Equal for groups that fit the same nodes."""
+    demand = group.demand
+    return (
+        *(demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus),
+        *(tuple(sorted(demand.extended.items())), group.gpu_model, tuple(sorted(group.node_selector.items()))),
+        job.gpu_sharing.allowed,
+    )
+
+
+def least(cost: FloatArray, count: int) -> IntArray:
+    """(count,) places of the smallest costs, ascending, the lowest of equal ones; no full sort of thousands."""
+    bound = np.partition(cost, count - 1)[count - 1]
+    below = np.flatnonzero(cost < bound)
+    equal = np.flatnonzero(cost == bound)[: count - len(below)]
+    return np.concatenate([below[np.argsort(cost[below], kind="stable")], equal])

@@ -1,0 +1,1 @@
+"""Inputs of nets: columns by name, and the encoders that fill them. Know no net."""

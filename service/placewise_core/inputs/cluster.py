@@ -1,0 +1,243 @@
+"""The one encoder of observations: what every net sees, in service, simulator and trainer alike. Decides nothing.
+
+`encode` turns a view and a job batch into arrays of tokens whose sizes follow the cluster (M nodes, J jobs), so that
+one net serves any size. The columns are those of tables.py. Unknown values are 0 with a flag beside them, never
+NaN.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.job import Job, JobId
+from placewise_core.domain.model_names import canonical
+from placewise_core.inputs.jobs import NOWHERE, Float32, Held, JobTokens, encode_job, numbered
+from placewise_core.inputs.tables import (
+    COLUMNS,
+    GPU_RELATIVE_SPEED,
+    JOB_COLUMNS,
+    JOB_FEATURES,
+    MODEL_VOCABULARY,
+    NODE_COLUMNS,
+    NODE_FEATURES,
+    PACE_COLUMNS,
+    PART_COLUMNS,
+    PART_FEATURES,
+    PLACEMENT_COLUMNS,
+    STEP_COLUMNS,
+    STEP_FEATURES,
+    UTILISATION_COLUMNS,
+    Column,
+    feature_schema,
+)
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray, IntArray
+
+__all__ = [
+    "COLUMNS",
+    "GPU_RELATIVE_SPEED",
+    "JOB_COLUMNS",
+    "JOB_FEATURES",
+    "MODEL_VOCABULARY",
+    "NODE_COLUMNS",
+    "NODE_FEATURES",
+    "PACE_COLUMNS",
+    "PART_COLUMNS",
+    "PART_FEATURES",
+    "PLACEMENT_COLUMNS",
+    "STEP_COLUMNS",
+    "STEP_FEATURES",
+    "UTILISATION_COLUMNS",
+    "Column",
+    "Encoder",
+    "Float32",
+    "Observation",
+    "encode_job",
+    "encode_utilisation",
+    "feature_schema",
+    "gpu_relative_speed",
+]
+
+
+@frozen
+class Observation:
+    """Tokens for M nodes and J jobs.
+
+    nodes (M, NODE_FEATURES) · jobs (J, JOB_FEATURES) · placement (J, M, 2): tasks of each job on each node, Harmony's
+    d_n, workers then parameter servers · current: row of the job being placed, −1 if none. All float32.
+    """
+
+    nodes: Float32
+    jobs: Float32
+    placement: Float32
+    current: int
+
+
+class Encoder:
+    """Encodes observations of one view at a time; remembers the unchanging features of jobs."""
+
+    def __init__(self, most_jobs: int = 0) -> None:
+        """`most_jobs` > 0 keeps only so many job tokens: the batch first, then the running jobs that came last."""
+        self._most_jobs = most_jobs
+        self._tokens = JobTokens()
+        self._inventory: tuple[object, Float32] | None = None
+
+    def encode(
+        self,
+        view: ClusterView,
+        batch: Sequence[Job],
+        now_s: float,
+        *,
+        current: int = -1,
+        placed: Mapping[JobId, Sequence[Assignment]] | None = None,
+        rows: IntArray | None = None,
+    ) -> Observation:
+        """The running jobs of the view and the new ones of `batch`, over the nodes `rows` (None: all).
+
+        `placed` holds tentative placements of the batch's jobs (claimed on the view). `current` is an
+        index into `batch`. With `rows`, running jobs that touch none of these nodes are left out.
+        """
+        running = self._running(view, len(batch), rows)
+        new = len(batch)
+        jobs = np.empty((new + len(running), JOB_FEATURES), dtype=np.float32)
+        where: list[NDArray[np.int64]] = []
+        for i, job in enumerate(batch):
+            done = () if placed is None else placed.get(job.id, ())
+            held = Held.of(done, view.index) if done else NOWHERE
+            self._tokens.write_new(jobs[i], job, held, is_current=i == current)
+            where.append(held.cells)
+        there = self._tokens.of_running(running, view.index)
+        jobs[new:] = there.rows
+        cells = np.concatenate([numbered(where), there.cells], axis=1)
+        cells[0, len(cells[0]) - len(there.cells[0]) :] += new
+        placement = _placement(cells, len(jobs), view.size, rows)
+        return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
+
+    def encode_new(self, batch: Sequence[Job]) -> Float32:
+        """(len(batch), JOB_FEATURES): jobs of which nothing is placed, as `encode` has them."""
+        jobs = np.empty((len(batch), JOB_FEATURES), dtype=np.float32)
+        for row, job in zip(jobs, batch, strict=True):
+            self._tokens.write_new(row, job, NOWHERE, is_current=False)
+        return jobs
+
+    def running(self, view: ClusterView, rows: IntArray | None = None) -> list[RunningJob]:
+        """The jobs that `encode` has tokens of beside an empty batch."""
+        return self._running(view, 0, rows)
+
+    def _running(self, view: ClusterView, new: int, rows: IntArray | None) -> list[RunningJob]:
+        if rows is None:
+            running = list(view.jobs.values())
+        else:
+            ids = dict.fromkeys(job_id for m in rows.tolist() for job_id in view.jobs_on(m))
+            running = [view.jobs[job_id] for job_id in ids if job_id in view.jobs]
+        if self._most_jobs and len(running) + new > self._most_jobs:
+            running = running[len(running) - max(0, self._most_jobs - new) :]
+        return running
+
+    def encode_nodes(self, view: ClusterView, now_s: float, rows: IntArray | None = None) -> Float32:
+        """(M, NODE_FEATURES), or (C, NODE_FEATURES) for the nodes `rows`; cost follows C, not M."""
+        at: slice | IntArray = slice(None) if rows is None else rows
+        out = self._inventory_of(view)[at].copy()
+        free, free_gpus = view.free[:, at], view.free_gpus()[at]
+        shares = free * view.inverse_capacity[:, at]
+        out[:, 4] = free[CPU]
+        out[:, 5] = free_gpus
+        out[:, 6] = shares[CPU]
+        out[:, 7] = shares[MEMORY]
+        out[:, 8] = shares[NETWORK]
+        out[:, 9] = free_gpus / np.maximum(out[:, 3], 1)
+        out[:, 10] = shares[GPU_MEMORY]
+        out[:, 11] = view.load()[at]
+        out[:, 12] = view.task_count[at]
+        out[:, 14] = view.usable(now_s)[at]
+        if view.has_telemetry() and view.observe_time_s[at].any():
+            _write_telemetry(out, view.telemetry[:, at], view.capacity[NETWORK, at])
+        out *= _NODE_SCALES
+        return out
+
+    def _inventory_of(self, view: ClusterView) -> Float32:
+        """(M, NODE_FEATURES), unscaled, with the columns that only an inventory change changes."""
+        if self._inventory is None or self._inventory[0] is not view.capacity:
+            out = np.zeros((view.size, NODE_FEATURES), dtype=np.float32)
+            for column, row in enumerate((CPU, MEMORY, NETWORK)):
+                out[:, column] = np.log1p(view.capacity[row])
+            out[:, 3] = view.gpu_exists.sum(axis=1)
+            out[:, 13] = [gpu_relative_speed(node.gpus[0].model) if node.gpus else 0.0 for node in view.nodes]
+            self._inventory = (view.capacity, out)
+        return self._inventory[1]
+
+    def update_new(self, seen: Observation, i: int, job: Job, done: Sequence[Assignment], view: ClusterView) -> None:
+        """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
+        held = Held.of(done, view.index)
+        self._tokens.write_new(seen.jobs[i], job, held, is_current=i == seen.current)
+        node, role, count = held.cells
+        seen.placement[i] = 0.0
+        seen.placement[i, node, role] = count * PLACEMENT_COLUMNS[0].scale
+
+
+_NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)
+
+
+def gpu_relative_speed(model: str) -> float:
+    """Speed of a GPU model relative to a V100 by the table above; 1 for one that is not in it."""
+    name = canonical(model)
+    if name in GPU_RELATIVE_SPEED:
+        return GPU_RELATIVE_SPEED[name]
+    return next((speed for known, speed in GPU_RELATIVE_SPEED.items() if known in name), 1.0)
+
+
+def encode_utilisation(
+    view: ClusterView, free: FloatArray | None = None, free_gpus: FloatArray | None = None
+) -> Float32:
+    """(M, 6) LDWP's S_j: reported utilisation, else the share that jobs hold. `free` (R, M) and `free_gpus` (M,) are
+    those of the view unless they are given."""
+    held = 1.0 - (view.free if free is None else free) * view.inverse_capacity
+    gpus = np.maximum(view.gpu_exists.sum(axis=1), 1)
+    allocated = (
+        held[CPU],
+        (gpus - (view.free_gpus() if free_gpus is None else free_gpus)) / gpus,
+        held[MEMORY],
+        held[GPU_MEMORY],
+        held[NETWORK],
+        held[NETWORK],
+    )
+    reported = (view.telemetry[0], view.telemetry[2], view.telemetry[1], view.telemetry[3])
+    network = np.maximum(view.capacity[NETWORK], 1e-9)
+    links = (view.telemetry[5] / network, view.telemetry[6] / network)
+    columns = [np.where(np.isnan(r), a, r) for r, a in zip((*reported, *links), allocated, strict=True)]
+    present = view.capacity[[CPU, GPUS, MEMORY, GPU_MEMORY, NETWORK, NETWORK]] > 0
+    return np.asarray(np.clip(np.stack(columns), 0.0, 1.0) * present, dtype=np.float32).T
+
+
+def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArray) -> None:
+    """Temperature margin, utilisation and link rates if reported; otherwise zero, with their flags at zero."""
+    margin = telemetry[9] - np.fmax(telemetry[7], telemetry[8])
+    known = ~np.isnan(margin)
+    out[:, 15] = known
+    out[known, 16] = margin[known]
+    out[:, 17] = ~np.isnan(telemetry[0])
+    network = np.maximum(network_gbps, 1e-9)
+    for column, values in (
+        (18, telemetry[0]),
+        (19, telemetry[2]),
+        (20, telemetry[5] / network),
+        (21, telemetry[6] / network),
+    ):
+        out[:, column] = np.nan_to_num(values, nan=0.0)
+
+
+def _placement(cells: NDArray[np.int64], jobs: int, size: int, rows: IntArray | None) -> Float32:
+    """(J, M, 2), or (J, C, 2) over the nodes `rows`: how many tasks of each job are on each node, by role. `cells` are
+    those of job_tokens.numbered."""
+    placement = np.zeros((jobs, size if rows is None else len(rows), 2), dtype=np.float32)
+    owner, node, role, count = cells
+    if rows is not None:
+        position = np.full(size, -1, dtype=np.int64)
+        position[rows] = np.arange(len(rows))
+        node = position[node]
+        is_there = node >= 0
+        owner, node, role, count = owner[is_there], node[is_there], role[is_there], count[is_there]
+    placement[owner, node, role] = count * PLACEMENT_COLUMNS[0].scale
+    return placement

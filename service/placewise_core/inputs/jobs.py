@@ -1,0 +1,242 @@
+"""One job as a token (tables.JOB_COLUMNS and PACE_COLUMNS), and where its tasks are. Knows no nodes.
+
+A job's declaration never changes, and the facts about a running one change only with its reports: both are encoded
+once and remembered.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.job import Architecture, Job, JobId, Priority, Role
+from placewise_core.domain.model_names import canonical, nearest
+from placewise_core.inputs.tables import (
+    JOB_COLUMNS,
+    JOB_FEATURES,
+    MODEL_VOCABULARY,
+    PACE_COLUMNS,
+    STATIC_JOB_FEATURES,
+)
+from placewise_core.speed.linear_speed import linear_minutes, reported_speed, worker_step_ms, workers_of
+
+Float32 = NDArray[np.float32]
+
+_REMEMBERED = 20_000
+_DYNAMIC, _PACE = slice(STATIC_JOB_FEATURES, len(JOB_COLUMNS)), slice(len(JOB_COLUMNS), JOB_FEATURES)
+_MINUTES_SCALE, _STEP_SCALE = PACE_COLUMNS[1].scale, PACE_COLUMNS[3].scale
+_SCALE = {column.name: column.scale for column in JOB_COLUMNS}
+_STATIC_SCALES = np.asarray([column.scale for column in JOB_COLUMNS[:STATIC_JOB_FEATURES]])
+_FEW_SCALE, _NODES_SCALE = _SCALE["placed_workers"], _SCALE["nodes_used"]
+
+
+def encode_job(job: Job) -> Float32:
+    """(STATIC_JOB_FEATURES,) features of a job before it is placed."""
+    workers = [g for g in job.groups if g.role is Role.WORKER]
+    servers = [g for g in job.groups if g.role is Role.PARAMETER_SERVER]
+    worker, server = (groups[0].demand if groups else None for groups in (workers, servers))
+    values = [
+        *_model_columns(job.model),
+        *_ARCHITECTURES[job.architecture],
+        *_PRIORITIES[job.priority],
+        sum(g.count for g in workers),
+        *(
+            (worker.cpu_cores, worker.gpus, worker.memory_gib, worker.gpu_memory_gib)
+            if worker
+            else (0.0, 0.0, 0.0, 0.0)
+        ),
+        sum(g.count for g in servers),
+        *((server.cpu_cores, server.memory_gib) if server else (0.0, 0.0)),
+        math.log1p(max(0.0, job.params_millions)),
+        math.log1p(max(0, job.batch_size)),
+        math.log1p(max(0.0, job.total_epochs)),
+        job.gpu_sharing.allowed,
+    ]
+    return np.asarray(np.array(values, dtype=np.float64) * _STATIC_SCALES, dtype=np.float32)
+
+
+@lru_cache(maxsize=4096)
+def _model_columns(model: str) -> tuple[float, ...]:
+    """One-hot of the measured model that this one is or is most like, and whether it is that one."""
+    name = nearest(model, MODEL_VOCABULARY) if model else None
+    is_known = name is not None and name == canonical(model)
+    return (*(float(known == name) for known in MODEL_VOCABULARY), float(is_known))
+
+
+_ARCHITECTURES = {kind: tuple(float(kind is other) for other in Architecture) for kind in Architecture}
+_PRIORITIES = {priority: tuple(float(priority is other) for other in Priority) for priority in Priority}
+
+
+@frozen
+class Held:
+    """The nodes of a job's tasks. cells (3, n) int64: node, role (0 worker, 1 parameter server) and count of each pair;
+    `summary`: the encoded workers, servers and nodes."""
+
+    assignments: Sequence[Assignment]
+    index: Mapping[str, int]
+    cells: NDArray[np.int64]
+    summary: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, assignments: Sequence[Assignment], index: Mapping[str, int]) -> "Held":
+        """`index` gives the place of each node; tasks on nodes it lacks are passed over."""
+        counted: dict[tuple[int, int], int] = {}
+        for assignment in assignments:
+            m = index.get(assignment.node)
+            if m is not None:
+                cell = (m, int(assignment.role is not Role.WORKER))
+                counted[cell] = counted.get(cell, 0) + 1
+        cells = np.array([(m, role, n) for (m, role), n in counted.items()], dtype=np.int64).reshape(-1, 3).T
+        workers = sum(n for (_, role), n in counted.items() if role == 0)
+        servers = sum(n for (_, role), n in counted.items() if role == 1)
+        nodes = len({m for m, _ in counted})
+        return cls(assignments, index, cells, (_FEW_SCALE * workers, _FEW_SCALE * servers, _NODES_SCALE * nodes))
+
+
+NOWHERE = Held((), {}, np.zeros((3, 0), dtype=np.int64), (0.0, 0.0, 0.0))
+
+
+@frozen
+class _Pace:
+    """A job's declared length: minutes at its linear speed, and its encoded step. 0: unknown."""
+
+    minutes: float
+    step: float
+
+    @classmethod
+    def of(cls, job: Job) -> "_Pace":
+        step_ms = worker_step_ms(job, workers_of(job))
+        return cls(linear_minutes(job), math.log1p(step_ms) * _STEP_SCALE)
+
+    def columns(self, left: float, speed: float) -> tuple[float, ...]:
+        """PACE_COLUMNS with `left` of the work to do and a reported speed (0: none)."""
+        minutes = math.log1p(self.minutes * left) * _MINUTES_SCALE
+        return (self.minutes > 0.0, minutes, self.step > 0.0, self.step, speed > 0.0, speed)
+
+
+def numbered(cells: Sequence[NDArray[np.int64]], first: int = 0) -> NDArray[np.int64]:
+    """(4, N): Held.cells of several jobs, with the job's number, from `first`, before them."""
+    widths = [each.shape[1] for each in cells]
+    found = np.empty((4, sum(widths)), dtype=np.int64)
+    if widths:
+        found[0] = np.repeat(np.arange(first, first + len(widths)), widths)
+        np.concatenate(cells, axis=1, out=found[1:])
+    return found
+
+
+@frozen
+class RunningTokens:
+    """`jobs` as tokens: rows (n, JOB_FEATURES) · cells (4, N) as `numbered` gives them · `widths`: how many of each."""
+
+    jobs: Sequence[RunningJob]
+    index: Mapping[str, int]
+    rows: Float32
+    cells: NDArray[np.int64]
+    widths: Sequence[int]
+
+    def begun(self, count: int) -> "RunningTokens":
+        """The first `count` jobs alone."""
+        widths = self.widths[:count]
+        return RunningTokens(self.jobs[:count], self.index, self.rows[:count], self.cells[:, : sum(widths)], widths)
+
+    def followed_by(self, others: "RunningTokens") -> "RunningTokens":
+        """With others, which are numbered on from these."""
+        return RunningTokens(
+            [*self.jobs, *others.jobs],
+            self.index,
+            np.concatenate([self.rows, others.rows]),
+            np.concatenate([self.cells, others.cells], axis=1),
+            [*self.widths, *others.widths],
+        )
+
+
+def _begin_alike(ones: Sequence[RunningJob], others: Sequence[RunningJob]) -> int:
+    """How many jobs both begin with."""
+    for i, (one, other) in enumerate(zip(ones, others, strict=False)):
+        if one is not other:
+            return i
+    return min(len(ones), len(others))
+
+
+class JobTokens:
+    """Writes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
+
+    def __init__(self) -> None:
+        self._static: Bounded[JobId, tuple[Job, Float32, _Pace]] = Bounded(_REMEMBERED)
+        self._running = _Block()
+        self._last = RunningTokens((), {}, self._running.rows[:0], numbered(()), ())
+
+    def write_new(self, row: Float32, job: Job, held: Held, *, is_current: bool) -> None:
+        """A job of the batch, of which `held` is tentatively placed."""
+        row[:STATIC_JOB_FEATURES], pace = self._static_of(job)
+        row[_DYNAMIC] = (1.0, is_current, *held.summary, 1.0)
+        row[_PACE] = pace.columns(1.0, 0.0)
+
+    def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> RunningTokens:
+        """`index` as in Held.of. Jobs that began a list before the same way are not looked at again."""
+        if len(self._running.slots) > _REMEMBERED:  # job ids never come back: without a bound the memory would fill
+            self._running = _Block()
+        last = self._last
+        same = _begin_alike(last.jobs, running) if last.index is index else 0
+        if same < len(running) or same < len(last.jobs):
+            rest = self._tokens_of(running[same:], index, same)
+            self._last = rest if not same else last.begun(same).followed_by(rest)
+        return self._last
+
+    def _tokens_of(self, running: Sequence[RunningJob], index: Mapping[str, int], first: int) -> RunningTokens:
+        """Of jobs whose numbers begin with `first`."""
+        kept, at = self._running, []
+        for job in running:
+            slot = kept.slots.get(job.id, -1)
+            if slot < 0 or kept.seen[slot] is not job or kept.held[slot].index is not index:
+                slot = self._renew(job, index)
+            at.append(slot)
+        by_job = [kept.held[slot].cells for slot in at]
+        return RunningTokens(running, index, kept.rows[at], numbered(by_job, first), [each.shape[1] for each in by_job])
+
+    def _renew(self, running: RunningJob, index: Mapping[str, int]) -> int:
+        kept = self._running
+        slot = kept.slot_of(running)
+        held = kept.held[slot]
+        if held.assignments is not running.assignments or held.index is not index:
+            held = kept.held[slot] = Held.of(running.assignments, index)
+        row = kept.rows[slot]
+        row[:STATIC_JOB_FEATURES], pace = self._static_of(running.job)
+        left = 1.0
+        if running.job.total_epochs > 0:
+            left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
+        row[_DYNAMIC] = (0.0, 0.0, *held.summary, left)
+        row[_PACE] = pace.columns(left, reported_speed(running))
+        return slot
+
+    def _static_of(self, job: Job) -> tuple[Float32, _Pace]:
+        found = self._static.get(job.id)
+        if found is None or found[0] is not job:
+            found = self._static[job.id] = (job, encode_job(job), _Pace.of(job))
+        return found[1], found[2]
+
+
+class _Block:
+    """Rows by slot, and per slot which job it is of, as it was seen last, and where its tasks were then."""
+
+    def __init__(self) -> None:
+        self.slots: dict[JobId, int] = {}
+        self.seen: list[RunningJob] = []
+        self.held: list[Held] = []
+        self.rows: Float32 = np.zeros((64, JOB_FEATURES), dtype=np.float32)
+
+    def slot_of(self, running: RunningJob) -> int:
+        """The job's own slot, or a new one."""
+        slot = self.slots.setdefault(running.id, len(self.slots))
+        if slot == len(self.seen):
+            self.seen.append(running)
+            self.held.append(NOWHERE)
+            if slot == len(self.rows):
+                self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)])
+        self.seen[slot] = running
+        return slot

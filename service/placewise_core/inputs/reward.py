@@ -1,0 +1,365 @@
+"""Tokens for the reward model: every job's tasks on every node they use, under each of K candidate placements.
+
+One token per (job, node) that holds tasks of the job: features of the job, of its tasks here, and of the node's whole
+load (tables.PART_COLUMNS). The jobs are the new one, all that share a node with any candidate, and a few
+witnesses elsewhere, whose reported speeds show the speed of the cluster: the same under each candidate, so that sums
+over them compare. Changes nothing and decides nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.job import Job, JobId, Role
+from placewise_core.inputs.cluster import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
+from placewise_core.speed.linear_speed import linear_speed, relative_speed, worker_step_ms
+from placewise_core.speed.params import params_millions
+from placewise_core.view.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
+
+Int64 = NDArray[np.int64]
+
+PADDING = -1
+_STATIC = PART_FEATURES - len(PART_COLUMNS)
+_AT = {column.name: _STATIC + i for i, column in enumerate(PART_COLUMNS)}
+_SCALES = np.asarray([column.scale for column in PART_COLUMNS], dtype=np.float32)
+_IS_LOG = np.asarray([column.is_log for column in PART_COLUMNS])
+_HAS_SPEED, _SPEED = _AT["has_speed"], _AT["speed"]
+REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # features of hosts' reports: zero without a report
+_SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
+_OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # features of a job on a node, without its own
+_OF_NODE = slice(_AT["cpu_capacity"], _SUMS.start)
+_SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
+_GIGABIT_PER_MS = 1.25e5  # bytes
+_MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
+_REMEMBERED = 20_000
+WITNESSES = 16
+_LATEST = 64  # running jobs that are looked through for witnesses, however many there are
+
+
+@frozen
+class PartTokens:
+    """K candidates, P tokens each.
+
+    parts (K, P, PART_FEATURES) float32 · job, node (K, P) int64: job and node of each token, PADDING if there
+    is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`; jobs beyond those are witnesses.
+    """
+
+    parts: Float32
+    job: Int64
+    node: Int64
+    neighbours: tuple[RunningJob, ...]
+
+
+_Sums = tuple[float, float, float, float, float]
+
+
+@frozen
+class _Cells:
+    """One job under K placements, a row for each of the N (placement, node) pairs that hold tasks of it.
+
+    placement (N,) · nodes: N of them · rows (N, PART_FEATURES) whose node sums are still empty · adds (N, 5): the
+    job's part of its node's sums: jobs, tasks, cores, GPUs, traffic share.
+    """
+
+    placement: Int64
+    nodes: list[int]
+    rows: Float32
+    adds: FloatArray
+
+
+@frozen
+class _Spread:
+    """The nodes of a running job's tasks: `cells` of its one placement; `on` has its load, by node; `linear` is its
+    linear speed there."""
+
+    assignments: Sequence[Assignment]
+    cells: _Cells
+    on: dict[int, _Sums]
+    linear: float
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Features of one view, until its nodes change, by node: `hardware` (M, 4), encoded; the data its line carries
+    in a millisecond, infinite if unknown; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the jobs on
+    it, as of `stamps`."""
+
+    layout_stamp: int
+    hardware: Float32
+    bytes_per_ms: list[float]
+    capacity: FloatArray
+    sums: FloatArray
+    stamps: IntArray
+    spreads: Bounded[JobId, _Spread]
+
+
+class PartEncoder:
+    """Encodes parts of jobs; remembers the unchanging features of jobs. For one thread."""
+
+    def __init__(self, most_parts: int = 96, most_witnesses: int = 0) -> None:
+        """`most_parts` bounds the tokens of running jobs; those beyond it are left out under every candidate alike.
+
+        `most_witnesses` bounds the tokens of further jobs, which share no node with any candidate: their hosts'
+        reports show the true speed of this cluster's network and of this job's model. The reward
+        model is trained with WITNESSES.
+        """
+        self._most_parts = most_parts
+        self._most_witnesses = most_witnesses
+        self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
+        self._static: Bounded[JobId, tuple[Job, Float32, float]] = Bounded(_REMEMBERED)
+
+    def encode(
+        self, job: Job, candidates: Sequence[Sequence[Assignment]], view: ClusterView, slices: Slices = ONE_SLICE
+    ) -> PartTokens:
+        """Tokens of the new job and its neighbours under each candidate. None of them may be claimed on the view."""
+        kept = self._of(view)
+        fresh = self._cells(job, candidates, view, kept, slices, is_new=True)
+        touched = dict.fromkeys(fresh.nodes)
+        running, spreads = self._around(touched, view, kept)
+        slices.pause()
+        neighbours = tuple(running)
+        if self._most_witnesses:
+            self._add_witnesses(job, running, spreads, view, kept)
+        there = _stacked(spreads)
+        if running:
+            seen = zip(running, spreads, strict=True)
+            observed = np.array([relative_speed(held.speed, spread.linear) for held, spread in seen])
+            there.rows[:, _HAS_SPEED] = observed[there.placement] > 0
+            there.rows[:, _SPEED] = observed[there.placement]
+        places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *there.nodes]))}
+        at = np.array(list(places), dtype=np.int64)
+        self._renew(at, view, kept, slices)
+        return _filled(len(candidates), fresh, there, places, kept.sums[at], kept.capacity[at], neighbours)
+
+    def prepare(self, view: ClusterView) -> None:
+        """Works out ahead of time what changed on nodes that were asked about before."""
+        kept = self._of(view)
+        self._renew(np.flatnonzero(kept.stamps >= 0), view, kept, ONE_SLICE)
+
+    def _renew(self, nodes: Int64, view: ClusterView, kept: _Kept, slices: Slices) -> None:
+        """Brings the sums of these nodes up to date."""
+        for m in nodes[kept.stamps[nodes] != view.node_stamp[nodes]].tolist():
+            kept.sums[m] = self._sums(m, view, kept)
+            kept.stamps[m] = view.node_stamp[m]
+            slices.pause()
+
+    def _around(self, nodes: dict[int, None], view: ClusterView, kept: _Kept) -> tuple[list[RunningJob], list[_Spread]]:
+        ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
+        running: list[RunningJob] = []
+        spreads: list[_Spread] = []
+        left = self._most_parts
+        for job_id in ids:
+            held = view.jobs.get(job_id)
+            if held is None:
+                continue
+            spread = self._spread_of(held, view, kept)
+            left -= len(spread.cells.nodes)
+            if left < 0:
+                break
+            running.append(held)
+            spreads.append(spread)
+        return running, spreads
+
+    def _add_witnesses(
+        self, job: Job, running: list[RunningJob], spreads: list[_Spread], view: ClusterView, kept: _Kept
+    ) -> None:
+        """Appends the latest jobs with a reported speed that are not there yet, those of the job's own model first."""
+        near = {held.id for held in running}
+        latest = islice(reversed(view.jobs.values()), _LATEST)
+        others = [held for held in latest if held.speed > 0 and held.id not in near]
+        left = self._most_witnesses
+        for held in sorted(others, key=lambda held: held.job.model != job.model):
+            spread = self._spread_of(held, view, kept)
+            left -= len(spread.cells.nodes)
+            if left < 0:
+                break
+            running.append(held)
+            spreads.append(spread)
+
+    def _sums(self, m: int, view: ClusterView, kept: _Kept) -> _Sums:
+        """The sums over the jobs on node m."""
+        jobs = tasks = cores = gpus = share = 0.0
+        for job_id in view.jobs_on(m):
+            held = view.jobs.get(job_id)
+            if held is not None:
+                each = self._spread_of(held, view, kept).on[m]
+                jobs, tasks, cores = jobs + each[0], tasks + each[1], cores + each[2]
+                gpus, share = gpus + each[3], share + each[4]
+        return jobs, tasks, cores, gpus, share
+
+    def _spread_of(self, held: RunningJob, view: ClusterView, kept: _Kept) -> _Spread:
+        spreads = kept.spreads
+        found = spreads.get(held.id)
+        if found is None or found.assignments is not held.assignments:
+            cells = self._cells(held.job, [held.assignments], view, kept, ONE_SLICE, is_new=False)
+            on: dict[int, _Sums] = dict(zip(cells.nodes, cells.adds.tolist(), strict=True))
+            workers = sum([task.role is Role.WORKER for task in held.assignments])
+            found = spreads[held.id] = _Spread(held.assignments, cells, on, linear_speed(held.job, workers))
+        return found
+
+    def _cells(
+        self,
+        job: Job,
+        placements: Sequence[Sequence[Assignment]],
+        view: ClusterView,
+        kept: _Kept,
+        slices: Slices,
+        *,
+        is_new: bool,
+    ) -> _Cells:
+        of: list[int] = []
+        nodes: list[int] = []
+        rows_of: list[tuple[float, ...]] = []
+        adds: list[_Sums] = []
+        static, all_gradients = self._static_of(job)
+        for k, placement in enumerate(placements):
+            counts = _counts(placement, view)
+            workers = sum([each[0] for each in counts.values()])
+            servers = sum([each[1] for each in counts.values()])
+            step_ms = worker_step_ms(job, workers)
+            gradients = all_gradients if len(counts) > 1 else 0.0
+            whole = (float(is_new), workers, servers, len(counts), float(step_ms > 0), step_ms, 0.0, 0.0)
+            of += [k] * len(counts)
+            nodes += counts
+            for m, (here, serving, cores, gpus) in counts.items():
+                traffic_ms = traffic_bytes(gradients, workers, servers, here, serving) / kept.bytes_per_ms[m]
+                share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
+                rows_of.append((*whole, here, serving, traffic_ms, share))
+                adds.append((1.0, here + serving, cores, gpus, share))
+            slices.pause()
+        rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
+        if nodes:
+            rows[:, :_STATIC] = static
+            rows[:, _OF_JOB] = _encoded(np.array(rows_of, dtype=np.float32), _OF_JOB)
+            rows[:, _OF_NODE] = kept.hardware[nodes]
+        return _Cells(np.array(of, dtype=np.int64), nodes, rows, np.array(adds).reshape(-1, 5))
+
+    def _static_of(self, job: Job) -> tuple[Float32, float]:
+        """The job's own features, and the bytes of its gradients in float32."""
+        found = self._static.get(job.id)
+        if found is None or found[0] is not job:
+            gradients = params_millions(job.model, job.params_millions) * 4e6
+            found = self._static[job.id] = (job, encode_job(job), gradients)
+        return found[1], found[2]
+
+    def _of(self, view: ClusterView) -> _Kept:
+        kept = self._kept.get(view)
+        if kept is None or kept.layout_stamp != view.layout_stamp:
+            kept = self._kept[view] = _begun(view)
+        return kept
+
+
+def _begun(view: ClusterView) -> _Kept:
+    cores, gbps, gpus = view.capacity[CPU], view.capacity[NETWORK], view.gpu_exists.sum(axis=1).astype(np.float64)
+    hardware = np.stack([cores, gbps, gpus, _gpu_speeds(view)], axis=1).astype(np.float32)
+    return _Kept(
+        layout_stamp=view.layout_stamp,
+        hardware=_encoded(hardware, _OF_NODE),
+        bytes_per_ms=np.where(gbps > 0, _GIGABIT_PER_MS * gbps, np.inf).tolist(),
+        capacity=np.stack([np.maximum(cores, 1e-9), np.maximum(gpus, 1.0)], axis=1),
+        sums=np.zeros((view.size, 5)),
+        stamps=np.full(view.size, -1, dtype=np.int64),
+        spreads=Bounded(_REMEMBERED),
+    )
+
+
+def _gpu_speeds(view: ClusterView) -> FloatArray:
+    """(M,) speed of each node's first GPU, over the mean of the cluster's GPUs; 1 if it has none."""
+    raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes])
+    count = np.array([len(n.gpus) for n in view.nodes])
+    mean = float((raw * count).sum() / max(1, count.sum())) or 1.0
+    return np.where(raw > 0, raw / mean, 1.0)
+
+
+def _encoded(values: Float32, columns: slice) -> Float32:
+    """(N, columns) as features: scaled, and logarithms for some columns. Writes over `values`."""
+    of = slice(columns.start - _STATIC, columns.stop - _STATIC)
+    logs = _IS_LOG[of]
+    np.log1p(values, out=values, where=logs)
+    values *= _SCALES[of]
+    return values
+
+
+def traffic_bytes(gradients: float, workers: float, servers: float, here: float, serving: float) -> float:
+    """Bytes per iteration through the NIC of a node with `here` workers and `serving` parameter servers, the busier
+    direction, of a job on several nodes whose gradients take so many bytes: 2(n−1)/n of them in a ring of n workers; to
+    and from parameter servers the part that is not on one node (each of P holds 1/P of the parameters)."""
+    if servers == 0:
+        return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
+    return gradients * (here * (servers - serving) + (workers - here) * serving) / servers
+
+
+def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tuple[float, float, float, float]]:
+    """Per node: workers, parameter servers, cores, GPUs. Nodes the view lacks are passed over."""
+    counts: dict[int, tuple[float, float, float, float]] = {}
+    for task in placement:
+        m = view.index.get(task.node)
+        if m is None:
+            continue
+        workers, servers, cores, gpus = counts.get(m, (0.0, 0.0, 0.0, 0.0))
+        is_worker = task.role is Role.WORKER
+        counts[m] = (
+            workers + is_worker,
+            servers + (not is_worker),
+            cores + task.demand.cpu_cores,
+            gpus + len(task.gpu_indices),
+        )
+    return counts
+
+
+def _stacked(spreads: Sequence[_Spread]) -> _Cells:
+    """The cells of all running jobs; their placements are numbered by job, from 0."""
+    if not spreads:
+        return _Cells(np.zeros(0, np.int64), [], np.zeros((0, PART_FEATURES), np.float32), np.zeros((0, 5)))
+    cells = [spread.cells for spread in spreads]
+    return _Cells(
+        np.repeat(np.arange(len(cells)), [len(each.nodes) for each in cells]),
+        [m for each in cells for m in each.nodes],
+        np.concatenate([each.rows for each in cells]),
+        np.concatenate([each.adds for each in cells]),
+    )
+
+
+def _filled(
+    count: int,
+    fresh: _Cells,
+    there: _Cells,
+    places: dict[int, int],
+    sums: FloatArray,
+    capacity: FloatArray,
+    neighbours: tuple[RunningJob, ...],
+) -> PartTokens:
+    """Per candidate, of which there are `count`: the running jobs' rows, then the new job's, with the node sums as they
+    would be. `places` numbers the nodes of `sums` and `capacity`."""
+    before = len(there.nodes)
+    by_candidate = np.bincount(fresh.placement, minlength=count)
+    longest = before + int(by_candidate.max(initial=0))
+    parts = np.zeros((count, longest, PART_FEATURES), dtype=np.float32)
+    job = np.full((count, longest), PADDING, dtype=np.int64)
+    node = np.full((count, longest), PADDING, dtype=np.int64)
+    k, local = fresh.placement, np.array([places[m] for m in there.nodes], dtype=np.int64)
+    here = np.array([places[m] for m in fresh.nodes], dtype=np.int64)
+    token = before + np.arange(len(k)) - (by_candidate.cumsum() - by_candidate)[k]
+    parts[:, :before], job[:, :before], node[:, :before] = there.rows, there.placement + 1, local
+    parts[k, token], job[k, token], node[k, token] = fresh.rows, 0, here
+    carried = np.repeat(sums[None], count, axis=0)  # (K, places, 5)
+    carried[k, here] += fresh.adds
+    parts[:, :before, _SUMS] = _scaled(carried[:, local], capacity[local], there.adds)
+    parts[k, token, _SUMS] = _scaled(carried[k, here], capacity[here], fresh.adds)
+    return PartTokens(parts, job, node, neighbours)
+
+
+def _scaled(totals: FloatArray, capacity: FloatArray, own: FloatArray) -> FloatArray:
+    """(…, 5) node sums as features: cores and GPUs as shares of the node's, traffic without the job's own."""
+    totals[..., 2:4] /= capacity
+    totals[..., 4] -= own[:, 4]
+    totals *= _SUM_SCALES
+    return totals

@@ -1,0 +1,369 @@
+"""Harmony's policy net as a placement policy: encode once, then place task by task (Harmony, section V).
+
+A net looks at the cluster as tokens of its nodes and running jobs (inputs/cluster.py), reads up to `CHUNK` jobs of a
+request with that encoding, and then scores, for each task, a worker or a parameter server on every candidate node
+(actions.py) from features refreshed in between (inputs/steps.py). The encoding serves until the cluster changes;
+`prepare` renews it before the next request. The net is injected: this module knows no runtime and trains nothing. After
+any error, the heuristic answers, flagged.
+"""
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.decision import Candidate
+from placewise_core.domain.job import Job, JobId
+from placewise_core.gang.actions import decode_action
+from placewise_core.gang.candidates import Candidates
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.gang import Gang
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.shortlist import MOST_NODES, shortlist
+from placewise_core.inputs.cluster import Encoder, Float32, Observation
+from placewise_core.inputs.steps import StepTokens, free_of
+from placewise_core.speed.linear_speed import linear_minutes, shortest_first, stretched
+from placewise_core.view.view import BoolArray, ClusterView, FloatArray, IntArray
+
+CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and later jobs see the earlier
+MOST_JOBS = 48  # tokens of running jobs
+_LEAST_LEFT_S = 0.002
+_EXPLAINED_CANDIDATES = 8
+_LOWEST = np.array(-np.inf, dtype=np.float32)  # as an array: a float would be converted at every task
+
+
+@frozen
+class ClusterState:
+    """A net's encoding of a cluster. nodes (C, D) · memory: arrays that new jobs attend to."""
+
+    nodes: Float32
+    memory: Sequence[Float32]
+
+
+@frozen
+class PolicyState:
+    """Inputs of the decoder. nodes (C, D) · jobs (J, D) · stretch (J, 1): predicted over declared run time of each job
+    (linear_speed.stretched); float32."""
+
+    nodes: Float32
+    jobs: Float32
+    stretch: Float32 | None = None
+
+
+class PolicyNet(Protocol):
+    """Harmony's net in three parts. Any exception makes the heuristic answer."""
+
+    def look(self, seen: Observation) -> ClusterState:
+        """At a cluster: all jobs of the observation run."""
+        ...
+
+    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
+        """States of new jobs (J, JOB_FEATURES), of which nothing is placed, and of the cluster's nodes."""
+        ...
+
+    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
+        """(2C,) logits in the order of actions.py for the next task of job `job`. `step` is (C, STEP_FEATURES)."""
+        ...
+
+
+class PolicyNetError(Exception):
+    """The net answered, but with something that is not a logit per action."""
+
+
+# Chooses an action: (logits, mask, task number) → (action, probability of that choice).
+Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
+
+
+class _Looked:
+    """A cluster as the net saw it, over the nodes `rows` (C,), and what tells whether it still is as it was."""
+
+    def __init__(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> None:
+        self.rows = rows
+        self.state: ClusterState
+        self.free: Float32  # what encode_free gives
+        self._running = running
+        self._usable = view.usable(now_s).tobytes()  # compared as bytes: an array takes ten times as long
+        self._inventory = (view.layout_stamp, view.telemetry_stamp)
+        self._usage_stamp = view.usage_stamp
+        self._usage = [array.copy() for array in _usage_of(view, rows)]
+
+    @property
+    def layout_stamp(self) -> int:
+        return self._inventory[0]
+
+    def is_layout(self, view: ClusterView) -> bool:
+        """True while the view's nodes are the same."""
+        return self.layout_stamp == view.layout_stamp
+
+    def is_still(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> bool:
+        """True while nothing has changed. A claim that was given back is no change."""
+        return (
+            self._inventory == (view.layout_stamp, view.telemetry_stamp)
+            and self.rows.tobytes() == rows.tobytes()
+            and self._is_used_alike(view)
+            and self._running == running
+            and self._usable == view.usable(now_s).tobytes()
+        )
+
+    def _is_used_alike(self, view: ClusterView) -> bool:
+        if self._usage_stamp != view.usage_stamp:
+            if not all(map(np.array_equal, self._usage, _usage_of(view, self.rows))):
+                return False
+            self._usage_stamp = view.usage_stamp
+        return True
+
+
+def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
+    at: slice | IntArray = slice(None) if len(rows) == view.size else rows
+    return view.free[:, at], view.free_gpus()[at], view.task_count[at]
+
+
+@frozen
+class _Encoded:
+    """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` those of the first job tokens."""
+
+    lineage: object  # of the view: a gang that is decided on a fork of it has the same nodes
+    rows: IntArray
+    jobs: Sequence[Job]
+    state: PolicyState
+    layout_stamp: int
+
+    def serves(self, job: Job, view: ClusterView) -> bool:
+        return self.lineage is view.lineage and self.layout_stamp == view.layout_stamp and self.token_of(job) >= 0
+
+    def token_of(self, job: Job) -> int:
+        """Its row in the states, or −1: a job that got its shape only now is not the one that was encoded."""
+        return next((i for i, other in enumerate(self.jobs) if other is job), -1)
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request: its jobs in the order they are placed, and the last encoding of some of them."""
+
+    now_s: float
+    jobs: Sequence[Job] = ()
+    encoded: _Encoded | None = None
+
+
+class Harmony(PlacementPolicy):
+    """The most likely action each time. `fallback` answers if the net fails."""
+
+    name = "harmony"
+
+    def __init__(
+        self,
+        net: PolicyNet,
+        fallback: PlacementPolicy,
+        most_nodes: int = MOST_NODES,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._net = net
+        self._fallback = fallback
+        self._most_nodes = most_nodes
+        self._monotonic_s = monotonic_s
+        self._encoder = Encoder(MOST_JOBS)
+
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        """Looks at a view that was asked about before, so that the next request finds that done. Never raises."""
+        looked: _Looked | None = view.notes.get(self)
+        if looked is not None and looked.is_layout(view):
+            with contextlib.suppress(Exception):  # a broken net: the next request reports it
+                self._look(looked.rows, view, now_s, ONE_SLICE)
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        """Shortest first, by the net's guess of how long each runs and by how many GPUs it keeps from the others."""
+        request = context.notes[self] = _Request(context.now_s)
+        if len(jobs) > 1:
+            try:
+                minutes = self._minutes(jobs, view, context)
+            except Exception:  # a broken net never fails a call: what jobs declare orders them as well
+                minutes = [linear_minutes(job) for job in jobs]
+            jobs = shortest_first(jobs, minutes)
+        request.jobs = jobs
+        return jobs
+
+    def _minutes(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> list[float]:
+        """Predicted run time of each job; the declared one if the net predicts none."""
+        found: dict[JobId, float] = {}
+        for first in range(0, len(jobs), CHUNK):
+            batch = [job for job in jobs[first : first + CHUNK] if job.groups]
+            rows = shortlist(batch, view, context, self._most_nodes)
+            if not batch or not len(rows):
+                continue
+            looked = self._look(rows, view, context.now_s, context.slices)
+            stretch = self._encode(batch, looked, view, context).state.stretch
+            if stretch is not None:
+                by = stretch[:, 0].tolist()
+                found |= {job.id: stretched(linear_minutes(job), by[i]) for i, job in enumerate(batch)}
+        return [found[job.id] if job.id in found else linear_minutes(job) for job in jobs]
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
+            return self._fall_back("deadline", job, view, context)
+        try:
+            proposal = self.decode(job, view, context, _most_likely)
+        except Exception as error:  # of any kind: a broken net never fails a call
+            return self._fall_back(type(error).__name__, job, view, context)
+        return proposal or self._fall_back("dead end", job, view, context)
+
+    def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
+        """The gang placed action by action; None for a dead end. Raises the net's own errors."""
+        request = self._request(context)
+        encoded = request.encoded
+        if encoded is not None and encoded.serves(job, view):
+            candidates = Candidates(Gang(job, view, context), encoded.rows)
+            proposal = None
+            if not candidates.lacks_slots():
+                proposal = _Decoding(self._net, encoded, candidates, choose).run(None)
+            if proposal is not None or len(encoded.rows) == view.size:
+                return proposal  # else jobs placed since may have filled the shortlist
+        batch = _chunk(job, request.jobs)
+        rows = shortlist(batch, view, context, self._most_nodes)
+        candidates = Candidates(Gang(job, view, context), rows)
+        if candidates.lacks_slots():
+            return None
+        looked = self._look(rows, view, context.now_s, context.slices)
+        encoded = self._encode(batch, looked, view, context)
+        return _Decoding(self._net, encoded, candidates, choose).run(looked.free)
+
+    def _request(self, context: PlaceContext) -> _Request:
+        request: _Request | None = context.notes.get(self)
+        if request is None or request.now_s != context.now_s:
+            request = context.notes[self] = _Request(context.now_s)
+        return request
+
+    def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
+        state = self._net.read(looked.state, self._encoder.encode_new(batch))
+        encoded = _Encoded(view.lineage, looked.rows, batch, state, looked.layout_stamp)
+        self._request(context).encoded = encoded
+        return encoded
+
+    def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _Looked:
+        """Encodes the nodes `rows` and their jobs; the last encoding if nothing has changed since."""
+        chosen = None if len(rows) == view.size else rows
+        running = self._encoder.running(view, chosen)
+        looked: _Looked | None = view.notes.get(self)
+        if looked is None or not looked.is_still(view, rows, now_s, running):
+            looked = _Looked(view, rows, now_s, running)
+            seen = self._encoder.encode(view, (), now_s, rows=chosen)
+            looked.state, looked.free = slices.aside(lambda: self._net.look(seen)), free_of(seen.nodes)
+            view.notes[self] = looked
+        return looked
+
+    def _fall_back(self, reason: str, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        proposal = self._fallback.propose(job, view, context)
+        if proposal is None:
+            return None
+        return replace(proposal, is_fallback=True, fallback_reason=f"{self.name}: {reason}")
+
+
+class HarmonySample(PlacementPolicy):
+    """Another placement by the same net: drawn from its distribution with numbers that `seed` fixes.
+
+    Proposes to a search; shares the encoding of the policy it is made of. The role to place next is the likelier one
+    and only the node is drawn, so that a placement comes about in one way and the product of the nodes' probabilities
+    is its propensity. Proposes nothing if the net fails, or if the draw leads into a dead end.
+    """
+
+    def __init__(self, harmony: Harmony, seed: int) -> None:
+        self.name = f"{harmony.name}-sample-{seed}"
+        self._harmony = harmony
+        self._uniform: list[float] = np.random.default_rng(seed).random(64).tolist()
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        try:
+            return self._harmony.decode(job, view, context, self._draw)
+        except Exception:  # the greedy proposal, which comes before it, reports a broken net
+            return None
+
+    def _draw(self, logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
+        size = len(mask) // 2
+        first = size * (int(np.where(mask, logits, -np.inf).argmax()) // size)
+        half = slice(first, first + size)
+        odds = np.where(mask[half], np.exp(logits[half] - logits[half][mask[half]].max()), 0.0).astype(np.float64)
+        odds /= odds.sum()
+        drawn = np.searchsorted(np.cumsum(odds), self._uniform[task % len(self._uniform)], side="right")
+        c = min(int(drawn), int(np.flatnonzero(odds)[-1]))
+        return first + c, float(odds[c])
+
+
+def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
+    action = int(logits.argmax())  # allowed, as a rule
+    return (action if mask[action] else int(np.where(mask, logits, _LOWEST).argmax())), 1.0
+
+
+def _chosen(logits: Float32, mask: BoolArray, placed: int, choose: Choose) -> tuple[int, float]:
+    """An action for the next task, and its probability. Raises PolicyNetError unless there is one logit per action."""
+    if logits.shape != mask.shape:
+        raise PolicyNetError(f"logits of shape {logits.shape} for {len(mask)} actions")
+    action, probability = choose(logits, mask, placed)
+    if not math.isfinite(logits[action]):  # argmax takes a NaN before any number
+        raise PolicyNetError(f"{logits[action]} is not a logit")
+    return action, probability
+
+
+def _chunk(job: Job, jobs: Sequence[Job]) -> Sequence[Job]:
+    """The job and those of the request that come after it. A job whose shape is not settled yet has no token."""
+    after = itertools.dropwhile(lambda other: other.id != job.id, jobs)
+    next(after, None)
+    return [job, *(other for other in itertools.islice(after, CHUNK - 1) if other.groups)]
+
+
+class _Decoding:
+    """One gang on one encoding. For one use."""
+
+    def __init__(self, net: PolicyNet, encoded: _Encoded, candidates: Candidates, choose: Choose) -> None:
+        self._net, self._encoded, self._candidates, self._choose = net, encoded, candidates, choose
+        self._gang = candidates.gang
+        self._is_explaining = self._gang.context.is_explaining
+        self._explained: list[Candidate] = []
+        self._propensity = 1.0
+
+    def run(self, free: Float32 | None) -> Proposal | None:
+        """None if the net's choices lead into a dead end. `free`: as of StepTokens."""
+        candidates, gang = self._candidates, self._gang
+        steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
+        while (c := self._place(self._net.decode(self._encoded.state, token, steps.features))) >= 0:
+            if not gang.remaining:
+                return Proposal(gang.assignments(), self._propensity, tuple(self._explained))
+            steps.update(c)
+            gang.context.slices.pause()
+        return None
+
+    def _place(self, logits: Float32) -> int:
+        """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out
+        too slow to share is masked, and the choice is made again."""
+        candidates = self._candidates
+        while not candidates.is_stuck():
+            action, probability = _chosen(logits, candidates.mask, len(self._gang.placed), self._choose)
+            explained = self._explain(logits, action) if self._is_explaining else []
+            if candidates.take(action):
+                self._propensity *= probability
+                self._explained += explained
+                return action % len(candidates.rows)
+        return -1
+
+    def _explain(self, logits: Float32, chosen: int) -> list[Candidate]:
+        """The likeliest actions with their logits."""
+        candidates, gang, size = self._candidates, self._gang, len(self._candidates.rows)
+        task = gang.next_name(candidates.turns[decode_action(chosen, size)[0]].group)
+        masked = np.where(candidates.mask, logits, -np.inf)
+        top = [int(a) for a in np.argsort(-masked, kind="stable")[:_EXPLAINED_CANDIDATES] if candidates.mask[a]]
+        return [
+            Candidate(
+                task=task,
+                node=gang.view.node_id(int(candidates.rows[decode_action(action, size)[1]])),
+                score=float(logits[action]),
+                terms=((decode_action(action, size)[0].value.lower(), 1.0),),
+                is_chosen=action == chosen,
+            )
+            for action in (top if chosen in top else [*top, chosen])
+        ]

@@ -1,0 +1,1 @@
+"""Policies that read measured tables: completion times, sharing, skew. One file each."""

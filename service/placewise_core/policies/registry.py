@@ -1,0 +1,90 @@
+"""The placement policies by name. Nothing here decides."""
+
+from collections.abc import Mapping, Sequence
+
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.bin_packing import BinPacking
+from placewise_core.policies.consolidate import Consolidate
+from placewise_core.policies.harmony import Harmony, HarmonySample, PolicyNet
+from placewise_core.policies.ldwp import LearnedNodes, NodeValues
+from placewise_core.policies.load_balance import LoadBalance
+from placewise_core.policies.profiled.ect import ExpectedCompletionTime
+from placewise_core.policies.profiled.lif import LeastInterference
+from placewise_core.policies.profiled.pats import RelativePerformance
+from placewise_core.policies.profiled.tables import PlacementTables, packaged_tables
+from placewise_core.policies.profiled.tiresias import Tiresias
+from placewise_core.policies.random_fit import Random
+from placewise_core.policies.search import BestOfK, SpeedScorer
+from placewise_core.policies.tetris import Tetris
+
+DEFAULT_POLICY = "load-balance"
+SEARCH_POLICY = BestOfK.name
+HARMONY_POLICY = Harmony.name
+LDWP_POLICY = LearnedNodes.name
+# Proposers for the search, in order of trust: the first one answers if the scorer fails. Tiresias is not among
+# them: its placement is always that of consolidate or of load-balance.
+PROPOSERS = (
+    "consolidate",
+    "tetris",
+    "load-balance",
+    "lif-linear",
+    "pats",
+    "bin-packing",
+    "ect",
+    "lif-quadratic",
+)
+
+
+def placement_policies(
+    tables: PlacementTables | None = None, others: Sequence[PlacementPolicy] = ()
+) -> dict[str, PlacementPolicy]:
+    """Every heuristic policy by its name, on the packaged tables unless others are given; and `others` of the caller's
+    own. Raises ValueError if two have one name."""
+    known = tables or packaged_tables()
+    policies: tuple[PlacementPolicy, ...] = (
+        LoadBalance(),
+        BinPacking(),
+        Tetris(),
+        Tiresias(known.skew),
+        LeastInterference("lif-linear", known.lif_linear),
+        LeastInterference("lif-quadratic", known.lif_quadratic),
+        Consolidate(),
+        Random(),
+        ExpectedCompletionTime(known.gpu_speeds),
+        RelativePerformance(known.gpu_speeds),
+        *others,
+    )
+    found = {policy.name: policy for policy in policies}
+    if len(found) < len(policies):
+        raise ValueError("two placement policies have the same name: rename one")
+    return found
+
+
+def harmony_policy(net: PolicyNet, policies: Mapping[str, PlacementPolicy]) -> Harmony:
+    """Harmony's net as a policy; the most trusted heuristic answers if the net fails."""
+    return Harmony(net, policies[PROPOSERS[0]])
+
+
+def ldwp_policy(net: NodeValues, policies: Mapping[str, PlacementPolicy]) -> LearnedNodes:
+    """LDWP's net as a policy for pipelines; the default policy places other jobs."""
+    return LearnedNodes(net, policies[DEFAULT_POLICY])
+
+
+def search_policy(
+    scorer: SpeedScorer,
+    policies: Mapping[str, PlacementPolicy],
+    most: int = 8,
+    harmony: Harmony | None = None,
+    samples: int = 0,
+) -> BestOfK:
+    """Best of the placements of `most` proposers, judged by `scorer`: the heuristics in `policies`, and Harmony's net
+    if present, with `samples` further draws from it.
+
+    With a net, its proposal replaces that of the last heuristic, and jobs of a request are placed in Harmony's
+    order.
+    """
+    first, *others = (policies[name] for name in PROPOSERS)
+    learned: list[PlacementPolicy] = []
+    if harmony is not None:
+        learned = [harmony, *(HarmonySample(harmony, seed) for seed in range(1, samples + 1))]
+    return BestOfK([first, *learned, *others][:most], scorer, most, arranger=harmony)

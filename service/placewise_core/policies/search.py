@@ -1,0 +1,205 @@
+"""Best of K: policies propose, the reward model judges the new job *and its neighbours*, the best one is taken.
+
+Harmony's reward (1), Σ c_n/e_n over the jobs concerned, for K whole placements in one batched call. The net is
+injected: this module knows no runtime. K shrinks with the deadline. After any error, and if the model itself
+reports that it is uncertain, the first heuristic's placement answers, flagged. Proposers draw nothing that their
+seed does not fix, so that the propensity of the choice is 1.
+"""
+
+import contextlib
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import Slices
+from placewise_core.domain.job import Job, Role
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.inputs.cluster import Float32
+from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
+from placewise_core.speed.linear_speed import workers_of
+from placewise_core.view.view import ClusterView, FloatArray
+
+# Share of the time left that is reserved for scoring and for the engine's later work.
+_RESERVED_SHARE = 0.5
+_LEAST_LEFT_S = 0.002
+# Tokens of neighbours: what scoring costs grows with their number, and with its square beyond some fifty.
+_MOST_PARTS = 40
+
+_Key = tuple[tuple[int, bool], ...]
+
+
+class SpeedScorer(Protocol):
+    """Predicts how fast every job runs under each candidate. Any exception makes the heuristic answer.
+
+    It may know how sure it is: by the spread of the logarithm of its speeds, over the nets of an ensemble.
+    """
+
+    @property
+    def spread_limit(self) -> float:
+        """Spread of the new job above which its score must not decide; infinite without a spread."""
+        return math.inf
+
+    @abstractmethod
+    def speeds(self, tokens: PartTokens) -> Float32:
+        """(K, P) speed of each token's job over its linear speed (part_tokens.linear_speed); padding is ignored."""
+
+    def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
+        """(K, P) each: as `speeds`, and the spread. Only where `spread_limit` is finite."""
+        raise NotImplementedError
+
+
+@frozen
+class Scores:
+    """Of K placements: (K,) Σ c_n/e_n per second, and (K,) the spread of the new job's log-speed; 0 if unknown."""
+
+    progress: FloatArray
+    spread: FloatArray
+
+
+class ScoreError(Exception):
+    """The scorer answered, but with something that is not a speed."""
+
+
+class BestOfK(PlacementPolicy):
+    """`proposers` in order of trust: the first one, a heuristic, answers if nothing can be scored."""
+
+    name = "search"
+
+    def __init__(
+        self,
+        proposers: Sequence[PlacementPolicy],
+        scorer: SpeedScorer,
+        most: int = 8,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        arranger: PlacementPolicy | None = None,
+    ) -> None:
+        """`arranger` says in which order the jobs of a request are placed; without one they stay in theirs."""
+        if not proposers:
+            raise ValueError("a search needs a policy that proposes")
+        self._proposers = tuple(proposers)
+        self._scorer = scorer
+        self._most = most
+        self._arranger = arranger
+        self._monotonic_s = monotonic_s
+        self._encoder = PartEncoder(_MOST_PARTS, most_witnesses=WITNESSES)
+
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        """What its proposers can do about a view before anybody asks. Never raises."""
+        for policy in self._proposers:
+            policy.prepare(view, now_s)
+        with contextlib.suppress(Exception):  # the next request reports it
+            self._encoder.prepare(view)
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        return jobs if self._arranger is None else self._arranger.order(jobs, view, context)
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        found = self._proposals(job, view, context)
+        proposals = list(found.by_placement.values())
+        if not proposals:
+            return None
+        first = proposals[0][1]
+        if found.is_late:
+            return _fallback(first, "deadline")
+        if len(proposals) == 1:
+            return found.taken(first, {"k": 1.0})
+        try:
+            scores = self._scores(job, [proposal for _, proposal in proposals], view, context.slices)
+        except Exception as error:  # no error of the runtime fails a call
+            return _fallback(first, type(error).__name__)
+        k = int(scores.progress.argmax())
+        if scores.spread[k] > self._scorer.spread_limit:
+            return _fallback(first, "uncertain")
+        named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
+        info = {"k": float(len(proposals)), **named}
+        return found.taken(proposals[k][1], info)
+
+    def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
+        """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
+        began_s = self._monotonic_s()
+        stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
+        found = _Found()
+        for policy in self._proposers:
+            if found.by_placement and (len(found.by_placement) == self._most or self._monotonic_s() >= stop_s):
+                break
+            proposal = policy.propose(job, view, context)
+            context.slices.pause()
+            if proposal is None:
+                continue
+            if proposal.is_fallback and found.by_placement:
+                found.failure = found.failure or proposal.fallback_reason
+                continue
+            found.add(policy.name, proposal, view)
+        found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
+        return found
+
+    def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
+        tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
+        spread: FloatArray = np.zeros(len(proposals))
+        if math.isfinite(self._scorer.spread_limit):
+            predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))
+            spread = np.maximum.reduce(spreads, axis=1, where=tokens.job == 0, initial=0.0)
+        else:
+            predicted = slices.aside(partial(self._speeds, job, proposals, tokens))
+        speeds = np.asarray(predicted, dtype=np.float64)
+        if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
+            raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")
+        return Scores(progress(speeds, job, tokens), spread)
+
+    def _speeds(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens) -> Float32:
+        """(K, P) as SpeedScorer.speeds: a subclass may know better than any model."""
+        return self._scorer.speeds(tokens)
+
+
+@dataclass(slots=True)
+class _Found:
+    """The proposals. `failure`: the error that kept one of the proposers from proposing, "" without one."""
+
+    by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
+    failure: str = ""
+    is_late: bool = False
+
+    def add(self, name: str, proposal: Proposal, view: ClusterView) -> None:
+        """Unless its tasks are on the same nodes as those of an earlier one."""
+        tasks = proposal.assignments
+        if not any(other.assignments is tasks for _, other in self.by_placement.values()):  # gangs keep them
+            key = _key([(view.index[task.node], task.role) for task in tasks])
+            self.by_placement.setdefault(key, (name, proposal))
+
+    def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
+        """The search's own answer: its proposers' draws are fixed, so it is certain to be this one."""
+        reason = self.failure or proposal.fallback_reason
+        return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
+
+
+def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
+    """(K,) Σ_n c_n/e_n per second, (1) of the Harmony paper, with c_n = speed × linear speed: then c_n/e_n is
+    speed × workers / (time on one GPU). A job that does not say how long it takes counts as one of middling length."""
+    jobs = (job, *(held.job for held in tokens.neighbours))
+    known = [other.single_gpu_s for other in jobs if other.single_gpu_s > 0]
+    middling_s = median(known) if known else 1.0
+    # Of witnesses none, as they go on as they are; nor of padding, which is the last.
+    weight = np.zeros(max(len(jobs), int(tokens.job.max(initial=0)) + 1) + 1)
+    weight[: len(jobs)] = [workers_of(other) / (other.single_gpu_s or middling_s) for other in jobs]
+    # A job has as many tokens as nodes, all with one speed: it counts once.
+    kind = tokens.job + 1 + len(weight) * np.arange(len(speeds))[:, None]
+    counts = np.bincount(kind.ravel())[kind]
+    return np.asarray((speeds * (weight[tokens.job] / counts)).sum(axis=1))
+
+
+def _key(tasks: Sequence[tuple[int, Role]]) -> _Key:
+    """From the node and role of each task; equal for placements that put the same tasks on the same nodes."""
+    return tuple(sorted([(m, role is Role.WORKER) for m, role in tasks]))
+
+
+def _fallback(proposal: Proposal, reason: str) -> Proposal:
+    return replace(proposal, propensity=1.0, is_fallback=True, fallback_reason=f"search: {reason}")

@@ -1,0 +1,1 @@
+"""Node scope: ready subtasks of pipelines on the cores and GPUs of one node."""

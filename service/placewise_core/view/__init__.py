@@ -1,0 +1,1 @@
+"""The cluster as arrays, kept up to date by events. Decides nothing."""

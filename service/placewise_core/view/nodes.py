@@ -1,0 +1,321 @@
+"""The arrays of a ClusterView and how they are built from nodes. Never applies an event and holds no job.
+
+Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Node, NodeState, Telemetry
+from placewise_core.domain.job import JobId, Resources
+
+# Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
+CPU, MEMORY, GPU_MEMORY, NETWORK, GPUS = range(5)
+RESOURCE_COLUMNS = ("cpu_cores", "memory_gib", "gpu_memory_gib", "network_gbps", "gpus")
+TELEMETRY_COLUMNS = (
+    "cpu_util",
+    "memory_util",
+    "gpu_util",
+    "gpu_memory_util",
+    "cache_util",
+    "tx_gbps",
+    "rx_gbps",
+    "cpu_celsius",
+    "gpu_celsius",
+    "limit_celsius",
+    "power_watts",
+    "ambient_celsius",
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
+_KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
+
+
+@frozen
+class GpuTenant:
+    """A job on one GPU: the fraction it holds there (1 for a whole one), its memory, whether it shares, its limit."""
+
+    job_id: JobId
+    fraction: float
+    memory_gib: float
+    is_sharing: bool
+    model: str
+    max_slowdown: float
+
+
+@frozen
+class Need:
+    """Amounts of a demand, GPUs counted whole: rows (K,), their amounts (K, 1), both again as `pairs`, and the least
+    that must be free in every row (R, 1). A row not asked for has -inf: a host may report more in use than it owns.
+    `exact`: as `pairs`, with fractions of GPUs."""
+
+    rows: IntArray
+    amounts: FloatArray
+    least: FloatArray
+    pairs: tuple[tuple[int, float], ...]
+    exact: tuple[tuple[int, float], ...]
+
+
+@frozen
+class NodeColumns:
+    """What nodes report beside their layout, as columns for N of them: (N,), (3, N) hardware, (T, N) telemetry."""
+
+    nodes: tuple[Node, ...]
+    is_ready: BoolArray
+    hardware: FloatArray
+    telemetry: FloatArray
+    observe_time_s: FloatArray
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "NodeColumns":
+        hardware = [(node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz) for node in nodes]
+        return cls(
+            nodes=tuple(nodes),
+            is_ready=np.array([node.state is NodeState.READY for node in nodes], dtype=np.bool_),
+            hardware=np.array(hardware, dtype=np.float64).reshape(-1, 3).T,
+            telemetry=np.array([telemetry_row(node.telemetry) for node in nodes], dtype=np.float64)
+            .reshape(-1, len(TELEMETRY_COLUMNS))
+            .T,
+            observe_time_s=np.array([node.telemetry.observe_time_s for node in nodes], dtype=np.float64),
+        )
+
+
+# Tenants of a GPU that a newcomer would share: (model, limit) of each, sorted.
+Company = tuple[tuple[str, float], ...]
+
+
+class NodeArrays:
+    """Inventory, telemetry and usage of nodes; usage starts at nothing."""
+
+    def __init__(self) -> None:
+        self.usage_stamp = 0  # grows with every claim and give-back
+        self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
+        self.telemetry_stamp = 0  # grows with every telemetry report
+        self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
+        self.lineage = object()  # the same in a view and its forks
+        # By policy: results kept for its next decision on this view. The policy checks that they still hold.
+        self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+
+    @property
+    def size(self) -> int:
+        """M, the number of nodes."""
+        return len(self.nodes)
+
+    def node_id(self, m: int) -> str:
+        return self.nodes[m].id
+
+    def demand_vector(self, demand: Resources) -> FloatArray | None:
+        """(R,) quantised demand, read-only; None if it names an extended resource that no node has."""
+        last, vector = self._last_demand
+        if last is demand:  # the tasks of a group share theirs
+            return vector
+        amounts = (demand.cpu_cores, demand.memory_gib, demand.gpu_memory_gib, demand.network_gbps, demand.gpus)
+        if demand.extended:
+            return self._extended_vector(amounts, demand)
+        vector = self._demands.get(amounts)
+        if vector is None:
+            vector = self._demands[amounts] = self._quantised(amounts)
+        self._last_demand = (demand, vector)
+        return vector
+
+    def dominant_share(self, demand: Resources) -> float:
+        """Largest share of `demand` in the largest node's capacity of any resource; inf if no node has the resource."""
+        vector = self.demand_vector(demand)
+        if vector is None:
+            return math.inf
+        key = vector.tobytes()
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = float((vector / np.maximum(self._largest, 1e-9)).max())
+        return share
+
+    def _extended_vector(self, amounts: tuple[float, ...], demand: Resources) -> FloatArray | None:
+        vector = np.zeros(len(self.columns))
+        vector[:5] = amounts
+        for name, amount in demand.extended.items():
+            row = self._extended_rows.get(name)
+            if row is not None:
+                vector[row] = amount
+            elif amount > 0:
+                return None
+        return self._quantised(vector)
+
+    def _quantised(self, amounts: Sequence[float] | FloatArray) -> FloatArray:
+        vector = np.zeros(len(self.columns))
+        vector[: len(amounts)] = amounts
+        vector = np.floor(vector * 2.0**20) / 2.0**20  # as job.quantise
+        vector.flags.writeable = False
+        return vector
+
+    def gpu_model_id(self, model: str) -> int:
+        """The number that stands for a GPU model in `gpu_model`; -1 if no node has it."""
+        return self._gpu_model_ids.get(model, -1)
+
+    def gpu_model_names(self) -> tuple[str, ...]:
+        """GPU model names by their number."""
+        return tuple(self._gpu_model_ids)
+
+    def _rebuild(self, nodes: Sequence[Node]) -> None:
+        self.layout_stamp += 1
+        self.nodes: list[Node] = list(nodes)
+        self.index: dict[str, int] = {node.id: m for m, node in enumerate(self.nodes)}
+        extended = sorted({name for node in nodes for name in node.capacity.extended})
+        self.columns: tuple[str, ...] = (*RESOURCE_COLUMNS, *extended)
+        self._extended_rows = {name: 5 + i for i, name in enumerate(extended)}
+        m, r = len(nodes), len(self.columns)
+        g = max((gpu.index + 1 for node in nodes for gpu in node.gpus), default=0)
+        self.capacity: FloatArray = np.zeros((r, m))
+        self.telemetry: FloatArray = np.full((len(TELEMETRY_COLUMNS), m), np.nan)
+        self.hardware: FloatArray = np.zeros((3, m))  # rows: CPU GHz, cache MiB, GPU GHz; 0 where unknown
+        self.observe_time_s: FloatArray = np.zeros(m)
+        self._has_telemetry = False
+        self._is_hot: BoolArray = np.zeros(m, dtype=np.bool_)
+        self.is_ready: BoolArray = np.zeros(m, dtype=np.bool_)
+        self.rack: IntArray = np.full(m, -1, dtype=np.int64)
+        self._rack_ids: dict[str, int] = {}
+        self.gpu_exists: BoolArray = np.zeros((m, g), dtype=np.bool_)
+        self.gpu_model: IntArray = np.full((m, g), -1, dtype=np.int64)
+        self.gpu_memory: FloatArray = np.zeros((m, g))
+        self.max_jobs_per_gpu: IntArray = np.ones(m, dtype=np.int64)
+        self.cpu_ghz: FloatArray = np.zeros(m)
+        self._gpu_model_ids: dict[str, int] = {}
+        for i, node in enumerate(self.nodes):
+            self._write_inventory(i, node)
+            self._write_node(i, node)
+        self._least_gpu_memory = float(self.gpu_memory.min(where=self.gpu_exists, initial=np.inf))
+        self._reset_usage()
+
+    def _write_inventory(self, m: int, node: Node) -> None:
+        c = node.capacity
+        self.capacity[:5, m] = (c.cpu_cores, c.memory_gib, c.gpu_memory_gib, c.network_gbps, c.gpus)
+        for name, amount in c.extended.items():
+            self.capacity[self._extended_rows[name], m] = amount
+        self.max_jobs_per_gpu[m] = max(1, node.max_jobs_per_gpu)
+        for gpu in node.gpus:
+            self.gpu_exists[m, gpu.index] = True
+            self.gpu_memory[m, gpu.index] = gpu.memory_gib
+            self.gpu_model[m, gpu.index] = self._gpu_model_ids.setdefault(gpu.model, len(self._gpu_model_ids))
+
+    def _write_node(self, m: int, node: Node) -> None:
+        self.telemetry_stamp += 1
+        self.nodes[m] = node
+        self.is_ready[m] = node.state is NodeState.READY
+        self.hardware[:, m] = (node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz)
+        self.cpu_ghz[m] = node.hardware.cpu_ghz
+        self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
+        row = telemetry_row(node.telemetry)
+        self.telemetry[:, m] = row
+        cpu, gpu, limit = row[7:10]
+        self._is_hot[m] = cpu >= limit or gpu >= limit  # False where either is NaN
+        self.observe_time_s[m] = node.telemetry.observe_time_s
+        self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
+
+    def write_columns(self, columns: "NodeColumns") -> None:
+        """As `_write_node` for each: nodes that are there, with the layout that they have."""
+        self.telemetry_stamp += 1
+        rows = np.fromiter((self.index[node.id] for node in columns.nodes), np.int64, len(columns.nodes))
+        for m, node in zip(rows.tolist(), columns.nodes, strict=True):
+            self.nodes[m] = node
+            self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
+        self.is_ready[rows] = columns.is_ready
+        self.hardware[:, rows] = columns.hardware
+        self.cpu_ghz[rows] = columns.hardware[0]
+        self.telemetry[:, rows] = columns.telemetry
+        cpu, gpu, limit = columns.telemetry[7:10]
+        self._is_hot[rows] = (cpu >= limit) | (gpu >= limit)  # False where either is NaN
+        self.observe_time_s[rows] = columns.observe_time_s
+        self._has_telemetry = self._has_telemetry or bool((columns.observe_time_s > 0).any())
+
+    def _reset_usage(self) -> None:
+        """Derives the arrays from the inventory; nothing is in use then."""
+        self.capacity = np.floor(self.capacity * 2.0**20) / 2.0**20
+        self._largest: FloatArray = self.capacity.max(axis=1, initial=0.0)
+        self._all_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
+        self._reset_load()
+        self._demands: Bounded[tuple[float, ...], FloatArray] = Bounded(_CACHED_DEMANDS)
+        self._last_demand = (None, None)
+        self._shares: Bounded[bytes, float] = Bounded(_CACHED_DEMANDS)  # by demand: dominant_share
+        self._needs: Bounded[bytes, Need] = Bounded(_CACHED_DEMANDS)  # by demand
+        cpu_scale = 1.0 + self.capacity[CPU]
+        self._cpu_scale: list[float] = cpu_scale.tolist()
+        self._clear_usage()
+
+    def _clear_rooms(self) -> None:
+        # By demand: rooms, and the usage stamp at which they were counted.
+        self._rooms: Bounded[bytes, tuple[FloatArray, int]] = Bounded(_KEPT_ROOMS)
+
+    def _clear_usage(self) -> None:
+        """Clears the usage: the arrays of claims are new, and shared with no earlier state."""
+        self.free: FloatArray = self.capacity.copy()
+        # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what plain tasks are counted on.
+        self.plain_free: FloatArray = self.capacity.copy()
+        self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
+        self.plain_free[GPUS] = self._free_gpus
+        self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
+        self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
+        self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
+        self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
+        self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
+        self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
+        self.shared_gpus = 0  # GPUs that serve several tenants
+        self._companies: dict[Company, int] = {(): 0}
+        # By node; borrowed lists belong to another view as well, and are copied before they are written.
+        self._idle_gpus: list[list[int]] = list(self._all_gpus)
+        nobody: dict[int, tuple[GpuTenant, ...]] = {}
+        self._tenants: list[dict[int, tuple[GpuTenant, ...]]] = [nobody] * self.size
+        nothing: dict[JobId, list[tuple[str, Resources]]] = {}
+        self._jobs_on: list[dict[JobId, list[tuple[str, Resources]]]] = [nothing] * self.size
+        self._is_borrowed = bytearray(b"\x01") * self.size
+        self._tightness: FloatArray = 1.0 / (
+            2.0 + self._free_gpus + self.free[CPU].clip(min=0.0) / (1.0 + self.capacity[CPU])
+        )
+        self._load: FloatArray = np.zeros(self.size)
+        self._clear_rooms()
+        # Grows with every claim and release, over all nodes: a value derived from a node's jobs is valid
+        # while the node's stamp is the one it was derived at.
+        self.usage_stamp += 1
+        self.node_stamp: IntArray = np.full(self.size, self.usage_stamp, dtype=np.int64)
+
+    def _reset_load(self) -> None:
+        """Load = Σ 1 − free/capacity over CPU, memory, network and GPUs; a resource a node lacks is no load."""
+        whole = self.capacity
+        is_there = whole > 0
+        self.inverse_capacity: FloatArray = np.where(is_there, 1.0 / np.where(is_there, whole, 1.0), 0.0)
+        weights = self.inverse_capacity[[CPU, MEMORY, NETWORK, GPUS]]
+        # The same products in the same order as in _touch, so that a claim given back leaves no rounding behind.
+        base = whole[CPU] * weights[0] + whole[MEMORY] * weights[1] + whole[NETWORK] * weights[2]
+        base = base + whole[GPUS] * weights[3]
+        self.load_base: FloatArray = base  # (M,) Σ capacity/capacity; do not write
+        self._load_base: list[float] = base.tolist()
+        self._load_weights: list[tuple[float, float, float, float]] = list(zip(*weights.tolist(), strict=True))
+
+    def _same_layout(self, node: Node) -> bool:
+        m = self.index.get(node.id)
+        if m is None:
+            return False
+        old = self.nodes[m]
+        return (
+            old.capacity == node.capacity
+            and old.max_jobs_per_gpu == node.max_jobs_per_gpu
+            and len(old.gpus) == len(node.gpus)
+            and all(
+                (a.index, a.model, a.memory_gib) == (b.index, b.model, b.memory_gib)
+                for a, b in zip(old.gpus, node.gpus, strict=True)
+            )
+        )
+
+
+def telemetry_row(telemetry: Telemetry) -> tuple[float, ...]:
+    """(T,) in the order of TELEMETRY_COLUMNS; NaN where unknown."""
+    return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)

@@ -1,0 +1,205 @@
+"""Counts where a task would fit, on the arrays of a view. Reads only; view.py takes and gives back."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise_core.domain.job import GpuSharing, TaskGroup
+from placewise_core.view.nodes import GPU_MEMORY, GPUS, BoolArray, FloatArray, IntArray, Need, NodeArrays
+
+_COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
+
+
+class GpuUsage(NamedTuple):
+    """Use of the GPUs of N nodes, (N, G) each, as the arrays of a view of the same names."""
+
+    tenant_count: IntArray
+    is_exclusive: BoolArray
+    fraction_free: FloatArray
+    memory_free: FloatArray
+
+    def copy(self) -> "GpuUsage":
+        return GpuUsage(
+            self.tenant_count.copy(), self.is_exclusive.copy(), self.fraction_free.copy(), self.memory_free.copy()
+        )
+
+
+class RoomArrays(NodeArrays):
+    """The arrays, and which nodes and GPUs have room for a task."""
+
+    def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
+        """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
+        if self.is_plain(demand, group, sharing):
+            mask = self.plain_feasible(demand)
+            mask &= usable
+            return mask if not group.node_selector else mask & self.selected(group)
+        mask = usable & self._gpu_feasible(demand, group, sharing)
+        for row, amount in enumerate(demand.tolist()):
+            if amount and row != GPUS:
+                mask &= self.free[row] >= amount
+        if group.node_selector:
+            mask &= self.selected(group)
+        return mask
+
+    def selected(self, group: TaskGroup) -> BoolArray:
+        """(M,) nodes that carry the labels the group asks for."""
+        wanted = group.node_selector.items()
+        return np.fromiter((wanted <= node.labels.items() for node in self.nodes), dtype=np.bool_, count=self.size)
+
+    def feasible_on(self, m: int, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """`feasible` for the one node m, usability and labels aside: cheap, for after a claim."""
+        if self.is_plain(demand, group, sharing):
+            return self.plain_feasible_on(m, demand)
+        rows = demand > 0
+        rows[GPUS] = False  # counted per GPU, not in the pool: a shared one may be promised more than once
+        if (self.free[rows, m] < demand[rows]).any():
+            return False
+        return bool(self._gpu_feasible(demand, group, sharing, slice(m, m + 1))[0])
+
+    def free_gpus(self) -> IntArray:
+        """(M,) GPUs that serve no job at all."""
+        return self._free_gpus
+
+    def is_plain(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """True where counting amounts and free GPUs says all about the room for a task: `plain_rooms` is then right."""
+        return demand.item(GPUS) == 0.0 or self.wants_plain_gpus(demand, group, sharing)
+
+    def plain_feasible(self, demand: FloatArray) -> BoolArray:
+        """(M,) nodes with room for one task of a plain demand, usable or not."""
+        rooms = self._kept_rooms(demand)
+        if rooms is not None:
+            return rooms >= 1.0
+        return np.asarray(np.logical_and.reduce(self.plain_free >= self.need(demand).least, axis=0))
+
+    def plain_feasible_on(self, m: int, demand: FloatArray) -> bool:
+        """`plain_feasible` for the one node m."""
+        free: list[float] = self.plain_free[:, m].tolist()
+        for row, amount in self.need(demand).pairs:  # noqa: SIM110 - a generator costs more
+            if free[row] < amount:
+                return False
+        return True
+
+    def need(self, demand: FloatArray) -> Need:
+        """Amounts that one task of the demand takes, GPUs counted whole."""
+        key = demand.tobytes()
+        found = self._needs.get(key)
+        if found is None:
+            amounts = self.amounts(demand)
+            rows = np.flatnonzero(amounts)
+            least = np.where(amounts > 0, amounts, -np.inf)
+            pairs = tuple(zip(rows.tolist(), amounts[rows].tolist(), strict=True))
+            exact = tuple(zip(rows.tolist(), demand[rows].tolist(), strict=True))
+            found = self._needs[key] = Need(rows, amounts[rows, None], least[:, None], pairs, exact)
+        return found
+
+    def plain_rooms(self, demand: FloatArray) -> FloatArray:
+        """(M,) whole number of tasks of a plain demand that each node has room for at once; inf for one that asks for
+        nothing. Do not write: it is kept, and only nodes that changed since are counted again."""
+        rooms = self._kept_rooms(demand)
+        if rooms is None:
+            rooms = self.count_slots(self.plain_free, demand)
+            self._rooms[demand.tobytes()] = (rooms, self.usage_stamp)
+        return rooms
+
+    def _kept_rooms(self, demand: FloatArray) -> FloatArray | None:
+        """`plain_rooms` if they are kept and only few nodes have changed since; else None."""
+        key = demand.tobytes()
+        kept = self._rooms.get(key)
+        if kept is None:
+            return None
+        rooms, stamp = kept
+        if stamp != self.usage_stamp:
+            changed = (self.node_stamp > stamp).nonzero()[0].tolist()
+            if len(changed) > _COUNTED_SINGLY + self.size // 100:
+                return None
+            for m in changed:
+                rooms[m] = self.plain_rooms_on(m, demand)
+            self._rooms[key] = (rooms, self.usage_stamp)
+        return rooms
+
+    def amounts(self, demand: FloatArray) -> FloatArray:
+        """(R,) amounts that one task of a plain demand takes, GPUs counted whole."""
+        amounts = demand.copy()
+        amounts[GPUS] = math.ceil(demand[GPUS])
+        return amounts
+
+    def count_slots(self, free: FloatArray, demand: FloatArray) -> FloatArray:
+        """(N,) whole number of tasks that fit at once on nodes with so much free (R, N), GPUs counted whole; inf for a
+        task that asks for nothing."""
+        need = self.need(demand)
+        rooms: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
+        np.maximum(rooms, 0.0, out=rooms)  # a host may have reported more than there is
+        return rooms
+
+    def plain_rooms_on(self, m: int, demand: FloatArray) -> float:
+        """`plain_rooms` of the one node m, counted now."""
+        free: list[float] = self.plain_free[:, m].tolist()
+        rooms = min([free[row] // amount for row, amount in self.need(demand).pairs], default=math.inf)
+        return rooms if rooms > 0.0 else 0.0
+
+    def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
+        """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
+        return tuple(self._idle_gpus[m][:count])
+
+    def wants_plain_gpus(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """True for whole exclusive GPUs where every GPU there is has the model and the memory: the common case,
+        answered by counting."""
+        if group.gpu_model or may_share(demand, sharing):
+            return False
+        memory = demand.item(GPU_MEMORY)
+        return memory == 0.0 or memory <= self._least_gpu_memory * max(1.0, demand.item(GPUS))
+
+    def idle_gpus(self, m: int) -> list[int]:
+        """GPUs of node m that serve no job, ascending. Do not write."""
+        return self._idle_gpus[m]
+
+    def gpu_usage(self, rows: slice = slice(None)) -> GpuUsage:
+        """Of the GPUs of these nodes. Do not write."""
+        return GpuUsage(
+            self.gpu_tenant_count[rows],
+            self.gpu_is_exclusive[rows],
+            self.gpu_fraction_free[rows],
+            self.gpu_memory_free[rows],
+        )
+
+    def gpu_open(
+        self,
+        demand: FloatArray,
+        group: TaskGroup,
+        sharing: GpuSharing,
+        rows: slice = slice(None),
+        usage: GpuUsage | None = None,
+    ) -> tuple[BoolArray, BoolArray]:
+        """Two (M, G) masks: GPUs free for a task of this group, and GPUs in use that it might share. `usage`
+        replaces the view's."""
+        now = usage or self.gpu_usage(rows)
+        fits = self.gpu_exists[rows]
+        if group.gpu_model:
+            fits = fits & (self.gpu_model[rows] == self._gpu_model_ids.get(group.gpu_model, -1))
+        memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
+        if memory > 0:
+            fits = fits & (now.memory_free >= memory)
+        empty = fits & (now.tenant_count == 0)
+        if not may_share(demand, sharing):
+            return empty, np.zeros_like(empty)
+        shared = fits & (now.tenant_count > 0) & ~now.is_exclusive
+        shared &= now.tenant_count < self.max_jobs_per_gpu[rows][:, None]
+        if demand[GPUS] < 1:
+            shared &= now.fraction_free >= demand[GPUS]
+        return empty, shared
+
+    def _gpu_feasible(
+        self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
+    ) -> BoolArray:
+        need = int(np.ceil(demand[GPUS]))
+        if self.wants_plain_gpus(demand, group, sharing):
+            return np.asarray(self._free_gpus[rows] >= need)
+        empty, shared = self.gpu_open(demand, group, sharing, rows)
+        return np.asarray((empty | shared).sum(axis=1) >= need)
+
+
+def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
+    """True for a fraction of a GPU, and for whole GPUs of a job that allows sharing."""
+    gpus: float = demand.item(GPUS)
+    return 0.0 < gpus < 1.0 or (sharing.allowed and gpus >= 1.0)
