@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import onnxruntime
 
+from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
-from placewise_core.inputs.cluster import Float32
 from placewise_core.inputs.ldwp import COLUMNS
 from placewise_models.session import ModelError, answers_alike, open_column_net
 

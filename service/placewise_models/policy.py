@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 import onnxruntime
 
+from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
-from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Float32, Observation
+from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
 from placewise_core.inputs.policy import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
 from placewise_core.policies.harmony import ClusterState, PolicyState
 from placewise_models.session import ModelError, answers_alike, open_token_net

@@ -12,8 +12,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
-from placewise_core.inputs.cluster import PART_FEATURES, Float32
+from placewise_core.inputs.cluster import PART_FEATURES
 from placewise_core.inputs.reward import PartTokens
 from placewise_models.session import ModelError, answers_alike, open_token_net
 

@@ -11,9 +11,9 @@ import numpy as np
 import onnxruntime
 import structlog
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.speed.sharing_row import columns_of
-from placewise_core.view.nodes import FloatArray
 from placewise_models.session import ModelError, answers_alike, open_column_net
 
 SHARING_MODEL, SHARING_REPORT = "sharing.onnx", "sharing.json"

@@ -4,7 +4,7 @@ jobs."""
 import numpy as np
 import pytest
 
-from placewise_core.inputs.cluster import Float32
+from placewise_core.basics.arrays import Float32
 from placewise_core.inputs.reward import REPORTED, PartTokens
 from placewise_core.policies.search import SpeedScorer
 from placewise_training.reward.judge_against_lif import KINDS, Seen, markdown, table, watch

@@ -10,8 +10,9 @@ from tests.fakes.proteus_queue import bundled, cluster_of
 
 from placewise_core.domain.cluster import Gpu, Hardware, Node, Telemetry
 from placewise_core.domain.decision import Outcome, Reason
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import NodeId, Resources
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policy
 from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.threshold import threshold_scale, unit_count

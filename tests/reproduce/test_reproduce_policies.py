@@ -10,9 +10,10 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Outcome as Decided
 from placewise_core.domain.decision import PartitionPlan, Verdict
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, Priority
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.view.view import ClusterView
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions

@@ -92,13 +92,3 @@ def test_the_nets_need_nothing_of_a_server() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
     assert imported - sys.stdlib_module_names <= OF_MODELS
-
-
-CLIENTS = [folder for folder in FOLDERS if folder.is_relative_to(ROOT / "clients")]
-
-
-@pytest.mark.parametrize("folder", CLIENTS, ids=lambda folder: folder.name)
-def test_no_folder_of_a_client_has_more_than_15_modules(folder: Path) -> None:
-    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-    counts = {path.name: len(list(path.glob("*.py"))) for path in folders}
-    assert {name: count for name, count in counts.items() if count > 15} == {}

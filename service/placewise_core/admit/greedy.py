@@ -14,13 +14,14 @@ from placewise_core.admit import blockers
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, Verdict
 from placewise_core.domain.job import Job, Priority
 from placewise_core.speed.throughput import Match, ThroughputModel
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 # Equation (9): expected completion after submission, in multiples of the time on one GPU.
 EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}

@@ -11,11 +11,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.job import Architecture, ElasticRange, Job, Shape, TaskGroup
-from placewise_core.view.view import GPU_MEMORY, GPUS, BoolArray, ClusterView, FloatArray, IntArray, may_share
+from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView, may_share
 
 # The measured profiles end at 64 GPUs: a job that names no upper bound is not given more on their word.
 DEFAULT_MAX_GPUS = 64

@@ -4,8 +4,8 @@ import enum
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.job import Job, JobId
-from placewise_core.partition.policy import DivisibleTask, ShareProgress
 
 
 class Scope(enum.StrEnum):

@@ -12,10 +12,10 @@ from operator import attrgetter
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
+from placewise_core.domain.divisible import ShareProgress
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import Job, Resources, Subtask, TaskGroup, quantise
 from placewise_core.domain.model_names import canonical
-from placewise_core.partition.policy import ShareProgress
 
 MAX_ID = 253  # the longest DNS name: ids of host schedulers are such names
 MAX_TEXT = 512

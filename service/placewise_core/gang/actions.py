@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, IntArray
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, Role
-from placewise_core.view.view import BoolArray, ClusterView, IntArray
+from placewise_core.view.view import ClusterView
 
 _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 

@@ -5,10 +5,10 @@ Actions are those of placewise_core.gang.actions, over the candidates only. Deci
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.domain.job import Role, TaskGroup
 from placewise_core.gang.actions import decode_action
 from placewise_core.gang.gang import Gang
-from placewise_core.view.view import BoolArray, FloatArray, IntArray
 
 _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 

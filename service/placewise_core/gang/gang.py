@@ -10,13 +10,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, NodeId, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gpus import pick_gpus, takers
 from placewise_core.gang.offer import NodeLeft, Offer, open_gpus, slots_on
-from placewise_core.view.view import GPUS, BoolArray, ClusterView, FloatArray, tenant_of
+from placewise_core.view.view import GPUS, ClusterView, tenant_of
 
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.offer import NOTHING_LEFT, NodeLeft
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.nodes import Company
-from placewise_core.view.view import GPUS, BoolArray, ClusterView, FloatArray, may_share
+from placewise_core.view.view import GPUS, ClusterView, may_share
 
 _COMPANY_SPAN = 2**32  # GPU model and company of a GPU in one number
 

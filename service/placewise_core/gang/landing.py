@@ -1,11 +1,12 @@
 """Puts a gang that was decided on a fork of a view onto the view, which may have changed since. Decides nothing."""
 
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import task_names
 from placewise_core.gang.gpus import is_tolerated
-from placewise_core.view.view import BoolArray, ClusterView
+from placewise_core.view.view import ClusterView
 
 
 def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: PlaceContext) -> bool:

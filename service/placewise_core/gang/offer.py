@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.lazy import lazy
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.view.slots import GpuUsage
-from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, ClusterView
 
 _LOADED = (CPU, MEMORY, NETWORK, GPUS)  # what ClusterView.load counts, in the order in which it adds up
 

@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import Terms, propose
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 
 class ScoredPolicy(PlacementPolicy):

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.decision import Reason
 from placewise_core.gang.offer import Offer
-from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, BoolArray, FloatArray, may_share
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, may_share
 
 _REASONS = {
     CPU: Reason.INSUFFICIENT_CPU,

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
-from placewise_core.view.view import ClusterView, FloatArray, IntArray
+from placewise_core.view.view import ClusterView
 
 MOST_NODES = 32  # as many as the clusters that nets are trained on have; every node there costs time with every task
 _NODES_PER_TASK = 2  # a wide gang that is spread must find room

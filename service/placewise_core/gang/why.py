@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, Outcome, Reason
 from placewise_core.domain.job import Job
@@ -28,7 +29,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import obstacle
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.shortage import Shortage, shortages
-from placewise_core.view.view import BoolArray, ClusterView
+from placewise_core.view.view import ClusterView
 
 
 def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome, tuple[Blocker, ...]]:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId
 from placewise_core.domain.model_names import canonical
-from placewise_core.inputs.jobs import NOWHERE, Float32, Held, JobTokens, encode_job, numbered
+from placewise_core.inputs.jobs import NOWHERE, Held, JobTokens, encode_job, numbered
 from placewise_core.inputs.tables import (
     COLUMNS,
     GPU_RELATIVE_SPEED,
@@ -33,7 +34,7 @@ from placewise_core.inputs.tables import (
     Column,
     feature_schema,
 )
-from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView
 
 __all__ = [
     "COLUMNS",

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import Float32, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, RunningJob
@@ -24,8 +24,6 @@ from placewise_core.inputs.tables import (
     STATIC_JOB_FEATURES,
 )
 from placewise_core.speed.linear_speed import linear_minutes, reported_speed, worker_step_ms, workers_of
-
-Float32 = NDArray[np.float32]
 
 _REMEMBERED = 20_000
 _DYNAMIC, _PACE = slice(STATIC_JOB_FEATURES, len(JOB_COLUMNS)), slice(len(JOB_COLUMNS), JOB_FEATURES)
@@ -79,7 +77,7 @@ class Held:
 
     assignments: Sequence[Assignment]
     index: Mapping[str, int]
-    cells: NDArray[np.int64]
+    cells: IntArray
     summary: tuple[float, float, float]
 
     @classmethod
@@ -119,7 +117,7 @@ class _Pace:
         return (self.minutes > 0.0, minutes, self.step > 0.0, self.step, speed > 0.0, speed)
 
 
-def numbered(cells: Sequence[NDArray[np.int64]], first: int = 0) -> NDArray[np.int64]:
+def numbered(cells: Sequence[IntArray], first: int = 0) -> IntArray:
     """(4, N): Held.cells of several jobs, with the job's number, from `first`, before them."""
     widths = [each.shape[1] for each in cells]
     found = np.empty((4, sum(widths)), dtype=np.int64)
@@ -136,7 +134,7 @@ class RunningTokens:
     jobs: Sequence[RunningJob]
     index: Mapping[str, int]
     rows: Float32
-    cells: NDArray[np.int64]
+    cells: IntArray
     widths: Sequence[int]
 
     def begun(self, count: int) -> "RunningTokens":

@@ -10,16 +10,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.gang.offer import Offer
-from placewise_core.inputs.cluster import Float32, encode_utilisation, gpu_relative_speed
-from placewise_core.subtasks.metrics import SPEEDUP
-from placewise_core.view.view import CPU, BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.inputs.cluster import encode_utilisation, gpu_relative_speed
+from placewise_core.subtasks.metrics import CORE_SECONDS, SPEEDUP
+from placewise_core.view.view import CPU, ClusterView
 
-# Optional in a subtask's profile: seconds on one core per unit of size. Without a measurement all kinds cost alike.
-CORE_SECONDS = "core_s"
-_TYPICAL_CORE_S = 0.02
+_TYPICAL_CORE_S = 0.02  # of a kind without a measurement: all of them cost alike
 _UNKNOWN_SPEEDUP = 5.0
 
 COLUMNS = (

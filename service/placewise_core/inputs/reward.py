@@ -14,15 +14,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import Float32, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId, Role
-from placewise_core.inputs.cluster import PART_COLUMNS, PART_FEATURES, Float32, encode_job, gpu_relative_speed
+from placewise_core.inputs.cluster import PART_COLUMNS, PART_FEATURES, encode_job, gpu_relative_speed
 from placewise_core.speed.linear_speed import linear_speed, relative_speed, worker_step_ms
 from placewise_core.speed.params import params_millions
-from placewise_core.view.view import CPU, NETWORK, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import CPU, NETWORK, ClusterView
 
 Int64 = NDArray[np.int64]
 

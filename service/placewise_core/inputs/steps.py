@@ -6,11 +6,12 @@ the gang so far, the room for the rest of it, and the free resources. Changes no
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray, IntArray
 from placewise_core.domain.job import Role, TaskGroup
 from placewise_core.gang.candidates import Candidates
 from placewise_core.gang.offer import load_of
-from placewise_core.inputs.cluster import NODE_COLUMNS, STEP_COLUMNS, STEP_FEATURES, Float32
-from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.inputs.cluster import NODE_COLUMNS, STEP_COLUMNS, STEP_FEATURES
+from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, ClusterView
 
 _AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
 _SCALE = {column.name: column.scale for column in STEP_COLUMNS}

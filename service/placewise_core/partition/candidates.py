@@ -4,10 +4,11 @@ import weakref
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.partition.exclusion import Exclusion
 from placewise_core.partition.figures import Figures
-from placewise_core.view.view import ClusterView, FloatArray, IntArray
+from placewise_core.view.view import ClusterView
 
 
 @frozen

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.frozen import frozen
-from placewise_core.view.view import MEMORY, BoolArray, ClusterView, FloatArray
+from placewise_core.view.view import MEMORY, ClusterView
 
 COMPONENTS = ("cpu", "memory", "cache", "gpu", "gpu_memory")
 _SUM_TOLERANCE = 1e-6

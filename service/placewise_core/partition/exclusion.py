@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, Excluded, Reason
 from placewise_core.domain.job import Resources
 from placewise_core.partition.units import NO_GPU, Units
-from placewise_core.view.view import CPU, MEMORY, BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import CPU, MEMORY, ClusterView
 
 # In the order of the answer: first those that an operator can solve.
 REASONS = (

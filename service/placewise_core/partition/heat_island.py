@@ -12,20 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import Slices, spaced
 from placewise_core.domain.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
+from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.partition.candidates import Candidates, Offer, StandingOffer
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
 from placewise_core.partition.figures import Figures, FiguresCache
 from placewise_core.partition.overhead import overhead_s
-from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
 from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import Units, UnitsCache, selected
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 _COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, to decide whether a task could ever fit
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.partition.candidates import Offer
 from placewise_core.partition.capability import node_capabilities
 from placewise_core.partition.figures import Figures
 from placewise_core.partition.heat_island import HeatIsland
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.thermal import ThermalState
 from placewise_core.partition.units import NO_GPU, UnitsCache
 from placewise_core.view.view import ClusterView

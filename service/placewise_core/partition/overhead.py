@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import OverheadLearned
-from placewise_core.partition.policy import DivisibleTask
 
 
 def overhead_s(task: DivisibleTask, learned: Mapping[str, OverheadLearned], default_s: float) -> float:

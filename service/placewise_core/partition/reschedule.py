@@ -13,7 +13,7 @@ import numpy as np
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.decision import Blocker, Outcome, PartitionPlan, Reason, Share
-from placewise_core.partition.policy import ShareProgress
+from placewise_core.domain.divisible import ShareProgress
 from placewise_core.partition.shares import levelled
 
 # A share that takes twice its prediction, overhead included, is not late by noise: step times repeat within 7 % at p90.

@@ -6,7 +6,7 @@ unit i works from s_i (when it is free) up to λ, for no longer than it may, T_i
 
 import numpy as np
 
-from placewise_core.view.view import FloatArray
+from placewise_core.basics.arrays import FloatArray
 
 
 def proportional(scale: float, capability: FloatArray) -> FloatArray:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
-from placewise_core.view.view import FloatArray, IntArray
 
 
 @frozen

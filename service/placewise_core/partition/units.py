@@ -9,10 +9,11 @@ from dataclasses import field
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.decision import Excluded
 from placewise_core.domain.job import JobId
-from placewise_core.view.view import BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import ClusterView
 
 NO_GPU = -1
 

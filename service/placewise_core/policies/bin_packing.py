@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.gang.greedy import Terms
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.scored import ScoredPolicy
-from placewise_core.view.view import FloatArray
 
 
 class BinPacking(ScoredPolicy):

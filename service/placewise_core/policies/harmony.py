@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.domain.cluster import RunningJob
@@ -28,10 +29,10 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.gang.shortlist import MOST_NODES, shortlist
-from placewise_core.inputs.cluster import Encoder, Float32, Observation
+from placewise_core.inputs.cluster import Encoder, Observation
 from placewise_core.inputs.steps import StepTokens, free_of
 from placewise_core.speed.linear_speed import linear_minutes, shortest_first, stretched
-from placewise_core.view.view import BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import ClusterView
 
 CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and later jobs see the earlier
 MOST_JOBS = 48  # tokens of running jobs

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import Terms, propose
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.inputs.cluster import Float32
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder, shortlist
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 _MOST_NODES = 64  # a row costs a pass over the node's jobs: beyond it only the least used are looked at
 _LEAST_LEFT_S = 0.001

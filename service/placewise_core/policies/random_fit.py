@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.decision import Candidate
 from placewise_core.domain.job import Job, TaskGroup
@@ -12,7 +13,7 @@ from placewise_core.gang.gang import Gang
 from placewise_core.gang.greedy import Terms, place_all
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.view.view import BoolArray, ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 
 class Random(PlacementPolicy):

@@ -18,15 +18,15 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.job import Job, Role
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.inputs.cluster import Float32
 from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
 from placewise_core.speed.linear_speed import workers_of
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 # Share of the time left that is reserved for scoring and for the engine's later work.
 _RESERVED_SHARE = 0.5

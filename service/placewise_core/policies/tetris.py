@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.gang.greedy import Terms
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.scored import ScoredPolicy
-from placewise_core.view.view import FloatArray
 
 # Each more than any alignment (at most one per resource kind): they rank nodes before alignment does.
 _BEING_FILLED, _IN_USE = 2e3, 1e3

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.domain.job import Job
 from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns
 from placewise_core.speed.interference import GpuInterference, MeasuredInterference, composed
 from placewise_core.speed.sharing_row import Square, known_row
-from placewise_core.view.nodes import FloatArray
 
 # Models are named by users, in any number.
 _KEPT_ANSWERS = 10_000

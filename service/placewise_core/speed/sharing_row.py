@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.speed.co_runs import PairSpeeds
 from placewise_core.speed.interference import MeasuredInterference
-from placewise_core.view.nodes import FloatArray
 
 ITSELF, STEP = "itself", "step_s"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from placewise_core.domain.job import Job, Subtask, SubtaskState
-from placewise_core.inputs.ldwp import CORE_SECONDS
+from placewise_core.subtasks.metrics import CORE_SECONDS
 from placewise_core.subtasks.round import Ready, SubtaskRound
 from placewise_core.subtasks.units import GpuUnit
 from placewise_core.view.view import ClusterView

@@ -8,10 +8,10 @@ want. Here both ends are weighed in time and in shares of the GPU.
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.subtasks.metrics import GPU_METRICS, gpu_vector
 from placewise_core.subtasks.round import Ready, SubtaskRound
 from placewise_core.subtasks.units import DRAM, SM, GpuUnit
-from placewise_core.view.view import FloatArray
 
 # Share of each resource that a subtask is taken to want where its metric is unknown.
 _UNKNOWN_SHARE = 0.5

@@ -9,8 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Subtask
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 # Columns of the matrix, as named in a subtask's `profile` (LDWP/IAWP, Table 2, and the speedup column of 4.3.1). Usages
 # are shares of 1, throughputs in any one unit; speedup is GPU over one CPU core.
@@ -18,6 +19,7 @@ CPU_METRICS = ("cpu", "host_memory")
 GPU_METRICS = ("sm", "l1", "l2", "texture", "dram", "load_throughput", "store_throughput")
 SPEEDUP = "speedup"
 METRICS = (*CPU_METRICS, *GPU_METRICS, SPEEDUP)
+CORE_SECONDS = "core_s"  # optional in a profile beside them: seconds on one core per unit of size
 
 
 class SubtaskMetrics(Protocol):

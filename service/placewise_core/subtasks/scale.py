@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.subtasks.metrics import METRICS, SPEEDUP
-from placewise_core.view.view import FloatArray
 
 MOST_SPEEDUP = 50.0
 

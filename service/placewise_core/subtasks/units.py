@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import Assignment, Gpu, RunningJob
 from placewise_core.domain.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.subtasks.metrics import SubtaskMetrics, gpu_vector
-from placewise_core.view.view import CPU, ClusterView, FloatArray
+from placewise_core.view.view import CPU, ClusterView
 
 SM, DRAM = 0, 4  # rows of gpu_vector
 _Running = tuple[JobId, Subtask, str]  # of which job, and on which unit

@@ -9,8 +9,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Node, NodeState, Telemetry
@@ -33,10 +33,6 @@ TELEMETRY_COLUMNS = (
     "power_watts",
     "ambient_celsius",
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 _KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster

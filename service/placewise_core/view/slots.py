@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.domain.job import GpuSharing, TaskGroup
-from placewise_core.view.nodes import GPU_MEMORY, GPUS, BoolArray, FloatArray, IntArray, Need, NodeArrays
+from placewise_core.view.nodes import GPU_MEMORY, GPUS, Need, NodeArrays
 
 _COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.cluster import Assignment, ClusterSettings, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
@@ -38,11 +39,8 @@ from placewise_core.view.nodes import (
     NETWORK,
     RESOURCE_COLUMNS,
     TELEMETRY_COLUMNS,
-    BoolArray,
     Company,
-    FloatArray,
     GpuTenant,
-    IntArray,
     telemetry_row,
 )
 from placewise_core.view.slots import RoomArrays, may_share
@@ -56,11 +54,8 @@ __all__ = [
     "NETWORK",
     "RESOURCE_COLUMNS",
     "TELEMETRY_COLUMNS",
-    "BoolArray",
     "ClusterView",
-    "FloatArray",
     "GpuTenant",
-    "IntArray",
     "may_share",
     "telemetry_row",
     "tenant_of",

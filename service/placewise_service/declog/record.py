@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import AdmitDecision, DecisionMeta, PartitionDecision, PlaceDecision, Verdict
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
-from placewise_core.partition.policy import DivisibleTask
 from placewise_service import pieces
 
 SCHEMA_VERSION: Final = 1

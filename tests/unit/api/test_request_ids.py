@@ -13,9 +13,9 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import JobDecision, Outcome
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.errors import AlreadyExistsError, InvalidRequestError
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
-from placewise_core.partition.policy import DivisibleTask
 from placewise_service.engine import Engine
 from placewise_service.engine.reporting.reports import ReportOutcome
 from placewise_service.state.reference.memory import MemoryStore

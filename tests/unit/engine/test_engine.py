@@ -11,6 +11,7 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, ClusterSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand
 from placewise_core.domain.decision import Outcome, Reason, Verdict
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.errors import (
     DeadlineExceededError,
     InvalidRequestError,
@@ -20,7 +21,6 @@ from placewise_core.domain.errors import (
 from placewise_core.domain.job import ElasticRange, Job, JobId, NodeId, Resources, Role
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.partition.policy import DivisibleTask
 from placewise_core.view.view import ClusterView
 from placewise_service.engine import Engine
 from placewise_service.state.codec import encode

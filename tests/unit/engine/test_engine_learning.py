@@ -5,8 +5,8 @@ import dataclasses
 from tests.fakes.engine import CLUSTER, ask_place, running_engine
 
 from placewise_core.domain.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope, ShareOutcome
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, Subtask
-from placewise_core.partition.policy import DivisibleTask
 from placewise_core.subtasks.metrics import KnownMetrics
 from placewise_service.engine import Engine
 

@@ -14,10 +14,11 @@ from placewise_core.basics.slices import ONE_SLICE, spaced
 from placewise_core.domain.cluster import Telemetry
 from placewise_core.domain.commands import AdmitCommand, PartitionCommand
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision
+from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import ElasticRange
 from placewise_core.partition import heat_island, units
-from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.view.view import ClusterView
 from placewise_service.engine import admitting
 from placewise_service.engine import engine as engine_module

@@ -21,8 +21,8 @@ from placewise_core.domain.decision import (
     PlaceDecision,
     Share,
 )
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, NodeId, Role
-from placewise_core.partition.policy import DivisibleTask
 from placewise_service.declog import dataset as dataset_module
 from placewise_service.declog.dataset import Dataset, DatasetBusyError
 from placewise_service.declog.export import ExportReport, export

@@ -26,8 +26,8 @@ from placewise_core.domain.decision import (
     Share,
     Verdict,
 )
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.partition.policy import DivisibleTask
 from placewise_service import pieces
 from placewise_service.declog.record import (
     Choice,

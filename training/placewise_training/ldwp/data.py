@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.inputs.cluster import Float32
+from placewise_core.basics.arrays import Float32
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster

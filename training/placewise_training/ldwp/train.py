@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from placewise_core.inputs.cluster import Float32
+from placewise_core.basics.arrays import Float32
 from placewise_core.inputs.ldwp import COLUMNS
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars

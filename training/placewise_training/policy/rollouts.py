@@ -12,16 +12,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import BoolArray, Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.inputs.cluster import Float32, Observation
+from placewise_core.inputs.cluster import Observation
 from placewise_core.inputs.reward import PartEncoder
 from placewise_core.policies.harmony import ClusterState, Harmony, PolicyNet, PolicyState
 from placewise_core.policies.registry import placement_policies
 from placewise_core.policies.search import SpeedScorer
-from placewise_core.view.view import BoolArray, ClusterView
+from placewise_core.view.view import ClusterView
 from placewise_training.policy.teacher import Lesson, Teacher
 from placewise_training.reward.data import Situation, training_situation
 from placewise_training.sim.arrivals import INTERVAL_S

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, NodeId, Role
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import task_names
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.inputs.cluster import Float32
 from placewise_core.inputs.reward import PADDING, PartEncoder
 from placewise_core.policies.registry import placement_policies
 from placewise_core.policies.search import SpeedScorer
 from placewise_core.speed.linear_speed import linear_speed, workers_of
-from placewise_core.view.view import CPU, MEMORY, ClusterView, FloatArray
+from placewise_core.view.view import CPU, MEMORY, ClusterView
 from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.speed.base import Spot
 

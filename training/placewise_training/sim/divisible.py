@@ -14,9 +14,10 @@ import numpy as np
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, Node, RunningJob, Telemetry
 from placewise_core.domain.decision import Outcome, PartitionPlan, Share
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import ClusterRecords, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue
 from placewise_training.sim.hardware import NodeSpec, make_node

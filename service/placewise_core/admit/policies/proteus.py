@@ -16,6 +16,7 @@ from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policies.lyapunov import advanced, drift_plus_penalty, joined, without
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool, promised
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import spaced
@@ -24,7 +25,7 @@ from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, DriftP
 from placewise_core.domain.job import Job, JobId, Shape
 from placewise_core.speed.proteus_cost import ProteusCost
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 _EXPLAINED_COUNTS = 64
 _SLOT_TAKEN = Blocker(Reason.SLOT_TAKEN, message="this slot's decision was made; the next slot decides again")

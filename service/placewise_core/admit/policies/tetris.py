@@ -11,8 +11,8 @@ import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.pool import Options
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
-from placewise_core.view.view import FloatArray
 
 
 class _Tetris(GreedyAdmission, ABC):

@@ -8,19 +8,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.gang.offer import Offer
 from placewise_core.policies.profiled.tables import GpuSpeeds
-from placewise_core.view.view import (
-    CPU,
-    GPU_MEMORY,
-    GPUS,
-    MEMORY,
-    TELEMETRY_COLUMNS,
-    BoolArray,
-    ClusterView,
-    FloatArray,
-    IntArray,
-)
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, TELEMETRY_COLUMNS, ClusterView
 
 _ROW_LIST = (CPU, MEMORY, GPUS, GPU_MEMORY)
 _ROWS = np.array(_ROW_LIST)

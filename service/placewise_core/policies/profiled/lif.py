@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.domain.job import Job, Resources
@@ -18,7 +19,7 @@ from placewise_core.gang.greedy import Terms
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.tables import LifCoefficients
-from placewise_core.view.view import CPU, NETWORK, BoolArray, ClusterView, FloatArray, IntArray
+from placewise_core.view.view import CPU, NETWORK, ClusterView
 
 _KEPT_MODELS = 4096  # model names come from users, in any number
 _KEPT_SHAPES = 16  # of jobs: each as long as the cluster

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import Terms
@@ -15,7 +16,7 @@ from placewise_core.gang.offer import Offer
 from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.completion import NodeSpeeds
 from placewise_core.policies.profiled.tables import GpuSpeeds
-from placewise_core.view.view import CPU, GPUS, ClusterView, FloatArray
+from placewise_core.view.view import CPU, GPUS, ClusterView
 
 
 class RelativePerformance(ScoredPolicy):

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.interference import MeasuredInterference
-from placewise_core.view.view import FloatArray
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from placewise.v1 import cluster_pb2, job_pb2
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import (
     ClusterSettings,
     Gpu,
@@ -15,7 +16,7 @@ from placewise_core.domain.cluster import (
     RunState,
     Telemetry,
 )
-from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView, FloatArray
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView
 from placewise_service.api.convert.convert_out import duration, fill_assignments, queue_state, resources, set_time
 from placewise_service.state.store import Overcommit
 

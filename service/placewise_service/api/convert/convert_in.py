@@ -22,6 +22,7 @@ from placewise_core.domain.commands import (
     Scope,
     ShareOutcome,
 )
+from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import (
     Architecture,
@@ -40,7 +41,6 @@ from placewise_core.domain.job import (
     TaskGroup,
 )
 from placewise_core.domain.validate import NO_TELEMETRY
-from placewise_core.partition.policy import DivisibleTask, ShareProgress
 
 _Name = TypeVar("_Name")
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import BoolArray, IntArray
 from placewise_core.domain.cluster import Assignment, RunningJob, RunState
 from placewise_core.domain.job import Job
 from placewise_core.gang.actions import action_mask, actions_of
 from placewise_core.inputs.cluster import Encoder
-from placewise_core.view.view import BoolArray, ClusterView, IntArray
+from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import Choice, Tensor
 
 MOST_NODES = 64  # more are cut to these, the chosen ones among them; `rows` then says which

@@ -7,8 +7,9 @@ from tests.fakes.proteus_queue import bundled, cluster_of
 
 from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, RunningJob, Telemetry
 from placewise_core.domain.decision import Outcome, PartitionPlan
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policies
 from placewise_core.view.view import ClusterView
 

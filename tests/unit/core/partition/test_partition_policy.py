@@ -18,11 +18,12 @@ from placewise_core.domain.cluster import (
     Telemetry,
 )
 from placewise_core.domain.decision import Outcome, PartitionPlan, Reason
+from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.events import NodesReported, OverheadLearned
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.heat_island import HeatIsland
-from placewise_core.partition.policy import DivisibleTask, PartitionContext, ShareProgress
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policy
 from placewise_core.partition.reschedule import Progress, is_late, rescheduled
 from placewise_core.partition.thermal import ThermalModel, allowed_s, peak_celsius, thermal_state

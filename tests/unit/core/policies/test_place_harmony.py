@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
 
+from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment, RunningJob, Telemetry
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Proposal
 from placewise_core.gang.shortlist import MOST_NODES, shortlist
-from placewise_core.inputs.cluster import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Float32, Observation
+from placewise_core.inputs.cluster import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Observation
 from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.fakes.place_cases import view_of
 
+from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment, Gpu, Node, RunningJob, Telemetry
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState, TaskGroup
 from placewise_core.gang.context import PlaceContext
-from placewise_core.inputs.cluster import Float32
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder, shortlist
 from placewise_core.policies.ldwp import LearnedNodes
 from placewise_core.policies.load_balance import LoadBalance

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
 
+from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, NodeId, Role
@@ -14,14 +15,13 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.gang.scored import ScoredPolicy
-from placewise_core.inputs.cluster import Float32
 from placewise_core.inputs.reward import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.inputs.tables import MODEL_VOCABULARY
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.registry import placement_policies, search_policy
 from placewise_core.policies.search import BestOfK, SpeedScorer, progress
-from placewise_core.view.view import ClusterView, FloatArray
+from placewise_core.view.view import ClusterView
 
 
 def a_view(nodes: int = 4, gpus: int = 4) -> ClusterView:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.fakes.place_cases import node, running, view_of
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.events import ClusterRecords, Event, SubtaskProfiled
 from placewise_core.domain.job import CoRun, GpuSharing, Job, JobId
 from placewise_core.domain.model_names import canonical
@@ -15,7 +16,6 @@ from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns, PairSpeeds, is_
 from placewise_core.speed.completed_interference import CompletedInterference, InterferenceSource
 from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.sharing_row import Square, columns_of, known_row
-from placewise_core.view.nodes import FloatArray
 from placewise_core.view.view import ClusterView
 
 TABLE = MeasuredInterference.from_table(

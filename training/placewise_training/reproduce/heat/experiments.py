@@ -1,6 +1,6 @@
 """Heat islands (Cao, Wang): seven nodes, a stream of divisible tasks, temperatures with and without the scheme."""
 
-from placewise_core.partition.policy import DivisibleTask
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_training.reproduce.design import Experiment, Metric, Outcome
 from placewise_training.reproduce.heat.claims import ALGORITHM, ALL, ALONE, claims

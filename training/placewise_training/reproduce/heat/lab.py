@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise_core.partition.policy import DivisibleTask
+from placewise_core.domain.divisible import DivisibleTask
 from placewise_training.reproduce.design import Metric, Outcome
 from placewise_training.reproduce.heat.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
 from placewise_training.sim.divisible import (

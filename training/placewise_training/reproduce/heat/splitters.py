@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from placewise_core.domain.decision import Outcome, PartitionPlan, Share
-from placewise_core.partition.policy import DivisibleTask, PartitionContext
+from placewise_core.domain.divisible import DivisibleTask
+from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policy
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import CAPABILITY

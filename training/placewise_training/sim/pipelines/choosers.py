@@ -10,7 +10,7 @@ from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Architecture, Job, Resources, Role, SubtaskState, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.inputs.ldwp import CORE_SECONDS
+from placewise_core.subtasks.metrics import CORE_SECONDS
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
 from placewise_training.sim.pipelines.queues import NodeQueue
