@@ -9,6 +9,7 @@ from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Verdict
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import qos_cluster
@@ -30,8 +31,9 @@ def blocked(seed: int, policy: str = "fifo") -> Simulation:
     )
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", [*sorted(POLICIES), f"fifo{SHORTEST}", f"proteus{SHORTEST}"])
 def test_whoever_reads_only_starts_gets_the_same_starts(name: str) -> None:
+    policy = POLICIES[name] if name in POLICIES else admission(name)
     simulation = blocked(1)
     for until_s in range(600, 7200, 1200):
         simulation.run_until(float(until_s))
@@ -41,6 +43,6 @@ def test_whoever_reads_only_starts_gets_the_same_starts(name: str) -> None:
             context = AdmitContext(
                 simulation.now_s, until_s // 10, QueueSettings(), np.random.default_rng(0), starts_only=starts_only
             )
-            plan = POLICIES[name].admit(jobs, simulation.view, QueueState("q", delay_s=1e6), context)
+            plan = policy.admit(jobs, simulation.view, QueueState("q", delay_s=1e6), context)
             answers.append([a for a in plan.admissions if a.verdict is Verdict.ADMIT])
         assert answers[0] == answers[1]

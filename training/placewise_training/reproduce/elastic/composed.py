@@ -32,7 +32,7 @@ class ShortestFirst:
         self._policy = policy
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
-        order = sorted(range(len(jobs)), key=lambda i: (jobs[i].single_gpu_s, i))
-        plan = self._policy.admit([jobs[i] for i in order], view, queue, context)
-        found = dict(zip(order, plan.admissions, strict=True))
-        return AdmitPlan(tuple(found[i] for i in range(len(jobs))), plan.queue)
+        shortest = sorted(jobs, key=lambda job: job.single_gpu_s)
+        plan = self._policy.admit(shortest, view, queue, context)
+        found = {admission.job_id: admission for admission in plan.admissions}
+        return AdmitPlan(tuple([found[job.id] for job in jobs if job.id in found]), plan.queue)
