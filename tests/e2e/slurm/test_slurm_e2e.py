@@ -230,14 +230,17 @@ def test_faults(world: SlurmWorld, client: Client) -> None:
     slurm.run("scontrol", "update", f"nodename={','.join(drained)}", "state=resume")
 
     ids += submit_gangs(world, 10, rng)
-    slurm.kill("slurmctld", signal.SIGTERM)  # it saves its state; losses of its own crash are not ours
+    # It saves its state, but loses a job whose launch is on its way to a node. That is not ours to mend: none is.
+    slurm.run("scontrol", "update", "partitionname=main", "state=down")
+    time.sleep(2)
+    slurm.kill("slurmctld", signal.SIGTERM)
     slurm.start_controller()
+    slurm.run("scontrol", "update", "partitionname=main", "state=up")
 
     started = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         burst = list(pool.map(lambda _: slurm.submit("true", "-N1", "--gres=gpu:1"), range(500)))
-    # A batch step lost while slurmctld is down is noticed by it after six minutes, and its job requeued two later.
-    jobs = world.wait_until_done([*ids, *cancelled, *burst, *longs], 750)
+    jobs = world.wait_until_done([*ids, *cancelled, *burst, *longs], 300)
     took_s = time.monotonic() - started
 
     kept = [*ids, *burst, *longs, *cancelled[1::2]]
