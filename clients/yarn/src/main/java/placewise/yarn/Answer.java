@@ -1,0 +1,92 @@
+package placewise.yarn;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+
+/** Reads the service's answer about one gang. An answer that does not name a known node for every task is refused. */
+final class Answer {
+  private Answer() {}
+
+  /** Where the containers of each ask go. */
+  static final class Placed {
+    final Map<Ask, List<String>> byAsk = new LinkedHashMap<>();
+    final String decisionId;
+    final String reservationId;
+
+    Placed(String decisionId, String reservationId) {
+      this.decisionId = decisionId;
+      this.reservationId = reservationId;
+    }
+
+    /** Nodes without repeats. */
+    Collection<String> nodes() {
+      Collection<String> nodes = new LinkedHashSet<>();
+      byAsk.values().forEach(nodes::addAll);
+      return nodes;
+    }
+  }
+
+  /** The entry of an array whose "jobId" is this; null if there is none. */
+  static JsonNode of(JsonNode entries, String jobId) {
+    for (JsonNode entry : entries) {
+      if (jobId.equals(entry.path("jobId").asText())) {
+        return entry;
+      }
+    }
+    return null;
+  }
+
+  /** Throws ServiceException if the decision does not fit the gang. Tasks are named worker-0 … in the gang's order. */
+  static Placed placed(Gang gang, Map<Ask, Integer> counts, JsonNode decision, String decisionId,
+      Collection<String> known) throws ServiceException {
+    JsonNode assignments = decision.path("assignments");
+    int size = counts.values().stream().mapToInt(Integer::intValue).sum();
+    if (!assignments.isArray() || assignments.size() != size) {
+      throw new ServiceException(0, "a place for " + assignments.size() + " of " + size + " containers");
+    }
+    String[] nodes = new String[size];
+    for (JsonNode assignment : assignments) {
+      int place = place(assignment.path("task").asText());
+      String node = assignment.path("node").asText();
+      if (place < 0 || place >= size || nodes[place] != null || !known.contains(node)) {
+        throw new ServiceException(0, "task " + assignment.path("task") + " on node " + node + " is not usable");
+      }
+      nodes[place] = node;
+    }
+    Placed placed = new Placed(decisionId, decision.path("reservationId").asText());
+    int next = 0;
+    for (Map.Entry<Ask, Integer> part : counts.entrySet()) {
+      List<String> of = new ArrayList<>();
+      for (int i = 0; i < part.getValue(); i++) {
+        of.add(nodes[next++]);
+      }
+      placed.byAsk.put(part.getKey(), of);
+    }
+    return placed;
+  }
+
+  private static int place(String task) {
+    int dash = task.lastIndexOf('-');
+    try {
+      return Integer.parseInt(task.substring(dash + 1));
+    } catch (NumberFormatException error) {
+      return -1;
+    }
+  }
+
+  /** One line for a person: the first reasons of a wait. */
+  static String reasons(JsonNode blockers) {
+    StringBuilder text = new StringBuilder();
+    for (JsonNode blocker : blockers) {
+      String message = blocker.path("message").asText();
+      text.append(text.length() == 0 ? "" : "; ")
+          .append(message.isEmpty() ? blocker.path("reason").asText() : message);
+    }
+    return text.length() == 0 ? "waiting for its turn" : text.toString();
+  }
+}

@@ -1,0 +1,141 @@
+package placewise.yarn;
+
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+
+/**
+ * What one attempt asks for under one key, and where its containers may go. The scheduler's threads read it under a
+ * short monitor; nobody waits in it.
+ */
+final class Ask {
+  final ApplicationAttemptId attempt;
+  final SchedulerRequestKey key;
+  private final Map<String, Deque<Gang>> grants = new HashMap<>();
+  private final Map<String, Deque<Gang>> taken = new HashMap<>();
+  private boolean isManaged;
+  private Resource resource;
+  private String partition = "";
+  private int outstanding;
+  private int unacquired;
+  private int asked;
+  private int granted;
+  private int open;
+  private volatile String reason = "asking Placewise";
+
+  Ask(ApplicationAttemptId attempt, SchedulerRequestKey key) {
+    this.attempt = attempt;
+    this.key = key;
+  }
+
+  /** `unacquired`: containers that YARN has allocated and the application has not heard of when it asked. */
+  synchronized void update(Resource each, String label, int count, int unacquiredContainers) {
+    resource = each;
+    partition = label == null ? "" : label;
+    outstanding = count;
+    unacquired = unacquiredContainers;
+  }
+
+  synchronized void setManaged(boolean managed) {
+    isManaged = managed;
+  }
+
+  synchronized boolean isManaged() {
+    return isManaged;
+  }
+
+  synchronized Resource resource() {
+    return resource;
+  }
+
+  synchronized String partition() {
+    return partition;
+  }
+
+  /** Containers that no question covers yet; below 0 if the application wants fewer than were asked or granted. */
+  synchronized int need() {
+    return outstanding - unacquired - asked - granted - open;
+  }
+
+  String reason() {
+    return reason;
+  }
+
+  void explain(String text) {
+    reason = text;
+  }
+
+  /** A question about so many containers is due, or, below 0, dropped. */
+  synchronized void addAsked(int count) {
+    asked += count;
+  }
+
+  /** The containers of a gang may go to these nodes, once each. */
+  synchronized void grant(Gang gang, Iterable<String> nodes) {
+    for (String node : nodes) {
+      grants.computeIfAbsent(node, name -> new ArrayDeque<>()).add(gang);
+      granted++;
+    }
+  }
+
+  /** Takes back what of a gang's grants is not used. Returns how many those were. */
+  synchronized int withdraw(Gang gang) {
+    int withdrawn = 0;
+    for (Deque<Gang> waiting : grants.values()) {
+      while (waiting.remove(gang)) {
+        withdrawn++;
+      }
+    }
+    grants.values().removeIf(Deque::isEmpty);
+    granted -= withdrawn;
+    return withdrawn;
+  }
+
+  /** YARN may place so many containers where it likes. */
+  synchronized void open(int count) {
+    open += count;
+  }
+
+  synchronized void shut() {
+    open = 0;
+  }
+
+  /** The gate: whether a container may go to this node now. */
+  synchronized boolean accepts(String node) {
+    return !isManaged || open > 0 || grants.containsKey(node);
+  }
+
+  synchronized boolean hasGrants() {
+    return granted > 0;
+  }
+
+  /** YARN has allocated one container there. */
+  synchronized void take(String node) {
+    outstanding--;
+    Deque<Gang> waiting = grants.get(node);
+    if (waiting != null) {
+      Gang gang = waiting.poll();
+      if (waiting.isEmpty()) {
+        grants.remove(node);
+      }
+      granted--;
+      taken.computeIfAbsent(node, name -> new ArrayDeque<>()).add(gang);
+    } else if (open > 0) {
+      open--;
+    }
+  }
+
+  /** The gang that a container on this node was granted to; null for a container that YARN placed freely. */
+  synchronized Gang bind(String node) {
+    Deque<Gang> waiting = taken.get(node);
+    Gang gang = waiting == null ? null : waiting.poll();
+    if (waiting != null && waiting.isEmpty()) {
+      taken.remove(node);
+    }
+    return gang;
+  }
+}

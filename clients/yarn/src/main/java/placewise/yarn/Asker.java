@@ -1,0 +1,286 @@
+package placewise.yarn;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.LongSupplier;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The thread that talks to the service: news first, then questions. A second thread lets gangs go while the first one
+ * is held up. Both end with `close`.
+ */
+final class Asker implements AutoCloseable {
+  private static final Logger LOG = LoggerFactory.getLogger(Asker.class);
+  private static final long REPORT_BUDGET_MS = 2_000;
+  private static final long IDLE_MS = 100;
+  private static final long CLOCK_MS = 20;
+  private static final long PARTIAL_MS = 2_000;
+  private static final int WARM_UPS = 4;
+  private final Settings settings;
+  private final ServiceClient service;
+  private final Broker broker;
+  private final Host host;
+  private final Reporter reporter;
+  private final PlacewiseMetrics metrics;
+  private final LongSupplier clock;
+  private final Breaker breaker;
+  private final String nonce = UUID.randomUUID().toString().substring(0, 12);
+  private final AtomicLong questions = new AtomicLong();
+  private final ReentrantLock lock = new ReentrantLock();
+  private final Condition news = lock.newCondition();
+  private final List<Thread> threads = new ArrayList<>();
+  private boolean hasNews;
+  private volatile boolean isStopping;
+  private boolean areBooksDue = true;
+  private long checkedMs = Long.MIN_VALUE / 2;
+
+  Asker(Settings settings, ServiceClient service, Broker broker, Host host, Reporter reporter,
+      PlacewiseMetrics metrics, LongSupplier clock) {
+    this.settings = settings;
+    this.service = service;
+    this.broker = broker;
+    this.host = host;
+    this.reporter = reporter;
+    this.metrics = metrics;
+    this.clock = clock;
+    breaker = new Breaker(clock);
+  }
+
+  void start() {
+    threads.add(new Thread(this::run, "placewise-asker"));
+    threads.add(new Thread(this::watch, "placewise-clock"));
+    for (Thread thread : threads) {
+      thread.setDaemon(true);
+      thread.start();
+    }
+  }
+
+  void wake() {
+    lock.lock();
+    try {
+      hasNews = true;
+      news.signal();
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  @Override
+  public void close() {
+    isStopping = true;
+    threads.forEach(Thread::interrupt);
+  }
+
+  private void run() {
+    warmUp();
+    while (!isStopping) {
+      try {
+        step();
+        await();
+      } catch (InterruptedException error) {
+        return;
+      } catch (RuntimeException error) { // the next pass may do better, and gangs must go on
+        LOG.error("Placewise: a pass failed", error);
+      }
+    }
+  }
+
+  private void await() throws InterruptedException {
+    lock.lock();
+    try {
+      if (!hasNews) {
+        news.await(IDLE_MS, TimeUnit.MILLISECONDS);
+      }
+      hasNews = false;
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  /** Loads the classes of a question: in a cold JVM the first one takes longer than its budget. */
+  private void warmUp() {
+    for (int i = 0; i < WARM_UPS && !isStopping; i++) {
+      try {
+        service.cluster(REPORT_BUDGET_MS);
+      } catch (ServiceException error) {
+        LOG.info("Placewise: warm-up: {}", error.getMessage());
+      }
+    }
+  }
+
+  private void watch() {
+    while (!isStopping) {
+      try {
+        Thread.sleep(CLOCK_MS);
+        if (host.isReady()) {
+          broker.releaseUnasked("the service did not answer in time");
+        }
+      } catch (InterruptedException error) {
+        return;
+      } catch (RuntimeException error) {
+        LOG.error("Placewise: the clock's pass failed", error);
+      }
+    }
+  }
+
+  private void step() {
+    if (!host.isReady()) {
+      return;
+    }
+    host.checkContainers();
+    broker.splitPartial(PARTIAL_MS);
+    broker.withdrawOverdue(host::isUsable);
+    metrics.waiting.set(broker.waiting());
+    Map<String, List<Gang>> due = broker.due();
+    if (breaker.isOpen()) {
+      due.values().forEach(gangs -> broker.failed(gangs, breaker.reason()));
+      return;
+    }
+    if (!report(due.isEmpty())) {
+      due.values().forEach(gangs -> broker.failed(gangs, breaker.reason()));
+      return;
+    }
+    due.forEach(this::ask);
+  }
+
+  /** Inventory, books and events, before the questions that depend on them. False if the service did not take them. */
+  private boolean report(boolean isIdle) {
+    try {
+      if (reporter.takeDropped()) {
+        areBooksDue = true;
+      }
+      host.reportNodes(service, REPORT_BUDGET_MS);
+      if (areBooksDue) {
+        host.compareBooks(service, REPORT_BUDGET_MS);
+        areBooksDue = false;
+      } else if (isIdle && clock.getAsLong() - checkedMs >= settings.resyncMs) {
+        checkedMs = clock.getAsLong();
+        host.recheckAll();
+      }
+      reporter.flush(service, REPORT_BUDGET_MS);
+      succeeded();
+      return true;
+    } catch (ServiceException error) {
+      failed(error);
+      return false;
+    }
+  }
+
+  private void succeeded() {
+    if (breaker.succeed()) {
+      areBooksDue = true; // it may have lost its state
+      host.forgetNodes();
+      LOG.info("Placewise: the service answers again");
+    }
+  }
+
+  private void failed(ServiceException error) {
+    LOG.warn("Placewise: no answer from {}: {}", settings.url, error.getMessage());
+    breaker.fail(error.getMessage());
+  }
+
+  private void ask(String queueAndLabel, List<Gang> gangs) {
+    List<Gang> allowed = new ArrayList<>();
+    for (Gang gang : gangs.subList(0, Math.min(gangs.size(), settings.depth))) {
+      String limit = host.limit(gang);
+      if (limit.isEmpty()) {
+        allowed.add(gang);
+      } else {
+        broker.waits(gang, gang.id(), limit, "");
+      }
+    }
+    List<Gang> sent = broker.sending(allowed);
+    if (sent.isEmpty()) {
+      return;
+    }
+    if (breaker.isOpen()) {
+      broker.failed(sent, breaker.reason());
+      return;
+    }
+    try {
+      put(queueAndLabel.substring(0, queueAndLabel.indexOf('\u0000')), sent);
+    } catch (ServiceException error) {
+      if (error.isRefusal() && sent.size() > 1) {
+        sent.forEach(gang -> ask(queueAndLabel, java.util.Collections.singletonList(gang)));
+      } else if (error.isRefusal()) {
+        broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage());
+      } else {
+        failed(error);
+        broker.failed(sent, error.getMessage());
+      }
+    }
+  }
+
+  private void put(String queue, List<Gang> gangs) throws ServiceException {
+    Map<Gang, String> ids = new LinkedHashMap<>();
+    Map<Gang, Map<Ask, Integer>> counts = new HashMap<>();
+    JsonNode question;
+    synchronized (broker) { // the asks of a gang may shrink meanwhile
+      gangs.forEach(gang -> {
+        ids.put(gang, gang.id());
+        counts.put(gang, new LinkedHashMap<>(gang.counts));
+      });
+      question = Questions.admitOrWait(settings, queue, gangs, nonce + "-" + questions.incrementAndGet());
+    }
+    long began = clock.getAsLong();
+    JsonNode answer = service.admitOrWait(question, settings.decideBudgetMs);
+    metrics.asked.incr();
+    metrics.decideMs.add(clock.getAsLong() - began);
+    if (!answer.path("admissions").isArray()) {
+      throw new ServiceException(0, "the answer has no admissions");
+    }
+    ServiceException unusable = null;
+    for (Gang gang : gangs) {
+      try {
+        read(gang, ids.get(gang), counts.get(gang), answer);
+      } catch (ServiceException error) {
+        unusable = error;
+      }
+    }
+    if (unusable != null) {
+      throw unusable;
+    }
+    succeeded();
+  }
+
+  private void read(Gang gang, String id, Map<Ask, Integer> counts, JsonNode answer) throws ServiceException {
+    JsonNode admission = Answer.of(answer.path("admissions"), id);
+    String decisionId = answer.path("meta").path("decisionId").asText();
+    if (admission == null) {
+      throw new ServiceException(0, "the answer does not name gang " + id);
+    }
+    if (!"ADMIT".equals(admission.path("verdict").asText())) {
+      broker.waits(gang, id, Answer.reasons(admission.path("blockers")), decisionId);
+      return;
+    }
+    JsonNode placed = answer.path("placed");
+    JsonNode decision = Answer.of(placed.path("decisions"), id);
+    if (decision == null) {
+      throw new ServiceException(0, "gang " + id + " is admitted without a place");
+    }
+    String placeId = placed.path("meta").path("decisionId").asText(decisionId);
+    switch (decision.path("outcome").asText()) {
+      case "PLACED":
+        Answer.Placed where = Answer.placed(gang, counts, decision, placeId, host.nodeNames());
+        if (broker.granted(gang, id, where)) {
+          host.nudge(where);
+        }
+        break;
+      case "NO_FIT":
+        broker.impossible(gang, id, Answer.reasons(decision.path("blockers")));
+        break;
+      default:
+        broker.waits(gang, id, Answer.reasons(decision.path("blockers")), placeId);
+    }
+  }
+}

@@ -1,0 +1,498 @@
+package placewise.yarn;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.LongSupplier;
+import java.util.function.Predicate;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * All gangs of this ResourceManager and what may happen to them. It knows neither the network nor the scheduler: YARN's
+ * threads come with news, the Asker's thread with answers. One monitor, held for microseconds.
+ */
+final class Broker {
+  private static final Logger LOG = LoggerFactory.getLogger(Broker.class);
+  private static final long FIRST_BACKOFF_MS = 1_000;
+  private static final long LONGEST_BACKOFF_MS = 60_000;
+  private static final Pattern NAME = Pattern.compile("w(\\d{1,9})\\.(\\d{1,9})\\.(\\w+)");
+  private final Settings settings;
+  private final Reporter reporter;
+  private final PlacewiseMetrics metrics;
+  private final LongSupplier clock;
+  private final Runnable wake;
+  private final Map<ApplicationAttemptId, Attempt> attempts = new HashMap<>();
+  private final Map<ContainerId, Gang> containers = new HashMap<>();
+  private final String run = Long.toString(System.currentTimeMillis() / 1_000, Character.MAX_RADIX);
+  private long stamp;
+
+  /** The gangs of one attempt, and the asks that they are made of. */
+  private static final class Attempt {
+    final AppFacts app;
+    final Set<Ask> asks = new LinkedHashSet<>();
+    final List<Gang> gangs = new ArrayList<>();
+    int waves;
+
+    Attempt(AppFacts app) {
+      this.app = app;
+    }
+  }
+
+  Broker(Settings settings, Reporter reporter, PlacewiseMetrics metrics, LongSupplier clock, Runnable wake) {
+    this.settings = settings;
+    this.reporter = reporter;
+    this.metrics = metrics;
+    this.clock = clock;
+    this.wake = wake;
+  }
+
+  // --- news from YARN ---------------------------------------------------------------------------------------------
+
+  /** The asks of one call have changed: what no question covers becomes a gang, what is not wanted any more goes. */
+  synchronized void asksChanged(ApplicationAttemptId id, AppFacts app, Collection<Ask> changed) {
+    Attempt attempt = attempts.computeIfAbsent(id, key -> new Attempt(app));
+    attempt.asks.addAll(changed);
+    for (Ask ask : changed) {
+      for (int surplus = -ask.need(); surplus > 0; surplus = -ask.need()) {
+        if (!drop(attempt, ask, surplus)) {
+          break;
+        }
+      }
+    }
+    form(id, attempt);
+    wake.run();
+  }
+
+  /** Takes up to `surplus` containers out of the youngest gang of this ask. False if no gang has any to give. */
+  private boolean drop(Attempt attempt, Ask ask, int surplus) {
+    for (int i = attempt.gangs.size() - 1; i >= 0; i--) {
+      Gang gang = attempt.gangs.get(i);
+      if (!gang.counts.containsKey(ask)) {
+        continue;
+      }
+      if (gang.stage == Gang.Stage.WAITING || gang.stage == Gang.Stage.INCOMPLETE) {
+        shrink(attempt, gang, ask, Math.min(surplus, gang.counts.get(ask)));
+        return true;
+      }
+      if (gang.stage == Gang.Stage.GRANTED) {
+        dissolve(attempt, gang, "the application asks for fewer containers");
+        return true;
+      }
+      if (gang.stage == Gang.Stage.RELEASED && ask.need() < 0) {
+        ask.shut();
+        return ask.need() < 0;
+      }
+    }
+    return false;
+  }
+
+  private void shrink(Attempt attempt, Gang gang, Ask ask, int by) {
+    forgetQuestion(gang, "the application asks for fewer containers");
+    ask.addAsked(-by);
+    int left = gang.counts.get(ask) - by;
+    if (left > 0) {
+      gang.counts.put(ask, left);
+    } else {
+      gang.counts.remove(ask);
+    }
+    if (gang.counts.isEmpty()) {
+      gang.stage = Gang.Stage.ENDED;
+      attempt.gangs.remove(gang);
+    }
+  }
+
+  /** The next question about this gang is a new one; what the service may hold for the last one is freed. */
+  private void forgetQuestion(Gang gang, String why) {
+    if (gang.isInFlight || gang.wasAnswered || gang.failingSinceMs >= 0) {
+      reporter.cancelled(gang.id(), gang, why);
+      gang.epoch++;
+    }
+    gang.isInFlight = false;
+  }
+
+  private void form(ApplicationAttemptId id, Attempt attempt) {
+    Map<String, Gang> byPartition = new TreeMap<>();
+    for (Ask ask : attempt.asks) {
+      int need = ask.need();
+      if (need <= 0 || !ask.isManaged()) {
+        continue;
+      }
+      Gang gang = byPartition.computeIfAbsent(ask.partition(), label -> incomplete(id, attempt, label));
+      gang.counts.merge(ask, need, Integer::sum);
+      ask.addAsked(need);
+    }
+    for (Gang gang : byPartition.values()) {
+      boolean isWhole = gang.size() >= attempt.app.tags.gang() || gang.wave > 1;
+      gang.stage = isWhole ? Gang.Stage.WAITING : Gang.Stage.INCOMPLETE;
+      gang.explain(isWhole ? "asking Placewise" : "waiting for the rest of its gang");
+    }
+  }
+
+  private Gang incomplete(ApplicationAttemptId id, Attempt attempt, String label) {
+    for (Gang gang : attempt.gangs) {
+      if (gang.stage == Gang.Stage.INCOMPLETE && gang.partition().equals(label)) {
+        return gang;
+      }
+    }
+    Gang gang = new Gang(id, attempt.app, ++attempt.waves, run, clock.getAsLong());
+    attempt.gangs.add(gang);
+    return gang;
+  }
+
+  /** No container of this attempt will be allocated any more. Those that it has end one by one. */
+  synchronized void attemptEnded(ApplicationAttemptId id, Reporter.End end, String why) {
+    Attempt attempt = attempts.get(id);
+    if (attempt == null) {
+      return;
+    }
+    attempt.asks.clear();
+    for (Gang gang : new ArrayList<>(attempt.gangs)) {
+      gang.end = end;
+      gang.endReason = why;
+      if (gang.stage == Gang.Stage.RUNNING) {
+        gang.partialSinceMs = gang.partialSinceMs < 0 ? clock.getAsLong() : gang.partialSinceMs;
+        continue;
+      }
+      if (gang.stage != Gang.Stage.RELEASED) {
+        reporter.cancelled(gang.id(), gang, "the attempt is over");
+      }
+      scatter(gang);
+      end(gang);
+    }
+    if (attempt.gangs.isEmpty()) {
+      attempts.remove(id);
+    }
+    changed();
+  }
+
+  /** A container is allocated. Returns whether it belongs to a gang that the service has decided. */
+  synchronized boolean containerStarted(ContainerId container, String node, Ask ask) {
+    if (containers.containsKey(container)) {
+      return true;
+    }
+    Gang gang = ask == null ? null : ask.bind(node);
+    if (gang == null || gang.stage != Gang.Stage.GRANTED) {
+      return false;
+    }
+    containers.put(container, gang);
+    gang.live.add(container);
+    gang.bound++;
+    if (gang.bound == gang.size()) {
+      gang.stage = Gang.Stage.RUNNING;
+      gang.explain("placed by Placewise");
+      reporter.started(gang);
+      metrics.startedAsDecided.incr();
+      LOG.info("Placewise: gang {} runs as decided, decision {}", gang.id(), gang.decisionId);
+    }
+    return true;
+  }
+
+  /** A container is over. Returns whether it belonged to a gang. */
+  synchronized boolean containerEnded(ContainerId container) {
+    Gang gang = containers.remove(container);
+    if (gang == null) {
+      return false;
+    }
+    gang.live.remove(container);
+    changed();
+    if (gang.live.isEmpty() && gang.stage == Gang.Stage.RUNNING) {
+      reporter.ended(gang, gang.end, gang.endReason);
+      end(gang);
+    } else if (gang.partialSinceMs < 0) {
+      gang.partialSinceMs = clock.getAsLong();
+    }
+    return true;
+  }
+
+  private void end(Gang gang) {
+    gang.stage = Gang.Stage.ENDED;
+    Attempt attempt = attempts.get(gang.attempt);
+    if (attempt != null) {
+      attempt.gangs.remove(gang);
+      if (attempt.gangs.isEmpty() && attempt.asks.isEmpty()) {
+        attempts.remove(gang.attempt);
+      }
+    }
+  }
+
+  /** Room may have come: gangs that wait are asked about again. */
+  synchronized void changed() {
+    stamp++;
+    wake.run();
+  }
+
+  // --- for the Asker ----------------------------------------------------------------------------------------------
+
+  /** Gangs to ask about now, by queue and node label, each list in YARN's order. */
+  synchronized Map<String, List<Gang>> due() {
+    long now = clock.getAsLong();
+    Map<String, List<Gang>> due = new TreeMap<>();
+    for (Attempt attempt : attempts.values()) {
+      for (Gang gang : attempt.gangs) {
+        complete(gang, now);
+        if (gang.stage == Gang.Stage.WAITING && now >= gang.notBeforeMs) {
+          due.computeIfAbsent(gang.app.queue() + "\u0000" + gang.partition(), name -> new ArrayList<>()).add(gang);
+        }
+      }
+    }
+    due.values().removeIf(gangs -> gangs.stream().noneMatch(gang -> isDue(gang, now)));
+    due.values().forEach(gangs -> gangs.sort(ORDER));
+    return due;
+  }
+
+  private static final Comparator<Gang> ORDER =
+      Comparator.<Gang>comparingInt(gang -> -gang.app.priority())
+          .thenComparing(gang -> gang.attempt.getApplicationId())
+          .thenComparingInt(gang -> gang.wave);
+
+  private void complete(Gang gang, long now) {
+    if (gang.stage == Gang.Stage.INCOMPLETE && now - gang.bornMs >= settings.gangTimeoutMs) {
+      LOG.warn("Placewise: gang {} is asked as it stands, with {} containers: the rest of its declared size did not"
+          + " come in time", gang.id(), gang.size());
+      gang.stage = Gang.Stage.WAITING;
+    }
+  }
+
+  private boolean isDue(Gang gang, long now) {
+    return !gang.wasAnswered || gang.failingSinceMs >= 0 || gang.askedStamp < stamp
+        || now - gang.askedMs >= settings.retryMs;
+  }
+
+  /** Marks those that are still to be asked about, and returns them. */
+  synchronized List<Gang> sending(List<Gang> gangs) {
+    List<Gang> sent = new ArrayList<>();
+    for (Gang gang : gangs) {
+      if (gang.stage == Gang.Stage.WAITING && sent.size() < settings.batch) {
+        gang.isInFlight = true;
+        gang.askedMs = clock.getAsLong();
+        gang.askedStamp = stamp;
+        sent.add(gang);
+      }
+    }
+    return sent;
+  }
+
+  /** The gang may run there: `tasks` gives the nodes of each ask's containers. False: it does not wait any more. */
+  synchronized boolean granted(Gang gang, String jobId, Answer.Placed placed) {
+    if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
+      reporter.cancelled(jobId, placed.decisionId, placed.reservationId, "the gang does not wait any more");
+      return false;
+    }
+    if (settings.isDryRun) {
+      LOG.info("Placewise dry run: gang {} would run on {}, decision {}", jobId, placed.nodes(), placed.decisionId);
+      release(gang, "dry run");
+      return false;
+    }
+    answered(gang);
+    gang.stage = Gang.Stage.GRANTED;
+    gang.grantedMs = clock.getAsLong();
+    gang.decisionId = placed.decisionId;
+    gang.reservationId = placed.reservationId;
+    gang.nodes = placed.nodes();
+    gang.explain("Placewise: runs on " + placed.nodes());
+    gang.counts.forEach((ask, count) -> {
+      ask.addAsked(-count);
+      ask.grant(gang, placed.byAsk.get(ask));
+    });
+    metrics.admitted.incr();
+    LOG.info("Placewise: gang {} of {} containers goes to {}, decision {}", jobId, gang.size(), placed.nodes(),
+        placed.decisionId);
+    return true;
+  }
+
+  private void answered(Gang gang) {
+    gang.isInFlight = false;
+    gang.wasAnswered = true;
+    gang.failingSinceMs = -1;
+  }
+
+  /** The service holds the gang back. */
+  synchronized void waits(Gang gang, String jobId, String why, String decisionId) {
+    if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
+      return;
+    }
+    answered(gang);
+    if (settings.isDryRun) {
+      LOG.info("Placewise dry run: gang {} would wait: {}, decision {}", jobId, why, decisionId);
+      release(gang, "dry run");
+      return;
+    }
+    if (!why.equals(gang.reason)) {
+      LOG.info("Placewise: gang {} waits: {}, decision {}", jobId, why, decisionId);
+      gang.explain(why);
+    }
+    metrics.waited.incr();
+  }
+
+  /** The gang fits no empty cluster, or the service will never read it. */
+  synchronized void impossible(Gang gang, String jobId, String why) {
+    if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
+      return;
+    }
+    answered(gang);
+    gang.explain("impossible here: " + why);
+    if (settings.isNoFitReleased || settings.isDryRun) {
+      release(gang, "impossible here: " + why);
+    }
+  }
+
+  /** No answer came. A gang that was asked about for the first time goes at once, others after a while. */
+  synchronized void failed(Collection<Gang> gangs, String why) {
+    long now = clock.getAsLong();
+    for (Gang gang : gangs) {
+      if (gang.stage != Gang.Stage.WAITING) {
+        continue;
+      }
+      if (gang.failingSinceMs < 0) {
+        gang.failingSinceMs = now;
+      }
+      gang.isInFlight = false;
+      metrics.undecided.incr();
+      if (settings.releaseAfterMs >= 0 && (!gang.wasAnswered || now - gang.failingSinceMs >= settings.releaseAfterMs)) {
+        reporter.cancelled(gang.id(), gang, "left to YARN");
+        release(gang, "no decision: " + why);
+      }
+    }
+  }
+
+  /** Lets go the gangs that nobody has come to ask about. Called while the Asker may be blocked. */
+  synchronized void releaseUnasked(String why) {
+    long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
+    failed(select(gang -> gang.stage == Gang.Stage.WAITING && !gang.wasAnswered && gang.withdrawals == 0
+        && gang.bornMs < latest && (gang.askedMs < latest)), why);
+  }
+
+  private void release(Gang gang, String why) {
+    gang.stage = Gang.Stage.RELEASED;
+    gang.counts.forEach((ask, count) -> {
+      ask.addAsked(-count);
+      ask.open(count);
+    });
+    gang.explain("left to YARN: " + why);
+    metrics.released.incr();
+    LOG.info("Placewise: gang {} is left to YARN: {}", gang.id(), why);
+  }
+
+  /** Takes back grants that were not used in time, or that lie on nodes that `isUsable` refuses. */
+  synchronized void withdrawOverdue(Predicate<String> isUsable) {
+    long latest = clock.getAsLong() - settings.startTimeoutMs;
+    for (Gang gang : select(gang -> gang.stage == Gang.Stage.GRANTED)) {
+      boolean isLate = gang.grantedMs < latest;
+      if (isLate || !gang.nodes.stream().allMatch(isUsable)) {
+        Attempt attempt = attempts.get(gang.attempt);
+        dissolve(attempt, gang, isLate ? "not started in time" : "a node of the decision is lost");
+        form(gang.attempt, attempt);
+        backOff(attempt, gang.withdrawals + 1, isLate);
+      }
+    }
+  }
+
+  private void backOff(Attempt attempt, int withdrawals, boolean isLate) {
+    for (Gang gang : attempt.gangs) {
+      if (gang.stage == Gang.Stage.WAITING && gang.withdrawals == 0) {
+        gang.withdrawals = withdrawals;
+        long pause = Math.min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << Math.min(withdrawals - 1, 6));
+        gang.notBeforeMs = isLate ? clock.getAsLong() + pause : Long.MIN_VALUE;
+      }
+    }
+  }
+
+  /** The gang's unused grants go back. Containers that it has are counted one by one from now on. */
+  private void dissolve(Attempt attempt, Gang gang, String why) {
+    LOG.warn("Placewise: gang {} is withdrawn: {}", gang.id(), why);
+    metrics.withdrawn.incr();
+    gang.counts.keySet().forEach(ask -> ask.withdraw(gang));
+    reporter.cancelled(gang.id(), gang, "withdrawn: " + why);
+    scatter(gang);
+    gang.stage = Gang.Stage.ENDED;
+    attempt.gangs.remove(gang);
+    changed();
+  }
+
+  private void scatter(Gang gang) {
+    gang.live.forEach(containers::remove);
+    reporter.recheck(gang.live);
+    gang.live.clear();
+  }
+
+  /** Gangs some of whose containers have ended for a while: their rest is counted container by container. */
+  synchronized void splitPartial(long patienceMs) {
+    long latest = clock.getAsLong() - patienceMs;
+    for (Gang gang : select(one -> one.stage == Gang.Stage.RUNNING && one.partialSinceMs >= 0)) {
+      if (gang.partialSinceMs < latest) {
+        reporter.ended(gang, Reporter.End.FINISHED, "some containers are over, the others are counted one by one");
+        scatter(gang);
+        end(gang);
+      }
+    }
+  }
+
+  /** A gang of an earlier ResourceManager, all of whose containers live. `name` is its job id after the attempt's. */
+  synchronized boolean takeOver(ApplicationAttemptId id, AppFacts app, String name, Set<ContainerId> live) {
+    Matcher parts = NAME.matcher(name);
+    if (app == null || !parts.matches()) {
+      return false;
+    }
+    Attempt attempt = attempts.computeIfAbsent(id, key -> new Attempt(app));
+    Gang gang = new Gang(id, app, Integer.parseInt(parts.group(1)), parts.group(3), clock.getAsLong());
+    gang.epoch = Integer.parseInt(parts.group(2));
+    gang.stage = Gang.Stage.RUNNING;
+    gang.live.addAll(live);
+    live.forEach(container -> containers.put(container, gang));
+    attempt.waves = Math.max(attempt.waves, gang.wave);
+    attempt.gangs.add(gang);
+    reporter.started(gang);
+    return true;
+  }
+
+  /** The service has forgotten this gang: what runs of it is reported container by container. */
+  synchronized void lost(Gang gang) {
+    Attempt attempt = attempts.get(gang.attempt);
+    if (attempt == null) {
+      return;
+    }
+    if (gang.stage == Gang.Stage.GRANTED) {
+      dissolve(attempt, gang, "the service has forgotten it");
+      form(gang.attempt, attempt);
+    } else if (gang.stage == Gang.Stage.RUNNING) {
+      scatter(gang);
+      end(gang);
+    }
+  }
+
+  synchronized Set<ContainerId> containers() {
+    return new LinkedHashSet<>(containers.keySet());
+  }
+
+  /** Ids of the jobs that the service should know, with their gangs. */
+  synchronized Map<String, Gang> running() {
+    Map<String, Gang> running = new HashMap<>();
+    for (Gang gang : select(one -> one.stage == Gang.Stage.RUNNING || one.stage == Gang.Stage.GRANTED)) {
+      running.put(gang.id(), gang);
+    }
+    return running;
+  }
+
+  synchronized int waiting() {
+    return select(gang -> gang.stage == Gang.Stage.WAITING || gang.stage == Gang.Stage.INCOMPLETE).size();
+  }
+
+  private List<Gang> select(Predicate<Gang> wanted) {
+    List<Gang> found = new ArrayList<>();
+    for (Attempt attempt : attempts.values()) {
+      attempt.gangs.stream().filter(wanted).forEach(found::add);
+    }
+    return found;
+  }
+}

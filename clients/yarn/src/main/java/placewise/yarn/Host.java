@@ -1,0 +1,194 @@
+package placewise.yarn;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.JsonNodeFactory;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The ResourceManager as the Asker's thread sees it: nodes, containers, limits. No other thread calls it but isReady. */
+final class Host {
+  private static final Logger LOG = LoggerFactory.getLogger(Host.class);
+  private static final long LOOK_MS = 250;
+  private static final int MOST_NUDGES = 64;
+  private final RMContext context;
+  private final Placewise placewise;
+  private final Books books;
+  private final boolean isNudging;
+  private Map<String, RMNode> nodes = new HashMap<>();
+  private Map<String, ObjectNode> sent = new HashMap<>();
+  private long lookedMs = Long.MIN_VALUE / 2;
+  private long sentMs = Long.MIN_VALUE / 2;
+  private boolean hasOutcomes;
+
+  Host(RMContext context, Configuration configuration, Placewise placewise) {
+    this.context = context;
+    this.placewise = placewise;
+    books = new Books(context, placewise);
+    isNudging = !configuration.getBoolean("yarn.scheduler.capacity.schedule-asynchronously.enable", false);
+  }
+
+  /** Whether this ResourceManager is active and knows the containers of an earlier one. */
+  boolean isReady() {
+    return context.getHAServiceState() == HAServiceState.ACTIVE && context.isSchedulerReadyForAllocatingContainers();
+  }
+
+  private AbstractYarnScheduler<?, ?> scheduler() {
+    return (AbstractYarnScheduler<?, ?>) context.getScheduler();
+  }
+
+  void checkContainers() {
+    if (!hasOutcomes) {
+      hasOutcomes = Outcomes.install(context);
+    }
+    books.check();
+  }
+
+  void recheckAll() {
+    books.recheckAll();
+  }
+
+  void compareBooks(ServiceClient service, long budgetMs) throws ServiceException {
+    books.compare(service, budgetMs);
+  }
+
+  String limit(Gang gang) {
+    return Limits.passed(gang, context.getScheduler());
+  }
+
+  /** Looks at the nodes, and sends them if they have changed or the last report is old. Throws ServiceException. */
+  void reportNodes(ServiceClient service, long budgetMs) throws ServiceException {
+    long now = System.nanoTime() / 1_000_000;
+    boolean isOld = now - sentMs >= placewise.settings.nodeRefreshMs;
+    if (!isOld && now - lookedMs < LOOK_MS) {
+      return;
+    }
+    lookedMs = now;
+    Map<String, ObjectNode> seen = look();
+    if (!isOld && seen.equals(sent)) {
+      return;
+    }
+    boolean isFull = isOld || !seen.keySet().equals(sent.keySet());
+    ObjectNode request = JsonNodeFactory.instance.objectNode().put("full", isFull);
+    ArrayNode list = request.putArray("nodes");
+    String time = Questions.time(System.currentTimeMillis());
+    seen.forEach((name, node) -> {
+      if (isFull || !node.equals(sent.get(name))) {
+        ObjectNode copy = node.deepCopy();
+        copy.putObject("telemetry").put("observeTime", time);
+        list.add(copy);
+      }
+    });
+    try {
+      service.putNodes(request, budgetMs);
+    } catch (ServiceException error) {
+      if (!error.isRefusal()) {
+        throw error;
+      }
+      LOG.warn("Placewise refuses the nodes: {}", error.getMessage());
+    }
+    sentMs = isFull ? now : sentMs;
+    sent = seen;
+    placewise.broker.changed();
+  }
+
+  private Map<String, ObjectNode> look() {
+    Map<String, RMNode> found = new HashMap<>();
+    Map<String, ObjectNode> seen = new HashMap<>();
+    for (RMNode node : context.getRMNodes().values()) {
+      String name = name(node);
+      found.put(name, node);
+      seen.put(name, node(node, name));
+    }
+    nodes = found;
+    return seen;
+  }
+
+  private String name(RMNode node) {
+    SchedulerNode known = scheduler().getSchedulerNode(node.getNodeID());
+    return known == null ? node.getHostName() : known.getNodeName();
+  }
+
+  private static ObjectNode node(RMNode node, String name) {
+    ObjectNode entry = JsonNodeFactory.instance.objectNode().put("id", name);
+    entry.set("capacity", Questions.resources(node.getTotalCapability()));
+    ArrayNode gpus = entry.putArray("gpus");
+    for (int index = 0; index < Questions.gpus(node.getTotalCapability()); index++) {
+      gpus.addObject().put("index", index);
+    }
+    entry.put("maxJobsPerGpu", 1).put("state", state(node.getState())).put("rack", node.getRackName());
+    Set<String> labels = node.getNodeLabels();
+    String partition = labels == null || labels.isEmpty() ? "" : labels.iterator().next();
+    entry.putObject("labels").put(Questions.PARTITION_LABEL, Questions.labelOf(partition));
+    return entry;
+  }
+
+  private static String state(NodeState state) {
+    switch (state) {
+      case RUNNING:
+        return "READY";
+      case DECOMMISSIONING:
+        return "DRAINING";
+      default:
+        return "DOWN";
+    }
+  }
+
+  /** The next report has all nodes: the service may have lost them. */
+  void forgetNodes() {
+    sent = new HashMap<>();
+    sentMs = Long.MIN_VALUE / 2;
+  }
+
+  Collection<String> nodeNames() {
+    return nodes.keySet();
+  }
+
+  /** Whether a container could start on the node. */
+  boolean isUsable(String name) {
+    RMNode node = nodes.get(name);
+    return node != null && node.getState() == NodeState.RUNNING;
+  }
+
+  /**
+   * Lets the scheduler look at the chosen nodes now rather than at their next heartbeat. It allocates one container per
+   * look, so each container gets its own.
+   */
+  void nudge(Answer.Placed placed) {
+    int left = isNudging ? MOST_NUDGES : 0;
+    for (List<String> names : placed.byAsk.values()) {
+      for (String name : names) {
+        RMNode node = nodes.get(name);
+        if (node != null && left-- > 0) {
+          handle(new NodeUpdateSchedulerEvent(node));
+        }
+      }
+    }
+  }
+
+  @SuppressWarnings("unchecked") // the dispatcher's handler takes every event
+  private void handle(NodeUpdateSchedulerEvent event) {
+    context.getDispatcher().getEventHandler().handle(Objects.requireNonNull(event));
+  }
+
+  /** The name by which decisions know the node. */
+  static String name(AbstractYarnScheduler<?, ?> scheduler, NodeId id) {
+    SchedulerNode node = scheduler.getSchedulerNode(id);
+    return node == null ? id.getHost() : node.getNodeName();
+  }
+}

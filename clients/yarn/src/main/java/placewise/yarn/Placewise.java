@@ -1,0 +1,112 @@
+package placewise.yarn;
+
+import java.util.Collection;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The adapter's parts of one active ResourceManager. YARN makes its extension points by name: they meet here. */
+final class Placewise {
+  private static final Logger LOG = LoggerFactory.getLogger(Placewise.class);
+  private static volatile Placewise current;
+  final Settings settings;
+  final Reporter reporter;
+  final Broker broker;
+  private final Asker asker;
+  private final ServiceClient service;
+  private final RMContext context;
+  private final Map<ApplicationAttemptId, AppFacts> facts = new ConcurrentHashMap<>();
+  private final Map<ApplicationAttemptId, Map<SchedulerRequestKey, Ask>> asks = new ConcurrentHashMap<>();
+
+  private Placewise(RMContext context, Configuration configuration) {
+    this.context = context;
+    settings = new Settings(configuration);
+    PlacewiseMetrics metrics = PlacewiseMetrics.registered();
+    reporter = new Reporter(metrics);
+    service = new ServiceClient(settings);
+    broker = new Broker(settings, reporter, metrics, Placewise::milliseconds, this::wake);
+    Host host = new Host(context, configuration, this);
+    asker = new Asker(settings, service, broker, host, reporter, metrics, Placewise::milliseconds);
+  }
+
+  /** The parts in force; null before the first start. */
+  static Placewise current() {
+    return current;
+  }
+
+  /** Replaces the parts of an earlier time as the active ResourceManager. */
+  static synchronized Placewise start(RMContext context, Configuration configuration) {
+    if (current != null) {
+      current.stop();
+    }
+    current = new Placewise(context, configuration);
+    current.asker.start();
+    LOG.info("Placewise: asks {} about queues {} and tagged applications, cluster {}{}", current.settings.url,
+        current.settings.queues, current.settings.cluster, current.settings.isDryRun ? ", dry run" : "");
+    LOG.info("Placewise: not decided: FairScheduler, placement constraints, GPU indices, opportunistic containers;"
+        + " Kerberos and federation have not been run");
+    return current;
+  }
+
+  private void stop() {
+    asker.close();
+    service.close();
+  }
+
+  private static long milliseconds() {
+    return System.nanoTime() / 1_000_000;
+  }
+
+  void wake() {
+    if (asker != null) {
+      asker.wake();
+    }
+  }
+
+  Ask ask(ApplicationAttemptId attempt, SchedulerRequestKey key) {
+    return asks.computeIfAbsent(attempt, id -> new ConcurrentHashMap<>())
+        .computeIfAbsent(key, name -> new Ask(attempt, name));
+  }
+
+  /** The ask under this key, or null if the attempt has none. */
+  Ask findAsk(ApplicationAttemptId attempt, SchedulerRequestKey key) {
+    Map<SchedulerRequestKey, Ask> known = asks.get(attempt);
+    return known == null || key == null ? null : known.get(key);
+  }
+
+  /** Null if YARN does not know the application any more. */
+  AppFacts facts(ApplicationAttemptId attempt) {
+    return facts.computeIfAbsent(attempt, id -> {
+      RMApp app = context.getRMApps().get(id.getApplicationId());
+      return app == null ? null : new AppFacts(app);
+    });
+  }
+
+  boolean isManaged(AppFacts app) {
+    if (app == null || app.tags.isOptOut()) {
+      return false;
+    }
+    String queue = app.queue();
+    String leaf = queue.substring(queue.lastIndexOf('.') + 1);
+    return app.tags.isOptIn() || settings.queues.contains(queue) || settings.queues.contains(leaf);
+  }
+
+  void asksChanged(ApplicationAttemptId attempt, Collection<Ask> changed) {
+    AppFacts app = facts(attempt);
+    if (app != null) {
+      broker.asksChanged(attempt, app, changed);
+    }
+  }
+
+  void attemptEnded(ApplicationAttemptId attempt, Reporter.End end, String why) {
+    broker.attemptEnded(attempt, end, why);
+    facts.remove(attempt);
+    asks.remove(attempt);
+  }
+}

@@ -1,0 +1,117 @@
+package placewise.yarn;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.URI;
+import java.net.UnknownHostException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.Set;
+import java.util.TreeSet;
+import org.apache.hadoop.conf.Configuration;
+
+/** The `placewise.*` properties of yarn-site.xml. Names and meanings are those of the Python SDK's AdapterSettings. */
+final class Settings {
+  static final String TOKEN = "placewise.token";
+
+  final String url;
+  final String cluster;
+  final Set<String> queues;
+  final long decideBudgetMs;
+  final long releaseAfterMs;
+  final long resyncMs;
+  final long nodeRefreshMs;
+  final long retryMs;
+  final long startTimeoutMs;
+  final long gangTimeoutMs;
+  final long reserveTtlMs;
+  final int batch;
+  final int depth;
+  final String placePolicy;
+  final String admitPolicy;
+  final boolean isDryRun;
+  final boolean isNoFitReleased;
+  final String tokenFile;
+  final String trustStore;
+  final boolean isPlaintextAllowed;
+  private final Configuration configuration;
+
+  /** Throws IllegalArgumentException if a property cannot be used; the message names it. */
+  Settings(Configuration configuration) {
+    this.configuration = configuration;
+    url = trimmed(configuration.getTrimmed("placewise.url", "http://127.0.0.1:8080"));
+    cluster = configuration.getTrimmed("placewise.cluster", "yarn");
+    queues = new TreeSet<>(configuration.getTrimmedStringCollection("placewise.queues"));
+    decideBudgetMs = positive("placewise.decide-budget-ms", 100);
+    releaseAfterMs = configuration.getLong("placewise.release-after-ms", 10_000);
+    resyncMs = positive("placewise.resync-ms", 10_000);
+    nodeRefreshMs = positive("placewise.node-refresh-ms", 15_000);
+    retryMs = positive("placewise.retry-ms", 1_000);
+    startTimeoutMs = positive("placewise.start-timeout-ms", 30_000);
+    gangTimeoutMs = positive("placewise.gang-timeout-ms", 30_000);
+    reserveTtlMs = positive("placewise.reserve-ttl-ms", 60_000);
+    batch = (int) positive("placewise.batch", 16);
+    depth = (int) positive("placewise.depth", 256);
+    placePolicy = configuration.getTrimmed("placewise.place-policy", "");
+    admitPolicy = configuration.getTrimmed("placewise.admit-policy", "fifo");
+    isDryRun = configuration.getBoolean("placewise.dry-run", false);
+    isNoFitReleased = configuration.getBoolean("placewise.release-no-fit", true);
+    tokenFile = configuration.getTrimmed("placewise.token-file", "");
+    trustStore = configuration.getTrimmed("placewise.trust-store", "");
+    isPlaintextAllowed = configuration.getBoolean("placewise.allow-plaintext", false);
+    check();
+  }
+
+  private static String trimmed(String url) {
+    return url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
+  }
+
+  private long positive(String name, long otherwise) {
+    long value = configuration.getLong(name, otherwise);
+    if (value <= 0) {
+      throw new IllegalArgumentException(name + ": must be above 0, not " + value);
+    }
+    return value;
+  }
+
+  private void check() {
+    // The ResourceManager shows its whole configuration to everybody under /conf.
+    if (configuration.getRaw(TOKEN) != null) {
+      throw new IllegalArgumentException(
+          TOKEN + ": everybody can read yarn-site.xml under the ResourceManager's /conf; remove the property, and set"
+              + " placewise.token-file, or put the token into Hadoop's credential provider under this name");
+    }
+    URI address = URI.create(url);
+    if (!"http".equals(address.getScheme()) && !"https".equals(address.getScheme())) {
+      throw new IllegalArgumentException("placewise.url: must begin with http:// or https://, not " + url);
+    }
+    if ("http".equals(address.getScheme()) && !isPlaintextAllowed && !isLoopback(address.getHost())) {
+      throw new IllegalArgumentException(
+          "placewise.url: " + url + " is clear text to another machine; use https://, or set"
+              + " placewise.allow-plaintext to true if the network is guarded otherwise");
+    }
+  }
+
+  private static boolean isLoopback(String host) {
+    try {
+      return host != null && InetAddress.getByName(host).isLoopbackAddress();
+    } catch (UnknownHostException error) {
+      return false;
+    }
+  }
+
+  /** The token, read anew each time so that it can be renewed; "" if there is none. */
+  String token() throws IOException {
+    if (!tokenFile.isEmpty()) {
+      return new String(Files.readAllBytes(Paths.get(tokenFile)), StandardCharsets.UTF_8).trim();
+    }
+    char[] kept = configuration.getPassword(TOKEN);
+    return kept == null ? "" : new String(kept);
+  }
+
+  /** Password of the trust store, from Hadoop's credential provider; null if there is none. */
+  char[] trustStorePassword() throws IOException {
+    return configuration.getPassword("placewise.trust-store-password");
+  }
+}

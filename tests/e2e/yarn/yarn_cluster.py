@@ -1,0 +1,216 @@
+"""A real YARN on this machine: one ResourceManager and four NodeManagers, each a process of its own.
+
+Every NodeManager has a host name and a loopback address of its own, by a hosts file that only these JVMs read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, SHELL
+
+NODES = ("n1", "n2", "n3", "n4")
+GPUS = 8
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+_OPENED = ("lang", "lang.reflect", "util", "util.concurrent", "net", "io", "nio", "math", "text", "time")
+_RM = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
+_NM = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+_LOG4J = """log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
+"""
+
+
+def wait_for(is_true: Callable[[], bool], what: str, timeout_s: float) -> None:
+    """Raises TimeoutError if it does not become true."""
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout_s} s for {what}")
+        time.sleep(0.1)
+
+
+def _write(path: Path, properties: Mapping[str, object]) -> None:
+    lines = [
+        f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
+        for name, value in properties.items()
+    ]
+    path.write_text("<configuration>\n" + "\n".join(lines) + "\n</configuration>\n")
+
+
+@dataclass
+class YarnCluster:
+    """Daemons, configuration and logs under `root`. `ports` are six free ones, `settings` further properties."""
+
+    root: Path
+    ports: Sequence[int]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    scheduler: Mapping[str, object] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def web(self) -> str:
+        return f"http://127.0.0.1:{self.ports[0]}/ws/v1/cluster"
+
+    @property
+    def hosts(self) -> Path:
+        return self.root / "hosts"
+
+    def configuration(self, name: str) -> Path:
+        return self.root / "conf" / name
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Writes a folder of configuration for the ResourceManager, which clients share, and one for each node."""
+        lines = ["127.0.0.1 localhost", f"127.0.0.1 {os.uname().nodename}"]
+        lines += [f"127.0.0.{11 + number} {node}" for number, node in enumerate(NODES)]
+        self.hosts.write_text("\n".join(lines) + "\n")
+        self._write_configuration("rm", self._site(), {})
+        for node in NODES:
+            self._write_configuration(node, {**self._site(), **self._node_site(node)}, {"yarn.io/gpu": GPUS})
+
+    def _write_configuration(self, name: str, site: Mapping[str, object], resources: Mapping[str, int]) -> None:
+        folder = self.configuration(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": self.root / "tmp" / name})
+        _write(folder / "yarn-site.xml", site)
+        _write(folder / "resource-types.xml", {"yarn.resource-types": "yarn.io/gpu"})
+        _write(folder / "node-resources.xml", {f"yarn.nodemanager.resource-type.{k}": v for k, v in resources.items()})
+        _write(folder / "capacity-scheduler.xml", {**self._queues(), **self.scheduler})
+        (folder / "log4j.properties").write_text(_LOG4J)
+
+    def _queues(self) -> dict[str, object]:
+        name = "yarn.scheduler.capacity"
+        return {
+            f"{name}.root.queues": "default",
+            f"{name}.root.default.capacity": 100,
+            f"{name}.maximum-am-resource-percent": 1.0,
+            f"{name}.resource-calculator": "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator",
+        }
+
+    def _site(self) -> dict[str, object]:
+        rm = "yarn.resourcemanager"
+        store = "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
+        return {
+            f"{rm}.hostname": "127.0.0.1",
+            f"{rm}.webapp.address": f"127.0.0.1:{self.ports[0]}",
+            f"{rm}.address": f"127.0.0.1:{self.ports[1]}",
+            f"{rm}.scheduler.address": f"127.0.0.1:{self.ports[2]}",
+            f"{rm}.resource-tracker.address": f"127.0.0.1:{self.ports[3]}",
+            f"{rm}.admin.address": f"127.0.0.1:{self.ports[4]}",
+            f"{rm}.connect.retry-interval.ms": 1000,
+            f"{rm}.recovery.enabled": "true",
+            f"{rm}.store.class": store,
+            f"{rm}.fs.state-store.uri": f"file://{self.root}/rm-state",
+            f"{rm}.work-preserving-recovery.scheduling-wait-ms": 3000,
+            "yarn.resource-types": "yarn.io/gpu",
+            "yarn.scheduler.minimum-allocation-mb": 64,
+            "yarn.application.classpath": f"{self.configuration('rm')},{HADOOP}/*,{SHELL}/*",
+            "yarn.nodemanager.admin-env": f"JAVA_TOOL_OPTIONS=-Djdk.net.hosts.file={self.hosts} -Xmx128m",
+            "yarn.nodemanager.pmem-check-enabled": "false",
+            "yarn.nodemanager.vmem-check-enabled": "false",
+            "yarn.nodemanager.disk-health-checker.enable": "false",
+            "yarn.nodemanager.delete.debug-delay-sec": 600,
+            "yarn.nodemanager.resource.memory-mb": 16384,
+            "yarn.nodemanager.resource.cpu-vcores": 32,
+            "yarn.nm.liveness-monitor.expiry-interval-ms": 10000,
+            **self.settings,
+        }
+
+    def _node_site(self, node: str) -> dict[str, object]:
+        name, port = "yarn.nodemanager", self.ports[5]
+        return {
+            f"{name}.hostname": node,
+            f"{name}.bind-host": node,
+            f"{name}.address": f"{node}:{port}",
+            f"{name}.localizer.address": f"{node}:{port + 1}",
+            f"{name}.webapp.address": f"{node}:{port + 2}",
+            f"{name}.collector-service.address": f"{node}:{port + 3}",
+            f"{name}.local-dirs": self.root / "local" / node,
+            f"{name}.log-dirs": self.root / "containers" / node,
+        }
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def java(self, configuration: str, classes: Sequence[Path | str], heap_mib: int) -> list[str]:
+        """A command up to the name of the main class."""
+        path = os.pathsep.join([str(self.configuration(configuration)), *map(str, classes)])
+        opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED]
+        settings = [f"-Djdk.net.hosts.file={self.hosts}", f"-Duser.home={self.root}/home", f"-Xmx{heap_mib}m"]
+        return ["java", *_JVM, *opened, *settings, "-cp", path]
+
+    def _spawn(self, name: str, command: Sequence[str]) -> None:
+        with (self.root / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.root, start_new_session=True
+            )
+
+    def start_rm(self) -> None:
+        self._spawn("rm", [*self.java("rm", [JAR, f"{HADOOP}/*"], 256), _RM])
+
+    def start_node(self, node: str) -> None:
+        self._spawn(node, [*self.java(node, [f"{HADOOP}/*"], 256), _NM])
+
+    def start(self) -> None:
+        """Raises TimeoutError if not every node is running in time."""
+        (self.root / "home").mkdir(exist_ok=True)
+        self.write()
+        self.start_rm()
+        for node in NODES:
+            self.start_node(node)
+        wait_for(lambda: self.running_nodes() == len(NODES), "four NodeManagers", 120)
+
+    def kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+
+    def stop(self) -> None:
+        for name in list(self.processes):
+            self.kill(name)
+        shutil.rmtree(self.root / "local", ignore_errors=True)
+
+    # --- what YARN says -----------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Any:
+        """One answer of the ResourceManager's REST face; None while it is away."""
+        try:
+            with urllib.request.urlopen(f"{self.web}/{path}", timeout=10) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def running_nodes(self) -> int:
+        nodes = (self.get("nodes?states=RUNNING") or {}).get("nodes") or {}
+        return len(nodes.get("node", []))
+
+    def applications(self) -> dict[str, dict[str, Any]]:
+        apps = (self.get("apps") or {}).get("apps") or {}
+        return {app["id"]: app for app in apps.get("app", [])}
+
+    def log(self, name: str) -> str:
+        return (self.root / f"{name}.log").read_text(errors="replace")
+
+    def containers(self, application: str) -> dict[str, str]:
+        """Node of every container of the application that ran, from the NodeManagers' log folders."""
+        return {
+            folder.name: node
+            for node in NODES
+            for folder in (self.root / "containers" / node / application).glob("container_*")
+        }

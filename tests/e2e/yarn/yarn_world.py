@@ -1,0 +1,167 @@
+"""A real YARN and the real service. Decisions are read from the service by the ids in the ResourceManager's log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.slurm.slurm_cluster import free_ports
+from tests.e2e.yarn.yarn_artefacts import HADOOP, SHELL
+from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
+
+PLACEWISE = str(Path(sys.executable).parent / "placewise")
+ROOT = Path(__file__).parents[3]
+CLUSTER = "yarn-e2e"
+_SHELL_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
+_PLACED = re.compile(r"Placewise: gang (\S+) of \d+ containers goes to \[[^]]*\], decision (\S+)")
+_RELEASED = re.compile(r"Placewise: gang (\S+) is left to YARN: (.*)")
+_RUNS = re.compile(r"Placewise: gang (\S+) runs as decided")
+
+
+def _application(gang: str) -> str:
+    """appattempt_1_0002_000001/w1.1.x → application_1_0002"""
+    return "application_" + "_".join(gang.split("/")[0].split("_")[1:3])
+
+
+@dataclass
+class YarnWorld:
+    """Everything of one test run under one folder."""
+
+    yarn: YarnCluster
+    rest_port: int
+    grpc_port: int
+    service: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def root(self) -> Path:
+        return self.yarn.root
+
+    # --- the service --------------------------------------------------------------------------------------------------
+
+    def start_service(self) -> None:
+        paths = os.pathsep.join(str(ROOT / folder) for folder in ("service", "clients/python"))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": paths,
+            "PLACEWISE_STATE_DIR": str(self.root / "service-state"),
+            "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
+            "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
+        }
+        with (self.root / "service.log").open("ab") as log:
+            command = [PLACEWISE, "serve"]
+            self.service = [
+                subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.root, start_new_session=True)
+            ]
+        wait_for(lambda: self.ask("readyz") is not None, "the service", 60)
+
+    def signal_service(self, number: int) -> None:
+        """To the service and its embedded Redis."""
+        for process in self.service:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def kill_service(self) -> None:
+        self.signal_service(signal.SIGKILL)
+        for process in self.service:
+            process.wait(timeout=30)
+        self.service = []
+
+    def ask(self, path: str) -> Any:
+        """One answer of the service's REST face; None if it has none."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.rest_port}/{path}", timeout=10) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return None
+        return json.loads(text) if text.startswith("{") else text
+
+    def cluster(self) -> dict[str, Any]:
+        return self.ask(f"v1/clusters/{CLUSTER}?full=true") or {}
+
+    def known_nodes(self) -> int:
+        return len([node for node in self.cluster().get("nodes", []) if node.get("state") == "READY"])
+
+    # --- decisions and what became of them ----------------------------------------------------------------------------
+
+    def decisions(self) -> dict[str, list[tuple[str, str]]]:
+        """By application, each gang with the id of its decision, in order; none that was left to YARN later."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for gang, decision in _PLACED.findall(self.yarn.log("rm")):
+            found.setdefault(_application(gang), []).append((gang, decision))
+        return found
+
+    def released(self) -> dict[str, str]:
+        """Gangs that were left to YARN, and the reason."""
+        return dict(_RELEASED.findall(self.yarn.log("rm")))
+
+    def as_decided(self) -> set[str]:
+        """Gangs all of whose containers were bound to the decision."""
+        return set(_RUNS.findall(self.yarn.log("rm")))
+
+    def decided_nodes(self, decision: str, gang: str) -> Counter[str]:
+        """Containers per node, as the service's own record of the decision has them."""
+        record = self.ask(f"v1/clusters/{CLUSTER}/decisions/{decision}")
+        assert record is not None, f"the service does not know decision {decision}"
+        answer = record.get("place") or record["admitOrWait"]["placed"]
+        (entry,) = [one for one in answer["decisions"] if one["jobId"] == gang]
+        return Counter(task["node"] for task in entry["assignments"])
+
+    def is_quiet(self) -> bool:
+        """Nothing is held at the service."""
+        return not self.cluster().get("jobs")
+
+    # --- applications -------------------------------------------------------------------------------------------------
+
+    def submit_shell(self, containers: int, gpus: int, command: str = "sleep 1") -> subprocess.Popen[bytes]:
+        """A distributed shell with one container per task, by Hadoop's own client."""
+        java = self.yarn.java("rm", [f"{SHELL}/*", f"{HADOOP}/*"], 128)
+        (jar,) = SHELL.glob("hadoop-yarn-applications-distributedshell-*.jar")
+        flags = [f"--jar={jar}", f"--shell_command={command}", f"--num_containers={containers}"]
+        flags += [f"--container_resources=memory-mb=128,vcores=1,yarn.io/gpu={gpus}", "--master_memory=128"]
+        words = [part for flag in flags for part in flag.split("=", 1)]
+        with (self.root / "client.log").open("ab") as log:
+            return subprocess.Popen(
+                [*java, _SHELL_CLIENT, *words, "--timeout", "120000"], stdout=log, stderr=log, cwd=self.root
+            )
+
+
+@contextlib.contextmanager
+def yarn_world(settings: Mapping[str, object] | None = None) -> Iterator[YarnWorld]:
+    """`settings` are further properties of yarn-site.xml."""
+    root = Path(tempfile.mkdtemp(prefix="placewise-yarn-"))
+    ports = free_ports(8)
+    base = {
+        "yarn.resourcemanager.application-master-service.processors": "placewise.yarn.PlacewiseProcessor",
+        "yarn.scheduler.app-placement-allocator.class": "placewise.yarn.PlacewiseAllocator",
+        "placewise.url": f"http://127.0.0.1:{ports[6]}",
+        "placewise.cluster": CLUSTER,
+        "placewise.queues": "root.default",
+    }
+    yarn = YarnCluster(root, [*ports[:5], 28141], {**base, **(settings or {})})
+    world = YarnWorld(yarn, rest_port=ports[6], grpc_port=ports[7])
+    try:
+        world.start_service()
+        yarn.start()
+        wait_for(lambda: world.known_nodes() == 4, "the service to know four nodes", 60)
+        yield world
+    except BaseException:
+        print(f"kept for a look: {root}")
+        yarn.stop()
+        world.kill_service()
+        raise
+    yarn.stop()
+    world.kill_service()
+    shutil.rmtree(root, ignore_errors=True)
