@@ -15,7 +15,7 @@ BEFORE ?= 0ce0bd2
 .DEFAULT_GOAL := help
 .PHONY: e2e-kubernetes
 .PHONY: e2e-compose bench
-.PHONY: e2e-slurm
+.PHONY: e2e-slurm e2e-yarn
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
 .PHONY: help install run test test-fast lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
@@ -74,6 +74,13 @@ e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake n
 	assets=$$($(BIN)/python -m tests.e2e.kubernetes.kubernetes_binaries) || { code=$$?; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-kubernetes"; exit 0; }; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py
+
+# 75: YARN cannot be had here. That is said, and is a failure where PLACEWISE_TEST_REQUIRE_SCHEDULERS asks for it.
+e2e-yarn: install ## A real YARN of one ResourceManager and four NodeManagers; JDK and Maven from Debian where missing
+	$(BIN)/python -m tests.e2e.packages java,javac,mvn openjdk-17-jdk-headless maven
+	$(BIN)/python -m tests.e2e.yarn.yarn_artefacts || { code=$$?; \
+	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-yarn"; exit 0; }; \
+	$(BIN)/pytest -m e2e_heavy -s tests/e2e/yarn/test_yarn_e2e.py
 
 lint: install ## ruff, mypy strict, import-linter, readable English, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ _RUNS = re.compile(r"Placewise: gang (\S+) runs as decided")
 
 def _application(gang: str) -> str:
     """appattempt_1_0002_000001/w1.1.x → application_1_0002"""
-    return "application_" + "_".join(gang.split("/")[0].split("_")[1:3])
+    return "application_" + "_".join(gang.split("/", maxsplit=1)[0].split("_")[1:3])
 
 
 @dataclass
@@ -61,10 +61,8 @@ class YarnWorld:
             "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
         }
         with (self.root / "service.log").open("ab") as log:
-            command = [PLACEWISE, "serve"]
-            self.service = [
-                subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.root, start_new_session=True)
-            ]
+            options = {"env": environment, "cwd": self.root, "start_new_session": True}
+            self.service = [subprocess.Popen([PLACEWISE, "serve"], stdout=log, stderr=log, **options)]
         wait_for(lambda: self.ask("readyz") is not None, "the service", 60)
 
     def signal_service(self, number: int) -> None:
