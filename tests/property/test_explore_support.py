@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 from tests.fakes.place_cases import context, gang, node, running, view_of
 
-from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.cluster import Assignment, ExplorationGuard
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.policy import Action, PlacementPolicy, action_of
 from placewise_core.policies import explore, random_ahead
-from placewise_core.policies.explore import Explorer
+from placewise_core.policies.explore import Exploration, Explorer
 from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.random_fit import Random
 from placewise_core.policies.registry import placement_policies
@@ -71,16 +71,33 @@ def enumerated(
     return mixture
 
 
+GUARDS = {
+    "none": ExplorationGuard(),
+    "of larger jobs": ExplorationGuard(max_gpus=2.0),
+    "of narrow choices": ExplorationGuard(min_nodes=5),
+}
+SPARED = {"none": range(0), "of larger jobs": range(3, 5), "of narrow choices": range(1, 5)}
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
 @pytest.mark.parametrize("name", POLICIES)
-def test_each_propensity_is_the_enumerated_one(name: str, explorers: tuple[Explorer, ...], workers: int) -> None:
+def test_each_propensity_is_the_enumerated_one(
+    name: str, explorers: tuple[Explorer, ...], guard: str, workers: int
+) -> None:
     view, job, ctx = uneven(), gang(workers=workers), context(seed=workers)
-    expected = enumerated(POLICIES[name], explorers, job, view)
+    is_spared = workers in SPARED[guard]
+    policy, exploration = POLICIES[name], Exploration(RATE, explorers, GUARDS[guard])
+    expected = distribution(policy, job, view) if is_spared else enumerated(policy, explorers, job, view)
     assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
-    for _ in range(30):
-        proposal, _ = explore.propose(POLICIES[name], RATE, job, view, ctx, explorers)
-        assert proposal is not None
+    for _ in range(8):
+        drawn = explore.propose(policy, exploration, job, view, ctx)
+        assert drawn is not None
+        assert bool(drawn.guard) == is_spared
+        own = distribution(policy, job, view).get(action_of(drawn.proposal.assignments), 0.0)
+        assert drawn.own_propensity == pytest.approx(own, abs=1e-9)
+        proposal = drawn.proposal
         assert proposal.propensity == pytest.approx(expected[action_of(proposal.assignments)], abs=1e-9)
 
 
@@ -90,9 +107,9 @@ def test_draws_fit_the_enumeration(explorers: tuple[Explorer, ...]) -> None:
     expected = enumerated(POLICIES["load-balance"], explorers, job, view)
     drawn: list[Action] = []
     for _ in range(DRAWS):
-        proposal, _ = explore.propose(POLICIES["load-balance"], RATE, job, view, ctx, explorers)
-        assert proposal is not None
-        drawn.append(action_of(proposal.assignments))
+        one = explore.propose(POLICIES["load-balance"], Exploration(RATE, explorers), job, view, ctx)
+        assert one is not None
+        drawn.append(action_of(one.proposal.assignments))
     counted = Counter(drawn)
     assert counted.keys() <= expected.keys()
     fit = stats.chisquare([counted[a] for a in expected], [DRAWS * p for p in expected.values()])
@@ -162,8 +179,9 @@ def test_whatever_an_explorer_gives_has_its_share(explorers: tuple[Explorer, ...
     view, job, ctx = uneven(), gang(workers=2), context(seed=2)
     total = sum(explorer.weight for explorer in explorers)
     for _ in range(200):
-        proposal, _ = explore.propose(POLICIES["tetris"], RATE, job, view, ctx, explorers)
-        assert proposal is not None
+        drawn = explore.propose(POLICIES["tetris"], Exploration(RATE, explorers), job, view, ctx)
+        assert drawn is not None
+        proposal = drawn.proposal
         for explorer in explorers:
             given = distribution(explorer.policy, job, view).get(action_of(proposal.assignments), 0.0)
             assert proposal.propensity >= RATE * explorer.weight / total * given - 1e-12

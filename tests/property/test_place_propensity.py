@@ -12,6 +12,7 @@ from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import GpuSharing, Job
 from placewise_core.gang.policy import Proposal
 from placewise_core.policies import explore
+from placewise_core.policies.explore import Exploration
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.policies.random_fit import Random
 from placewise_core.policies.registry import placement_policies
@@ -77,12 +78,13 @@ def test_exploration_states_the_frequency_it_has(name: str, rate: float) -> None
     counted: Counter[Where] = Counter()
     explored = 0
     for _ in range(DRAWS):
-        proposal, is_explored = explore.propose(POLICIES[name], rate, job, view, ctx)
-        if proposal is None:
+        drawn = explore.propose(POLICIES[name], Exploration(rate), job, view, ctx)
+        if drawn is None:
             continue
+        proposal = drawn.proposal
         assert stated.setdefault(where(proposal), proposal.propensity) == pytest.approx(proposal.propensity)
         counted[where(proposal)] += 1
-        explored += is_explored
+        explored += bool(drawn.explorer)
     for placement, propensity in stated.items():
         assert counted[placement] / DRAWS == pytest.approx(propensity, abs=4 * math.sqrt(propensity / DRAWS) + 1e-9)
     assert explored / DRAWS == pytest.approx(rate, abs=0.04)
@@ -92,14 +94,15 @@ def test_exploration_states_the_frequency_it_has(name: str, rate: float) -> None
 
 def test_without_a_rate_the_policy_answers_and_nothing_is_drawn() -> None:
     view, job, ctx = crowded(), gang(workers=2), context(seed=1)
-    proposal, is_explored = explore.propose(POLICIES["load-balance"], 0.0, job, view, ctx)
-    assert proposal == POLICIES["load-balance"].propose(job, view, ctx)
-    assert not is_explored
+    drawn = explore.propose(POLICIES["load-balance"], explore.NONE, job, view, ctx)
+    assert drawn is not None
+    assert drawn.proposal == POLICIES["load-balance"].propose(job, view, ctx)
+    assert not drawn.explorer
     assert ctx.rng.random() == np.random.default_rng(1).random()
 
 
 def test_a_job_nobody_can_place_has_no_proposal() -> None:
-    assert explore.propose(POLICIES["random"], 1.0, gang(workers=9), crowded(), context()) == (None, False)
+    assert explore.propose(POLICIES["random"], Exploration(1.0), gang(workers=9), crowded(), context()) is None
 
 
 @pytest.mark.parametrize(

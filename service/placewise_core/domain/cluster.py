@@ -143,10 +143,30 @@ class QueueState:
 
 
 @frozen
+class ExplorerSettings:
+    """A placement policy that explores, and its weight among the explorers (a whole number, at least 1)."""
+
+    policy: str
+    weight: int = 1
+
+
+@frozen
+class ExplorationGuard:
+    """Jobs that exploration leaves to the policy in force: those that ask for more than `max_gpus` GPUs (0: no limit),
+    those that fewer than `min_nodes` nodes can take a task of, and urgent ones if `is_urgent_spared`."""
+
+    max_gpus: float = 0.0
+    min_nodes: int = 0
+    is_urgent_spared: bool = False
+
+
+@frozen
 class ClusterSettings:
-    """An operator's settings of one cluster; empty policy names mean the service's defaults."""
+    """An operator's settings of one cluster; empty policy names mean the service's defaults, and so do no explorers."""
 
     place_policy: str = ""
     admit_policy: str = ""
     exploration_rate: float = 0.0
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
+    explorers: tuple[ExplorerSettings, ...] = ()
+    exploration_guard: ExplorationGuard = ExplorationGuard()

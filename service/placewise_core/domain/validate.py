@@ -25,6 +25,8 @@ MAX_NUMBER = 1e15
 MAX_TIME_S = 253_402_300_799.0  # the end of the year 9999, the last that a Timestamp can hold
 MAX_ENTRIES = 256  # of one map
 MAX_QUEUES = 1000  # with settings of their own
+MAX_EXPLORERS = 16
+MAX_WEIGHT = 1000  # of an explorer
 MAX_CO_RUNS = 64  # of one job: more than there are models worth measuring against
 _MAX_COUNT = 1_000_000
 _MOST_RELATIVE_SPEED = 2.0  # a little over 1 is noise; more than twice as fast in company is a mistake
@@ -180,6 +182,22 @@ def check_settings(settings: ClusterSettings) -> None:
     for i, (queue, parameters) in enumerate(settings.queues.items()):
         _check_text(queue, f"settings.queues[{i}].queue", MAX_ID)
         _check_queue(parameters, f"settings.queues[{i}]")
+    _check_exploration(settings)
+
+
+def _check_exploration(settings: ClusterSettings) -> None:
+    _check_count(len(settings.explorers), MAX_EXPLORERS, "settings.explorers")
+    for i, explorer in enumerate(settings.explorers):
+        field = f"settings.explorers[{i}]"
+        _check_id(explorer.policy, f"{field}.policy")
+        if explorer.policy in [other.policy for other in settings.explorers[:i]]:
+            raise InvalidRequestError("named twice: give the policy one weight", f"{field}.policy")
+        if not 1 <= explorer.weight <= MAX_WEIGHT:
+            raise InvalidRequestError(f"must be 1 … {MAX_WEIGHT}", f"{field}.weight")
+    guard = settings.exploration_guard
+    _check_number(guard.max_gpus, "settings.exploration_guard.max_gpus")
+    if guard.min_nodes < 0:
+        raise InvalidRequestError("must not be negative", "settings.exploration_guard.min_nodes")
 
 
 def check_nodes_request(cluster: str, count: int, limits: Limits) -> None:

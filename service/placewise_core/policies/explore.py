@@ -8,15 +8,19 @@ explorer of weight w has the share s = ε·w/Σw. For a placement a of any origi
 where q(a) is the probability with which the explorer gives a: 0 or 1 for one that draws nothing. So P(a) ≥ s for
 whatever such an explorer gives. An explorer that finds no placement leaves its share to the policy: s·π(a). Two
 placements are one action if each task, by its name, is on the same node: equal tasks are told apart, GPU indices are
-not.
+not. A guard may spare a job (gang/guard.py): it looks before anything is drawn, and P(a) is π(a) then.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.guard import verdict
 from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
 from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.load_balance import LoadBalance
@@ -35,36 +39,59 @@ class Explorer:
 USUAL: tuple[Explorer, ...] = (Explorer(BinPacking()), Explorer(LoadBalance()))
 
 
+@frozen
+class Exploration:
+    """How a cluster explores: ε, at least one explorer, and the guard."""
+
+    rate: float = 0.0
+    explorers: Sequence[Explorer] = USUAL
+    guard: ExplorationGuard = ExplorationGuard()
+
+
+NONE = Exploration()
+
+
+@frozen
+class Drawn:
+    """A proposal, with P(a) as its propensity, and how it came about.
+
+    `own_propensity` is π(a), the probability with which the policy in force gives the same. `explorer` names the one
+    that gave it, "" the policy in force. `rate` is ε for this job: 0 if the guard, whose verdict is `guard`, spared it.
+    """
+
+    proposal: Proposal
+    own_propensity: float = 1.0
+    explorer: str = ""
+    rate: float = 0.0
+    guard: str = ""
+
+
 def propose(
-    policy: PlacementPolicy,
-    rate: float,
-    job: Job,
-    view: ClusterView,
-    context: PlaceContext,
-    explorers: Sequence[Explorer] = USUAL,
-) -> tuple[Proposal | None, bool]:
-    """A proposal with its propensity under exploration at `rate`, and whether exploration chose it."""
-    if rate <= 0:
-        return policy.propose(job, view, context), False
+    policy: PlacementPolicy, exploration: Exploration, job: Job, view: ClusterView, context: PlaceContext
+) -> Drawn | None:
+    """The job's placement by the policy or by an explorer; None if the one whose turn it is finds none."""
+    rate, explorers = exploration.rate, exploration.explorers
+    spared = verdict(exploration.guard, job, view, context) if rate > 0 else ""
+    if rate <= 0 or spared:
+        own = policy.propose(job, view, context)
+        return Drawn(own, own.propensity, guard=spared) if own is not None else None
     is_exploring = context.rng.random() < rate
-    turns = [i for i, explorer in enumerate(explorers) for _ in range(explorer.weight)]
-    turn = turns[int(context.rng.integers(len(turns)))]
-    given = [explorer.policy.propose(job, view, context) for explorer in explorers]
-    chosen = given[turn] if is_exploring else None
-    is_explored = chosen is not None
-    if chosen is None:
-        chosen = policy.propose(job, view, context)
-        if chosen is None:
-            return None, False
-        own = chosen.propensity
-    else:
-        own = policy.probability(chosen.assignments, job, view, context)
-    gives = [
-        _gives(explorer.policy, proposal, chosen, job, view, context)
-        for explorer, proposal in zip(explorers, given, strict=True)
-    ]
     weights = [explorer.weight for explorer in explorers]
-    return replace(chosen, propensity=mixed(own, rate, gives, weights)), is_explored
+    turn = int(np.cumsum(weights).searchsorted(context.rng.integers(sum(weights)), side="right"))
+    given = [explorer.policy.propose(job, view, context) for explorer in explorers]
+    chosen, explorer = (given[turn], explorers[turn].policy.name) if is_exploring else (None, "")
+    if chosen is None:
+        chosen, explorer = policy.propose(job, view, context), ""
+        if chosen is None:
+            return None
+        pi = chosen.propensity
+    else:
+        pi = policy.probability(chosen.assignments, job, view, context)
+    gives = [
+        _gives(each.policy, proposal, chosen, job, view, context)
+        for each, proposal in zip(explorers, given, strict=True)
+    ]
+    return Drawn(replace(chosen, propensity=mixed(pi, rate, gives, weights)), pi, explorer, rate)
 
 
 def mixed(own: float, rate: float, explorers_give: Sequence[float | None], weights: Sequence[int] = (1, 1)) -> float:

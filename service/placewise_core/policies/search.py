@@ -3,14 +3,15 @@
 Harmony's reward (1), Σ c_n/e_n over the jobs concerned, for K whole placements in one batched call. The net is
 injected: this module knows no runtime. K shrinks with the deadline. After any error, and if the model itself
 reports that it is uncertain, the first heuristic's placement answers, flagged. Proposers draw nothing that their
-seed does not fix, so that the propensity of the choice is 1.
+seed does not fix, so that the propensity of the choice is 1 *given how many proposers were asked*. The clock decides
+that, before any placement is compared; `info` has it as "asked", and "cut" is 1 if the clock ended the search.
 """
 
 import contextlib
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -107,11 +108,11 @@ class BestOfK(PlacementPolicy):
         proposals = list(found.by_placement.values())
         if not proposals:
             return None
-        first = proposals[0][1]
+        first = replace(proposals[0][1], info=found.info)
         if found.is_late:
             return _fallback(first, "deadline")
         if len(proposals) == 1:
-            return found.taken(first, {"k": 1.0})
+            return found.taken(first)
         try:
             scores = self._scores(job, [proposal for _, proposal in proposals], view, context.slices)
         except Exception as error:  # no error of the runtime fails a call
@@ -120,8 +121,7 @@ class BestOfK(PlacementPolicy):
         if scores.spread[k] > self._scorer.spread_limit:
             return _fallback(first, "uncertain")
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
-        info = {"k": float(len(proposals)), **named}
-        return found.taken(proposals[k][1], info)
+        return found.taken(replace(proposals[k][1], info={**found.info, **named}))
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
@@ -129,8 +129,12 @@ class BestOfK(PlacementPolicy):
         stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
         found = _Found()
         for policy in self._proposers:
-            if found.by_placement and (len(found.by_placement) == self._most or self._monotonic_s() >= stop_s):
+            if len(found.by_placement) == self._most:
                 break
+            if found.by_placement and self._monotonic_s() >= stop_s:
+                found.is_cut = True
+                break
+            found.asked += 1
             proposal = policy.propose(job, view, context)
             context.slices.pause()
             if proposal is None:
@@ -162,11 +166,14 @@ class BestOfK(PlacementPolicy):
 
 @dataclass(slots=True)
 class _Found:
-    """The proposals. `failure`: the error that kept one of the proposers from proposing, "" without one."""
+    """The proposals of the `asked` first proposers; `is_cut` if the clock kept the others from being asked. `failure`:
+    the error that kept one from proposing, "" without one."""
 
     by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
     failure: str = ""
     is_late: bool = False
+    asked: int = 0
+    is_cut: bool = False
 
     def add(self, name: str, proposal: Proposal, view: ClusterView) -> None:
         """Unless its tasks are on the same nodes as those of an earlier one."""
@@ -175,10 +182,14 @@ class _Found:
             key = _key([(view.index[task.node], task.role) for task in tasks])
             self.by_placement.setdefault(key, (name, proposal))
 
-    def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
-        """The search's own answer: its proposers' draws are fixed, so it is certain to be this one."""
+    @property
+    def info(self) -> dict[str, float]:
+        return {"k": float(len(self.by_placement)), "asked": float(self.asked), "cut": float(self.is_cut)}
+
+    def taken(self, proposal: Proposal) -> Proposal:
+        """The search's own answer. Its proposers' draws are fixed, so of those that were asked it gives no other."""
         reason = self.failure or proposal.fallback_reason
-        return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
+        return replace(proposal, propensity=1.0, is_fallback=bool(reason), fallback_reason=reason)
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:

@@ -56,7 +56,8 @@ class Row:
     """One job of a Place decision, or one share of a Partition decision, with its fate.
 
     `planned` and `actual` list "node/gpu" (or "node") of every task; `actual` is empty if the host confirmed the
-    plan or reported no placement. `predicted_s` and `actual_s` are for shares.
+    plan or reported no placement. `predicted_s` and `actual_s` are for shares. `propensity` is P(a), `own_propensity`
+    π(a); this and the columns after it are null for a job that the decision did not place.
     """
 
     decision_id: str
@@ -86,6 +87,10 @@ class Row:
     epochs_done: float
     predicted_s: float
     actual_s: float
+    own_propensity: float | None = None
+    exploration_rate: float | None = None
+    explorer: str | None = None
+    guard: str | None = None
 
 
 def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
@@ -204,7 +209,7 @@ def _status(
 
 
 def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: Status, submit_time_s: float) -> Row:
-    meta = record.meta
+    meta, draw = record.meta, record.draw_of(decided.job_id)
     return Row(
         decision_id=record.decision_id,
         job_id=decided.job_id,
@@ -217,8 +222,8 @@ def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: S
         bundle_digest=meta.bundle_digest,
         caller=meta.caller,
         propensity=decided.propensity,
-        is_explored=meta.is_explored,
-        is_fallback=meta.is_fallback,
+        is_explored=draw.is_explored if draw is not None else meta.is_explored,
+        is_fallback=bool(draw.fallback_reason) if draw is not None else meta.is_fallback,
         outcome=decided.outcome.value,
         status=status.value,
         planned=spots(decided.assignments),
@@ -233,6 +238,10 @@ def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: S
         epochs_done=fate.epochs_done,
         predicted_s=0.0,
         actual_s=0.0,
+        own_propensity=draw and draw.own_propensity,
+        exploration_rate=draw and draw.rate,
+        explorer=draw and draw.explorer,
+        guard=draw and draw.guard,
     )
 
 

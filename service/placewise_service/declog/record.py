@@ -10,7 +10,7 @@ without reading the rest.
 import uuid
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, final
 
 import msgspec
 import numpy as np
@@ -59,6 +59,29 @@ class Choice:
     mask: Tensor | None = None
 
 
+@final
+@frozen
+class Draw:
+    """How the placement of one job came about. P(a) is the propensity in the job's answer.
+
+    `own_propensity` is π(a) of the policy in force; `explorer` names the policy that explored, "" if none did; `rate`
+    is ε for this job; `guard` is the verdict that kept exploration from it. `info` is whatever the policy that placed
+    the job tells of itself.
+    """
+
+    job_id: str
+    own_propensity: float = 1.0
+    explorer: str = ""
+    rate: float = 0.0
+    guard: str = ""
+    fallback_reason: str = ""
+    info: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_explored(self) -> bool:
+        return bool(self.explorer)
+
+
 @frozen
 class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
@@ -80,6 +103,7 @@ class DecisionRecord:
     jobs: tuple[Job, ...] = ()
     task: DivisibleTask | None = None
     choices: tuple[Choice, ...] = ()
+    draws: tuple[Draw, ...] = ()
     place: PlaceDecision | None = None
     partition: PartitionDecision | None = None
     admit: AdmitDecision | None = None
@@ -94,6 +118,7 @@ class DecisionRecord:
         seed: int,
         latency_ms: float,
         choices: tuple[Choice, ...] = (),
+        draws: tuple[Draw, ...] = (),
     ) -> "DecisionRecord":
         """The record of a Place call."""
         return cls(
@@ -107,6 +132,7 @@ class DecisionRecord:
             is_dry_run=command.is_dry_run,
             jobs=command.jobs,
             choices=choices,
+            draws=draws,
             place=decision,
         )
 
@@ -160,6 +186,10 @@ class DecisionRecord:
     @property
     def decision_id(self) -> str:
         return self.meta.decision_id
+
+    def draw_of(self, job_id: str) -> Draw | None:
+        """How this decision placed the job; None if it did not, or was made by an older version."""
+        return next((draw for draw in self.draws if draw.job_id == job_id), None)
 
     @property
     def outcome(self) -> str:

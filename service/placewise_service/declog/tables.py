@@ -50,6 +50,13 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "is_fallback": pa.bool_(),
             "fallback_reason": pa.string(),
             "shadow_of": pa.string(),
+            "job_is_explored": pa.list_(pa.bool_()),
+            "job_propensities": pa.list_(pa.float64()),
+            "job_own_propensities": pa.list_(pa.float64()),
+            "job_exploration_rates": pa.list_(pa.float64()),
+            "job_explorers": pa.list_(pa.string()),
+            "job_guards": pa.list_(pa.string()),
+            "job_fallback_reasons": pa.list_(pa.string()),
         }
     ),
     OUTCOMES: pa.schema(
@@ -70,6 +77,8 @@ _ARROW_TYPES: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(),
     float: pa.float64(),
     bool: pa.bool_(),
+    float | None: pa.float64(),
+    str | None: pa.string(),
     tuple[str, ...]: pa.list_(pa.string()),
 }
 JOINED_SCHEMA: Final = pa.schema([(field.name, _ARROW_TYPES[field.type]) for field in fields(Row)])
@@ -130,6 +139,24 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "is_fallback": meta.is_fallback,
         "fallback_reason": meta.fallback_reason,
         "shadow_of": record.shadow_of,
+        **_draw_columns(record),
+    }
+
+
+def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Lists in the order of `job_ids`; null for a job that this decision did not place."""
+    by_job = {draw.job_id: draw for draw in record.draws}
+    draws = [by_job.get(job.id) for job in record.jobs]
+    decisions = record.place.decisions if record.place is not None else ()
+    propensities = {decided.job_id: decided.propensity for decided in decisions if decided.job_id in by_job}
+    return {
+        "job_is_explored": [draw and draw.is_explored for draw in draws],
+        "job_propensities": [propensities.get(job.id) for job in record.jobs],
+        "job_own_propensities": [draw and draw.own_propensity for draw in draws],
+        "job_exploration_rates": [draw and draw.rate for draw in draws],
+        "job_explorers": [draw and draw.explorer for draw in draws],
+        "job_guards": [draw and draw.guard for draw in draws],
+        "job_fallback_reasons": [draw and draw.fallback_reason for draw in draws],
     }
 
 

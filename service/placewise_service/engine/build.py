@@ -13,6 +13,7 @@ from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policies
 from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.registry import placement_policies
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
@@ -67,6 +68,7 @@ def build_engine(
         parts=parts,
         placer=Placer(
             served.placement,
+            served.explorers,
             served.placement[options.fallback_policy],
             served.interference,
             served,
@@ -97,6 +99,7 @@ class _ActivePolicies:
 
     def __init__(self, placement: dict[str, PlacementPolicy], interference: InterferenceSource) -> None:
         self.placement = placement
+        self.explorers: dict[str, PlacementPolicy] = {}
         self.interference = interference
         self.admission: dict[str, AdmissionPolicy] = {}
         self.partition: dict[str, PartitionPolicy] = {}
@@ -120,6 +123,9 @@ class _ActivePolicies:
         for name in LEARNED_POLICIES:
             self.placement.pop(name, None)
         self.placement.update(learned_policies(bundle, self.placement))
+        self.explorers.clear()
+        self.explorers.update(self.placement)
+        self.explorers[RandomAhead.name] = RandomAhead()
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""

@@ -243,6 +243,8 @@ class Engine:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""
         self.check_place_policy(settings.place_policy, "settings.place_policy")
         check_policy_exists(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
+        for i, explorer in enumerate(settings.explorers):
+            check_policy_exists(explorer.policy, self._placing.placer.explorers, f"settings.explorers[{i}].policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         await self._growth.check_cluster(cluster)
         event = await self._parts.store.update_settings(cluster, settings)

@@ -77,6 +77,10 @@ class Maker:
             message.job.id = message.job_id
         if message.DESCRIPTOR.name == "ClusterSettings":
             message.exploration_rate = 0.5
+            del message.explorers[1:]
+            for explorer in message.explorers:
+                explorer.policy, explorer.weight = "consolidate", 2
+            message.ClearField("exploration_guard")
 
     def _repeated(self, field: Any, target: Any, depth: int) -> None:
         for _ in range(self._count(depth)):

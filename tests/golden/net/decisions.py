@@ -71,9 +71,10 @@ async def _play(service: Service, name: str, policy: str, world: World, found: D
             row["margin"] = _margin(row["explained"])
         found.answers.append(row)
         await _report(service, cluster, follow_up(question, answer, rng))
+    of_records = {"net": [*net["net"], *(("info",) if policy in LEARNED else ())]}
     for i, record in enumerate(await service.records(cluster)):
         found.records.append(
-            {"id": f"{cluster}/record-{i:03}", "cluster": cluster, "record": names.plain(record), **net}
+            {"id": f"{cluster}/record-{i:03}", "cluster": cluster, "record": names.plain(record), **of_records}
         )
 
 

@@ -11,12 +11,15 @@ from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import ClusterSettings
+from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
-from placewise_core.domain.job import JobId
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.job import JobId, Priority
 from placewise_core.inputs.cluster import Encoder
-from placewise_service.declog.record import decode
+from placewise_service.declog.record import DecisionRecord, decode, decode_entry, encode
+from placewise_service.declog.tables import row_of
 from placewise_service.engine import parts
+from placewise_service.engine.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import ReserveRequest, ReserveResult
 
@@ -31,6 +34,81 @@ async def test_exploration_logs_the_propensity_of_what_came_out() -> None:
             assert 0.0 < decision.meta.propensity <= 1.0
             await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i}"), JobEventKind.FINISHED)])
         assert seen == {True, False}
+
+
+async def test_explorers_by_name_have_their_shares_and_the_log_says_who_it_was() -> None:
+    explorers = (ExplorerSettings("consolidate", 3), ExplorerSettings("random", 1))
+    async with running_engine(nodes=4, gpus=40) as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.8, explorers=explorers))
+        for i in range(60):
+            await ask_place(engine, place(make_job(f"j{i}", workers=2, cpu_cores=0.5), seed=i))
+        records = await placed_records(engine)
+    draws = [(record.draws[0], record.place.decisions[0].propensity) for record in records if record.place]
+    assert len(draws) == 60
+    assert {draw.explorer for draw, _ in draws} == {"", "consolidate", "random"}
+    for draw, propensity in draws:
+        assert draw.rate == 0.8
+        assert propensity >= {"": 0.2, "consolidate": 0.6}.get(draw.explorer, 0.0) - 1e-12
+        assert draw.own_propensity in (0.0, 1.0)
+        assert propensity >= 0.2 * draw.own_propensity
+
+
+async def test_a_request_says_of_each_job_whether_it_was_explored() -> None:
+    async with running_engine(nodes=4, gpus=8) as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
+        answer = await ask_place(engine, place(*(make_job(f"j{i}") for i in range(12)), seed=3))
+        (record,) = await placed_records(engine)
+    assert answer.meta.is_explored
+    assert {draw.is_explored for draw in record.draws} == {True, False}
+    (columns,) = [row_of(CLUSTER, "1-0", encode(record))[2]]
+    assert columns["job_ids"] == [draw.job_id for draw in record.draws]
+    assert columns["job_is_explored"] == [draw.is_explored for draw in record.draws]
+    assert columns["job_exploration_rates"] == [0.5] * 12
+    assert columns["job_propensities"] == [decided.propensity for decided in answer.decisions]
+
+
+@pytest.mark.parametrize(
+    ("guard", "verdict"),
+    [
+        (ExplorationGuard(max_gpus=1.0), "MAX_GPUS"),
+        (ExplorationGuard(min_nodes=4), "MIN_NODES"),
+        (ExplorationGuard(is_urgent_spared=True), "URGENT"),
+        (ExplorationGuard(max_gpus=2.0, min_nodes=3), ""),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+async def test_the_guard_spares_a_job_before_anything_is_drawn(guard: ExplorationGuard, verdict: str) -> None:
+    job = dataclasses.replace(make_job("a", workers=2), priority=Priority.URGENT)
+    async with running_engine(nodes=3) as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=1.0, exploration_guard=guard))
+        answer = await ask_place(engine, place(job, seed=1))
+        (record,) = await placed_records(engine)
+    (draw,) = record.draws
+    assert draw.guard == verdict
+    assert answer.meta.is_explored is not bool(verdict)
+    assert draw.rate == (0.0 if verdict else 1.0)
+    if verdict:
+        assert answer.meta.propensity == draw.own_propensity == 1.0
+
+
+async def test_an_explorer_that_does_not_exist_is_refused() -> None:
+    async with running_engine() as engine:
+        with pytest.raises(InvalidRequestError, match=r"no policy 'consolidat', did you mean 'consolidate'"):
+            await engine.update_settings(CLUSTER, ClusterSettings(explorers=(ExplorerSettings("consolidat"),)))
+
+
+async def test_explorers_that_the_bundle_does_not_allow_any_more_explore_nothing() -> None:
+    async with running_engine(nodes=2) as engine:
+        live = await engine._parts.views.get(CLUSTER)
+        gone = ClusterSettings(exploration_rate=1.0, explorers=(ExplorerSettings("gone"),))
+        live.view.settings = gone
+        assert not (await ask_place(engine, place(make_job("a")))).meta.is_explored
+
+
+async def placed_records(engine: Engine) -> list[DecisionRecord]:
+    assert await logged(engine)
+    found = [decode_entry(data) for _, data in await engine._parts.store.read_decisions(CLUSTER, "0", 1000)]
+    return [entry for entry in found if isinstance(entry, DecisionRecord)]
 
 
 async def test_every_decision_has_a_log_line_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,17 +309,39 @@ class QueueSettings(_message.Message):
     slot_duration: _duration_pb2.Duration
     def __init__(self, queue: _Optional[str] = ..., v: _Optional[float] = ..., epsilon_seconds: _Optional[float] = ..., tau_seconds: _Optional[float] = ..., slot_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
+class Explorer(_message.Message):
+    __slots__ = ("policy", "weight")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    weight: int
+    def __init__(self, policy: _Optional[str] = ..., weight: _Optional[int] = ...) -> None: ...
+
+class ExplorationGuard(_message.Message):
+    __slots__ = ("max_gpus", "min_nodes", "spare_urgent")
+    MAX_GPUS_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    SPARE_URGENT_FIELD_NUMBER: _ClassVar[int]
+    max_gpus: float
+    min_nodes: int
+    spare_urgent: bool
+    def __init__(self, max_gpus: _Optional[float] = ..., min_nodes: _Optional[int] = ..., spare_urgent: bool = ...) -> None: ...
+
 class ClusterSettings(_message.Message):
-    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues")
+    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard")
     PLACE_POLICY_FIELD_NUMBER: _ClassVar[int]
     ADMIT_POLICY_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    EXPLORERS_FIELD_NUMBER: _ClassVar[int]
+    EXPLORATION_GUARD_FIELD_NUMBER: _ClassVar[int]
     place_policy: str
     admit_policy: str
     exploration_rate: float
     queues: _containers.RepeatedCompositeFieldContainer[QueueSettings]
-    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ...) -> None: ...
+    explorers: _containers.RepeatedCompositeFieldContainer[Explorer]
+    exploration_guard: ExplorationGuard
+    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ...) -> None: ...
 
 class UpdateClusterSettingsRequest(_message.Message):
     __slots__ = ("cluster", "settings", "update_mask")

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.validate import MAX_CO_RUNS, MAX_ENTRIES, MAX_QUEUES, Limits
+from placewise_core.domain.validate import MAX_CO_RUNS, MAX_ENTRIES, MAX_EXPLORERS, MAX_QUEUES, Limits
 from placewise_service.api.calls.wire import BYTES, after, varint
 
 # Message, field, and the limit: a number, or the name of one in Limits. Every list and map of every request is here.
@@ -25,6 +25,7 @@ TABLE: tuple[tuple[str, str, int | str], ...] = (
     ("ReportJobEventsRequest", "events", "events"),
     ("FieldMask", "paths", MAX_ENTRIES),
     ("ClusterSettings", "queues", MAX_QUEUES),
+    ("ClusterSettings", "explorers", MAX_EXPLORERS),
     ("Job", "groups", "tasks_per_gang"),
     ("Job", "subtasks", "subtasks"),
     ("Subtask", "after", "subtasks"),

@@ -8,6 +8,8 @@ from placewise.v1 import cluster_pb2, job_pb2
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import (
     ClusterSettings,
+    ExplorationGuard,
+    ExplorerSettings,
     Gpu,
     Node,
     NodeState,
@@ -125,6 +127,16 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         admit_policy=value.admit_policy,
         exploration_rate=value.exploration_rate,
         queues=[_queue_settings(queue, item) for queue, item in sorted(value.queues.items())],
+        explorers=[cluster_pb2.Explorer(policy=item.policy, weight=item.weight) for item in value.explorers],
+        exploration_guard=_guard_message(value.exploration_guard),
+    )
+
+
+def _guard_message(guard: ExplorationGuard) -> cluster_pb2.ExplorationGuard | None:
+    if guard == ExplorationGuard():
+        return None
+    return cluster_pb2.ExplorationGuard(
+        max_gpus=guard.max_gpus, min_nodes=guard.min_nodes, spare_urgent=guard.is_urgent_spared
     )
 
 
@@ -151,7 +163,18 @@ def changed_settings(
         admit_policy=given.admit_policy if "admit_policy" in wanted else current.admit_policy,
         exploration_rate=given.exploration_rate if "exploration_rate" in wanted else current.exploration_rate,
         queues=_changed_queues(given, current.queues, queue_settings) if "queues" in wanted else current.queues,
+        explorers=_explorers(given) if "explorers" in wanted else current.explorers,
+        exploration_guard=_guard(given) if "exploration_guard" in wanted else current.exploration_guard,
     )
+
+
+def _explorers(given: cluster_pb2.ClusterSettings) -> tuple[ExplorerSettings, ...]:
+    return tuple(ExplorerSettings(item.policy, item.weight or 1) for item in given.explorers)
+
+
+def _guard(given: cluster_pb2.ClusterSettings) -> ExplorationGuard:
+    guard = given.exploration_guard
+    return ExplorationGuard(guard.max_gpus, guard.min_nodes, guard.spare_urgent)
 
 
 def _changed_queues(

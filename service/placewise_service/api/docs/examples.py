@@ -115,6 +115,7 @@ CLUSTER: dict[str, Any] = {
 SETTINGS: dict[str, Any] = {
     "placePolicy": "consolidate",
     "explorationRate": 0.02,
+    "explorers": [{"policy": "consolidate", "weight": 3}, {"policy": "random", "weight": 1}],
     "queues": [{"queue": "research", "v": 2.0, "slotDuration": "10s"}],
 }
 

@@ -10,6 +10,7 @@ from placewise.v1.cluster_pb2 import (
     Cluster,
     ClusterSettings,
     DeleteClusterRequest,
+    Explorer,
     GetClusterRequest,
     ListClustersRequest,
     ReportNodesRequest,
@@ -133,6 +134,14 @@ def settings(
     place_policy: Annotated[str | None, typer.Option(help="Default placement policy; empty: the service's.")] = None,
     admit_policy: Annotated[str | None, typer.Option(help="Default admission policy; empty: the service's.")] = None,
     exploration_rate: Annotated[float | None, typer.Option(min=0, max=1, help="Share of explored decisions.")] = None,
+    explorers: Annotated[
+        list[str] | None, typer.Option("--explorer", help="POLICY or POLICY=WEIGHT; several; replaces the list.")
+    ] = None,
+    spare_above_gpus: Annotated[float | None, typer.Option(min=0, help="Explore no larger jobs; 0: all.")] = None,
+    spare_below_nodes: Annotated[
+        int | None, typer.Option(min=0, help="Explore only with as many feasible nodes.")
+    ] = None,
+    spare_urgent: Annotated[bool | None, typer.Option(help="Explore no urgent jobs.")] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -144,20 +153,35 @@ def settings(
         "admit_policy": admit_policy,
         "exploration_rate": exploration_rate,
     }
+    guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
+    guarded = {name: value for name, value in guard.items() if value is not None}
+    exploring = [_explorer(text) for text in explorers or ()]
     with connect(target, token, tls_ca) as client:
         current = client.get_cluster(GetClusterRequest(cluster=cluster)).settings
-        if given:
+        if given or guarded or exploring:
             wanted = ClusterSettings()
             wanted.CopyFrom(current)
             for name, value in given.items():
                 setattr(wanted, name, value)
+            for name, value in guarded.items():
+                setattr(wanted.exploration_guard, name, value)
+            if exploring:
+                del wanted.explorers[:]
+                wanted.explorers.extend(exploring)
             request = UpdateClusterSettingsRequest(cluster=cluster, settings=wanted)
             current = client.update_cluster_settings(request).settings
     if is_json:
         print_json(to_dict(current))
     else:
         print_table(f"settings of {cluster}", ("setting", "value"), _settings_rows(current))
+
+
+def _explorer(text: str) -> Explorer:
+    policy, _, weight = text.partition("=")
+    if weight and not weight.isdecimal():
+        raise typer.BadParameter(f"{text!r}: write POLICY or POLICY=WEIGHT, the weight a whole number")
+    return Explorer(policy=policy, weight=int(weight or 1))
 
 
 @app.command()
@@ -204,7 +228,14 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("place_policy", settings.place_policy or "(the service's)"),
         ("admit_policy", settings.admit_policy or "(the service's)"),
         ("exploration_rate", settings.exploration_rate),
+        ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
+    if settings.HasField("exploration_guard"):
+        guard = settings.exploration_guard
+        spared = [f"above {guard.max_gpus:g} GPUs"] * bool(guard.max_gpus)
+        spared += [f"below {guard.min_nodes} feasible nodes"] * bool(guard.min_nodes)
+        spared += ["urgent"] * guard.spare_urgent
+        rows.append(("not explored", ", ".join(spared)))
     for queue in settings.queues:
         slot_s = queue.slot_duration.ToTimedelta().total_seconds()
         text = f"V={queue.v:g} ε={queue.epsilon_seconds:g} s τ={queue.tau_seconds:g} s slot={slot_s:g} s"

@@ -27,7 +27,7 @@ from placewise_core.policies import explore
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import Choice
+from placewise_service.declog.record import Choice, Draw
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.gang import held, may_share, with_groups
 from placewise_service.engine.place.observing import choice_of
@@ -57,6 +57,7 @@ class Draft:
     is_observed: bool = False
     fallback_reason: str = ""
     choices: list[Choice] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
     held_before: int = 0  # gangs that an earlier part of the draft holds
 
     def take_over(self, part: "Draft") -> None:
@@ -68,6 +69,7 @@ class Draft:
         self.is_explored |= part.is_explored
         self.fallback_reason = self.fallback_reason or part.fallback_reason
         self.choices += part.choices
+        self.draws += part.draws
 
 
 @frozen
@@ -76,6 +78,7 @@ class Placer:
     explore are logged with their observation; of one that explores, all."""
 
     policies: Mapping[str, PlacementPolicy]
+    explorers: Mapping[str, PlacementPolicy]
     fallback: PlacementPolicy
     interference: InterferenceSource
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
@@ -125,7 +128,7 @@ class Placer:
         settled: Mapping[JobId, JobDecision],
     ) -> None:
         """Decides every job of the command; the gangs that found their places are on the view, `draft.last` aside."""
-        rate = self.rate(command, view, draft)
+        exploration = self.exploration(command, view, draft)
         answers = draft.answers
         for job in policy.order(command.jobs, view, context):
             self.predict(draft, view, context.slices)
@@ -134,13 +137,22 @@ class Placer:
             if (answer := answered(job, view, settled)) is not None:
                 answers[job.id] = answer
             else:
-                self.decide(job, view, policy, context, rate, draft)
+                self.decide(job, view, policy, context, exploration, draft)
 
-    def rate(self, command: PlaceCommand, view: ClusterView, draft: Draft) -> float:
-        """How often jobs of the command are placed by exploration. Draws whether the draft is logged as it was seen."""
-        rate = 0.0 if command.is_dry_run else view.settings.exploration_rate
-        draft.is_observed = rate > 0 or (not command.is_dry_run and random() < self.observe_share)
-        return rate
+    def exploration(self, command: PlaceCommand, view: ClusterView, draft: Draft) -> explore.Exploration:
+        """How jobs of the command are explored. Draws whether the draft is logged as it was seen. Explorers that the
+        bundle in force does not allow are left out; if no other is named, nothing is explored."""
+        settings = view.settings
+        found = explore.NONE
+        if settings.exploration_rate > 0 and not command.is_dry_run:
+            named = [(self.explorers.get(item.policy), item.weight) for item in settings.explorers]
+            explorers = [explore.Explorer(policy, weight) for policy, weight in named if policy is not None]
+            if explorers or not named:
+                found = explore.Exploration(
+                    settings.exploration_rate, explorers or explore.USUAL, settings.exploration_guard
+                )
+        draft.is_observed = found.rate > 0 or (not command.is_dry_run and random() < self.observe_share)
+        return found
 
     def check_deadline(self, draft: Draft, command: PlaceCommand, context: PlaceContext) -> None:
         """Raises DeadlineExceededError between two jobs: nobody waits for the rest, and others do."""
@@ -159,21 +171,23 @@ class Placer:
         view: ClusterView,
         policy: PlacementPolicy,
         context: PlaceContext,
-        rate: float,
+        exploration: explore.Exploration,
         draft: Draft,
     ) -> None:
         """Decides one job; a gang that found its place is in the draft's holds and its `last`."""
         job = with_groups(job, view)
-        proposal, is_explored = self._propose(job, view, policy, context, rate, draft)
+        drawn = self._propose(job, view, policy, context, exploration, draft)
         context.slices.pause()
-        if proposal is None:
+        if drawn is None:
             outcome, blockers = why.explain(job, view, context)
             draft.answers[job.id] = JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
             return
+        proposal = drawn.proposal
         if draft.is_observed:
             self._observe(job, proposal, view, context, draft)
         draft.propensity *= proposal.propensity
-        draft.is_explored |= is_explored
+        draft.is_explored |= bool(drawn.explorer)
+        draft.draws.append(_draw_of(job.id, drawn))
         draft.fallback_reason = draft.fallback_reason or proposal.fallback_reason
         running = RunningJob(
             job,
@@ -222,19 +236,33 @@ class Placer:
         view: ClusterView,
         policy: PlacementPolicy,
         context: PlaceContext,
-        rate: float,
+        exploration: explore.Exploration,
         draft: Draft,
-    ) -> tuple[Proposal | None, bool]:
+    ) -> explore.Drawn | None:
         """Never fails the call for a policy's error: the heuristic answers, flagged."""
         try:
-            return explore.propose(policy, rate, job, view, context)
+            return explore.propose(policy, exploration, job, view, context)
         except Exception as error:
             failed = {"decision_id": draft.decision_id, "policy": policy.name, "job": job.id}
             log.exception("policy failed; the fallback answers", **failed)
             proposal = self.fallback.propose(job, view, context)
             if proposal is None:
-                return None, False
-            return replace(proposal, is_fallback=True, fallback_reason=f"{policy.name}: {type(error).__name__}"), False
+                return None
+            reason = f"{policy.name}: {type(error).__name__}"
+            return explore.Drawn(replace(proposal, is_fallback=True, fallback_reason=reason), proposal.propensity)
+
+
+def _draw_of(job_id: JobId, drawn: explore.Drawn) -> Draw:
+    proposal = drawn.proposal
+    return Draw(
+        job_id,
+        drawn.own_propensity,
+        drawn.explorer,
+        drawn.rate,
+        drawn.guard,
+        proposal.fallback_reason,
+        proposal.info,
+    )
 
 
 def answered(job: Job, view: ClusterView, settled: Mapping[JobId, JobDecision]) -> JobDecision | None:

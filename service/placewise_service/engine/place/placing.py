@@ -15,7 +15,7 @@ from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.subtasks.baselines import untimed
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import Choice, DecisionRecord
+from placewise_service.declog.record import Choice, DecisionRecord, Draw
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
@@ -250,7 +250,7 @@ class Placing:
         reason = untimed(command.jobs, live.view) if name == "ect" else ""
         meta = self.parts.meta(name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
-        self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), seed, ())
+        self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), seed, (), ())
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
@@ -263,13 +263,21 @@ class Placing:
 
     def _note(self, asked: _Asked, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         time_s = self.parts.clock.now_s()
-        self.parts.afterwards(self._log, asked.command, decision, time_s, seed, tuple(draft.choices))
+        choices, draws = tuple(draft.choices), tuple(draft.draws)
+        self.parts.afterwards(self._log, asked.command, decision, time_s, seed, choices, draws)
 
     def _log(
-        self, command: PlaceCommand, decision: PlaceDecision, time_s: float, seed: int, choices: tuple[Choice, ...]
+        self,
+        command: PlaceCommand,
+        decision: PlaceDecision,
+        time_s: float,
+        seed: int,
+        choices: tuple[Choice, ...],
+        draws: tuple[Draw, ...],
     ) -> None:
+        latency_ms = decision.meta.decide_ms
         record = DecisionRecord.of_place(
-            command, decision, time_s=time_s, seed=seed, latency_ms=decision.meta.decide_ms, choices=choices
+            command, decision, time_s=time_s, seed=seed, latency_ms=latency_ms, choices=choices, draws=draws
         )
         self.parts.log(record, _outcome(decision.decisions))
 

@@ -17,6 +17,7 @@ from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.explore import Exploration
 from placewise_service.engine.parts import ATTEMPTS
 from placewise_service.engine.place.drafting import Draft, Placer, answered
 from placewise_service.engine.place.gang import may_share
@@ -111,7 +112,7 @@ class _Work:
         """Decides every job of the command; what finds its place is assumed on the live view."""
         placer, context, draft, live = self.placer, self.context, self.draft, self.live
         context.slices = slices
-        rate = placer.rate(self.command, live.view, draft)
+        exploration = placer.exploration(self.command, live.view, draft)
         jobs = self.policy.order(self.command.jobs, live.view.fork(), context)
         for i, job in enumerate(jobs):
             slices.pause()
@@ -121,9 +122,9 @@ class _Work:
             if self._is_known(job):
                 continue
             if most > _MOST_LOOKS:
-                self._decide_apart(job, rate)
+                self._decide_apart(job, exploration)
             else:
-                self._decide_here(job, rate)
+                self._decide_here(job, exploration)
         draft.version = live.view.version
 
     def _is_known(self, job: Job) -> bool:
@@ -132,26 +133,26 @@ class _Work:
             self.draft.answers[job.id] = answer
         return answer is not None
 
-    def _decide_here(self, job: Job, rate: float) -> None:
+    def _decide_here(self, job: Job, exploration: Exploration) -> None:
         """In one go, on the live view."""
         draft, view, context = self.draft, self.live.view, self.context
         before = len(draft.holds)
         slices, context.slices = context.slices, ONE_SLICE
         try:
-            self.placer.decide(job, view, self.policy, context, rate, draft)
+            self.placer.decide(job, view, self.policy, context, exploration, draft)
             self.placer.predict(draft, view)
         finally:
             context.slices = slices
         self.live.assume(draft.holds[before:])
 
-    def _decide_apart(self, job: Job, rate: float) -> None:
+    def _decide_apart(self, job: Job, exploration: Exploration) -> None:
         """In slices, on a fork of the view, until the gang fits on the view as well."""
         live, context = self.live, self.context
         for _ in range(ATTEMPTS):
             part = Draft(self.draft.decision_id, interference=context.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
             view = live.view.fork()
-            self.placer.decide(job, view, self.policy, context, rate, part)
+            self.placer.decide(job, view, self.policy, context, exploration, part)
             self.placer.predict(part, view, context.slices)
             if self._is_known(job):  # somebody else asked about the same job
                 return

@@ -17,6 +17,7 @@ from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.inputs.reward import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.inputs.tables import MODEL_VOCABULARY
+from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.registry import placement_policies, search_policy
@@ -189,6 +190,21 @@ def test_k_shrinks_with_the_deadline() -> None:
     assert proposal is not None
     assert not proposal.is_fallback
     assert sum(policy.calls for policy in asked) < len(asked)
+
+
+@pytest.mark.parametrize("deadline_s", [2.0, 4.0, 30.0])
+def test_the_answer_is_certain_given_how_many_were_asked(deadline_s: float) -> None:
+    ticks = iter(range(100))
+    proposers: list[PlacementPolicy] = [Consolidate(), LoadBalance(), BinPacking()]
+    search = BestOfK(proposers, FewNodes(-1.0), monotonic_s=lambda: float(next(ticks)))
+    proposal = search.propose(declared("a", 4), a_view(), context(deadline_s=deadline_s))
+    assert proposal is not None
+    asked = int(proposal.info["asked"])
+    assert bool(proposal.info["cut"]) == (asked < len(proposers))
+    again = BestOfK(proposers[:asked], FewNodes(-1.0)).propose(declared("a", 4), a_view(), context())
+    assert again is not None
+    assert again.assignments == proposal.assignments
+    assert proposal.propensity == again.propensity == 1.0
 
 
 class _Renamed(Claiming):
