@@ -1,29 +1,35 @@
 """Random that looks ahead: it draws only nodes after which the rest of the gang still fits. Its propensity is exact."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from placewise_core.domain.job import TaskGroup
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.greedy import BestFit, can_fit
+from placewise_core.gang.greedy import BestFit, can_fit, place_all
+from placewise_core.gang.offer import NodeLeft
 from placewise_core.gang.policy import Proposal
 from placewise_core.policies.random_fit import Random
+from placewise_core.view.view import BoolArray
 
-_LOOKS = 64  # completions tried per gang: bounds the time, since each walks the whole gang
+_WALKED = 1024  # tasks placed to try completions, per gang that counting says nothing of: bounds the time
 
 
 class RandomAhead(Random):
-    """Uniform, task by task, over nodes from which best fit completes the gang. Never runs into a dead end.
+    """Uniform, task by task, over nodes after which a completion of the gang is known. Never runs into a dead end.
 
-    One countable group needs no look: its tasks take one slot each, in any order. Other gangs choose each task's node
-    among at most 64 / (tasks of the gang) nodes, best fit's own always among them. Those follow from the state alone,
-    so the product of 1/n stays exact.
+    Countable groups keep a plan for the rest of the gang, at first best fit's. A node is open if the plan has a task of
+    the group there, or if it takes another one beside all that are planned. Other gangs try best fit after each of
+    at most 1024 / tasks² nodes per task, its own always among them; large ones get best fit's placement. All of this
+    follows from the nodes drawn so far, so the product of 1/n is exact.
     """
 
     def _placed(self, gang: Gang, given: Mapping[str, int] | None) -> Proposal | None:
         if any(gang.wanted(group) is None for group in gang.job.groups):
             return None
+        if all(gang.is_countable(group) for group in gang.job.groups):
+            return _drawn_by_plan(gang, given)
         if not can_fit(gang.job, gang.view, gang.context) or _rest(_copy(gang)) is None:
             return None
         propensity = 1.0
@@ -31,13 +37,90 @@ class RandomAhead(Random):
             while gang.remaining_of(group):
                 nodes = _open_ended(gang, group)
                 propensity /= len(nodes)
-                if given is None:
-                    m = nodes[int(gang.context.rng.integers(len(nodes)))]
-                else:
-                    m = given.get(gang.next_name(group), -1)
-                if m not in nodes or not gang.take(group, m):
+                m = _chosen(gang, group, nodes, given)
+                if m < 0 or not gang.take(group, m):
                     return None
         return Proposal(gang.assignments(), propensity)
+
+
+def _drawn_by_plan(gang: Gang, given: Mapping[str, int] | None) -> Proposal | None:
+    full = Gang(gang.job, gang.view, gang.context)
+    if not place_all(BestFit(), full, []):
+        return None
+    plan, propensity = _Plan(gang, full.placed), 1.0
+    for group in gang.groups():
+        while gang.remaining_of(group):
+            nodes = plan.open_to(group)
+            propensity /= len(nodes)
+            m = _chosen(gang, group, nodes, given)
+            if m < 0:
+                return None
+            gang.take(group, m)
+            plan.change(group, m)
+            gang.context.slices.pause()
+    return Proposal(gang.assignments(), propensity)
+
+
+def _chosen(gang: Gang, group: TaskGroup, nodes: Sequence[int], given: Mapping[str, int] | None) -> int:
+    """One of the nodes, drawn; the given one if it is among them, or −1."""
+    if given is None:
+        return nodes[int(gang.context.rng.integers(len(nodes)))]
+    m = given.get(gang.next_name(group), -1)
+    return m if m in nodes else -1
+
+
+class _Plan:
+    """Where the rest of a gang of countable groups may go, and the nodes' amounts after all of it."""
+
+    def __init__(self, gang: Gang, placed: Sequence[tuple[TaskGroup, int]]) -> None:
+        self._gang = gang
+        self._left: dict[int, list[float]] = {}  # by node, as NodeLeft.whole
+        self._ahead: dict[int, Counter[int]] = {}  # by the group's id, tasks still to place on each node
+        self._all: dict[int, Counter[int]] = {}  # as _ahead, with the tasks placed
+        self._open: dict[int, BoolArray] = {}  # by the group's id, nodes that have none of the gang's tasks
+        for group in gang.job.groups:
+            wanted = gang.wanted(group)
+            assert wanted is not None
+            self._ahead[id(group)], self._all[id(group)] = Counter(), Counter()
+            self._open[id(group)] = gang.mask_of(group, wanted)
+        for group, m in placed:
+            self._ahead[id(group)][m] += 1
+            self._give(group, m, 1)
+
+    def open_to(self, group: TaskGroup) -> list[int]:
+        """Nodes for the group's next task, ascending."""
+        beside = self._open[id(group)].copy()
+        for m, left in self._left.items():
+            beside[m] = self._ahead[id(group)][m] > 0 or (beside[m] and self._takes_more(group, m, left))
+        found: list[int] = beside.nonzero()[0].tolist()
+        return found
+
+    def change(self, group: TaskGroup, m: int) -> None:
+        """The group's next task goes to node m: as planned, or else instead of that planned for the last node."""
+        ahead = self._ahead[id(group)]
+        if not ahead[m]:
+            last = max(ahead.elements())
+            ahead[last] -= 1
+            self._give(group, last, -1)
+            self._give(group, m, 1)
+        else:
+            ahead[m] -= 1
+
+    def _takes_more(self, group: TaskGroup, m: int, left: Sequence[float]) -> bool:
+        wanted = self._gang.wanted(group)
+        assert wanted is not None
+        if group.max_per_node and self._all[id(group)][m] >= group.max_per_node:
+            return False
+        return all(left[row] >= amount for row, amount in wanted.whole)
+
+    def _give(self, group: TaskGroup, m: int, count: int) -> None:
+        wanted = self._gang.wanted(group)
+        assert wanted is not None
+        if m not in self._left:
+            self._left[m] = NodeLeft(self._gang.view, m).whole()
+        for row, amount in wanted.whole:
+            self._left[m][row] -= count * amount
+        self._all[id(group)][m] += count
 
 
 def _open_ended(gang: Gang, group: TaskGroup) -> Sequence[int]:
@@ -45,13 +128,13 @@ def _open_ended(gang: Gang, group: TaskGroup) -> Sequence[int]:
     one does."""
     wanted = gang.wanted(group)
     assert wanted is not None
+    own = _rest(_copy(gang))
+    assert own
+    most = _WALKED // gang.job.task_count**2
+    if most <= 1:
+        return own[:1]
     nodes: list[int] = gang.takers(group, gang.mask_of(group, wanted)).nonzero()[0].tolist()
-    if len(gang.job.groups) == 1 and wanted.is_countable:
-        return nodes
-    most = max(1, _LOOKS // gang.job.task_count)
     if len(nodes) > most:
-        own = _rest(_copy(gang))
-        assert own
         spread = np.linspace(0, len(nodes) - 1, most)[1:].astype(int).tolist()
         nodes = sorted({own[0], *(nodes[i] for i in spread)})
     return [m for m in nodes if _rest(_copy(gang, (group, m))) is not None]
