@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.job import TaskGroup
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.greedy import BestFit, can_fit, place_all
 from placewise_core.gang.offer import NodeLeft
 from placewise_core.gang.policy import Proposal
 from placewise_core.policies.random_fit import Random
-from placewise_core.view.view import BoolArray
 
 _WALKED = 1024  # tasks placed to try completions, per gang that counting says nothing of: bounds the time
 
