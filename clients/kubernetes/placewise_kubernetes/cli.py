@@ -18,9 +18,10 @@ import uvloop
 
 from placewise_client.adapter.lease import LeaseLostError
 from placewise_client.adapter.process import settle_garbage_collector, take_short_turns
+from placewise_client.adapter.sections import ConfigError
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running, service_target
-from placewise_kubernetes.config import ConfigError, KubernetesConfig, load_config
+from placewise_kubernetes.config import KubernetesConfig, load_config
 from placewise_kubernetes.kube.client import KubeAccess, in_cluster_access, kubeconfig_access
 
 CANNOT_START = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +12,14 @@ from typing import Any, TypeVar
 import yaml
 
 from placewise_client.adapter.native import AdapterSettings
+from placewise_client.adapter.sections import ConfigError, read_section
 from placewise_kubernetes.gang.spec import PRIORITIES, GangRules, Manage
 from placewise_kubernetes.kube.paths import is_label, is_name
 
 T = TypeVar("T")
 
+_MOST = sys.float_info.max  # seconds that never pass are refused
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-class ConfigError(ValueError):
-    """The configuration file cannot be used; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +111,18 @@ def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     if not isinstance(document, Mapping) or not isinstance(name := document.get("cluster"), str) or not name:
         raise ConfigError("cluster: give the name of the cluster at the service")
     values = dict(document)
-    adapter = _section(values.pop("adapter", None), "adapter")
-    if "settings" in values or "cluster" in adapter:
-        raise ConfigError(
-            "settings: unknown key"
-            if "settings" in values
-            else "adapter.cluster: give the top-level key cluster instead"
-        )
-    settings = {**_SETTINGS_DEFAULTS, **adapter, "cluster": document["cluster"]}
-    values["settings"] = _build(AdapterSettings, settings, "adapter")
-    values["service"] = _build(ServiceConfig, _section(values.get("service"), "service"), "service")
-    values["listen"] = _build(ListenConfig, _section(values.get("listen"), "listen"), "listen")
-    values["rules"] = _rules(_section(values.get("rules"), "rules"))
-    config = _build(KubernetesConfig, values, "")
+    adapter = values.pop("adapter", None)
+    if "settings" in values:
+        raise ConfigError("settings is an unknown key: give adapter")
+    if isinstance(adapter, Mapping | None):
+        if "cluster" in (adapter or {}):
+            raise ConfigError("adapter.cluster: give the top-level key cluster instead")
+        adapter = {**_SETTINGS_DEFAULTS, **(adapter or {}), "cluster": name}
+    values["settings"] = _section(AdapterSettings, adapter, "adapter")
+    values["service"] = _section(ServiceConfig, values.get("service"), "service")
+    values["listen"] = _section(ListenConfig, values.get("listen"), "listen")
+    values["rules"] = _rules(values.get("rules"))
+    config = _section(KubernetesConfig, values, "")
     _check_listen(config.listen)
     namespace, _, name = config.lease.partition("/")
     if config.lease and not (is_label(namespace) and is_name(name)):
@@ -133,58 +130,20 @@ def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     return config
 
 
-def _rules(values: dict[str, Any]) -> GangRules:
-    rules = _build(GangRules, values, "rules")
+def _section(kind: type[T], values: object, name: str) -> T:
+    return read_section(kind, values, name, least=1, most=_MOST)
+
+
+def _rules(values: object) -> GangRules:
+    rules = _section(GangRules, values, "rules")
     try:
         rules = dataclasses.replace(rules, manage=Manage(rules.manage))
     except ValueError as error:
         raise ConfigError(f"rules.manage: give one of {', '.join(Manage)}") from error
-    if not isinstance(rules.priority_classes, Mapping):
-        raise ConfigError("rules.priority_classes: give a mapping")
     for name, word in rules.priority_classes.items():
         if word not in PRIORITIES:
             raise ConfigError(f"rules.priority_classes.{name}: give one of {', '.join(PRIORITIES)}")
     return rules
-
-
-def _section(value: Any, name: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: give a mapping")
-    return dict(value)
-
-
-def _build(kind: type[T], values: Mapping[str, Any], section: str) -> T:
-    """A dataclass from a mapping, with types checked against its defaults' types."""
-    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    prefix = f"{section}." if section else ""
-    for name in values:
-        if name not in fields:
-            raise ConfigError(f"{prefix}{name}: unknown key")
-    checked = {name: _value(fields[name], value, f"{prefix}{name}") for name, value in values.items()}
-    return kind(**checked)
-
-
-def _value(item: dataclasses.Field[Any], value: Any, name: str) -> Any:
-    default = item.default
-    if isinstance(default, tuple):
-        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-            raise ConfigError(f"{name}: give a list of texts")
-        return tuple(value)
-    if isinstance(default, bool) is not isinstance(value, bool) and default is not dataclasses.MISSING:
-        raise ConfigError(
-            f"{name}: give true or false"
-            if isinstance(default, bool)
-            else f"{name}: give a value other than true or false"
-        )
-    if isinstance(default, float) and not (isinstance(value, int | float) and 0 <= value < math.inf):
-        raise ConfigError(f"{name}: give a number, 0 or more")
-    if type(default) is int and not (isinstance(value, int) and value >= 1):
-        raise ConfigError(f"{name}: give a whole number, 1 or more")
-    if isinstance(default, str) and not isinstance(value, str):
-        raise ConfigError(f"{name}: give a text")
-    return value
 
 
 def _check_listen(listen: ListenConfig) -> None:

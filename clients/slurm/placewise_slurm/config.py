@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from placewise_client.adapter.native import AdapterSettings
+from placewise_client.adapter.sections import ConfigError, read_section
 from placewise_client.target import Target, TargetError, Tls
 from placewise_slurm.translate import SiteNames
 from placewise_slurm.versions import VERSIONS
 
 SHARE_STEPS = ("accounting", "job")
-
-
-class ConfigError(ValueError):
-    """The file cannot be used; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,37 +169,7 @@ def parse(raw: Mapping[str, Any]) -> BridgeConfig:
     for name in raw:
         if name not in _SECTIONS:
             raise ConfigError(f"[{name}] is an unknown section: give one of {', '.join(_SECTIONS)}")
-    config = BridgeConfig(**{name: _section(name, raw.get(name, {})) for name in _SECTIONS})
+    sections: Mapping[str, Any] = {name: read_section(kind, raw.get(name), name) for name, kind in _SECTIONS.items()}
+    config = BridgeConfig(**sections)
     config.check()
     return config
-
-
-def _section(name: str, raw: Mapping[str, Any]) -> Any:
-    kind = _SECTIONS[name]
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"{name} must be a section: [{name}]")
-    fields = {item.name: item for item in dataclasses.fields(kind)}
-    for key, value in raw.items():
-        if key not in fields:
-            raise ConfigError(f"{name}.{key} is an unknown key: give one of {', '.join(fields)}")
-        _check_type(f"{name}.{key}", str(fields[key].type), value)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ConfigError(f"[{name}]: {error}") from error
-
-
-def _check_type(key: str, kind: str, value: object) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    wanted = {
-        "str": isinstance(value, str),
-        "bool": isinstance(value, bool),
-        "int": is_number and isinstance(value, int) and value >= 0,
-        "float": is_number and float(value) >= 0,  # type: ignore[arg-type]
-        "tuple[str, ...]": isinstance(value, list) and all(isinstance(item, str) for item in value),
-        "Mapping[str, str]": isinstance(value, dict) and all(isinstance(item, str) for item in value.values()),
-    }
-    if not wanted.get(kind, True):
-        names = {"tuple[str, ...]": "list of texts", "Mapping[str, str]": "table of texts"}
-        raise ConfigError(f"{key}: {value!r} is not a {names.get(kind, kind)}")

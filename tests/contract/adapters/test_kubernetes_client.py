@@ -19,7 +19,8 @@ from tests.e2e.kubernetes.kubernetes_certificates import Authority
 from tests.fakes.callers import tls
 from tests.fakes.servers.http_server import ReadyServer
 
-from placewise_kubernetes.config import ConfigError, ListenConfig
+from placewise_client.adapter.sections import ConfigError
+from placewise_kubernetes.config import ListenConfig
 from placewise_kubernetes.faces.server import server_tls
 from placewise_kubernetes.kube.client import (
     OPENED,

@@ -10,8 +10,9 @@ import pytest
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.adapter.native import End, Placement, Stage
+from placewise_client.adapter.sections import ConfigError
 from placewise_core.domain.validate import Limits, check_node
-from placewise_kubernetes.config import ConfigError, parse_config
+from placewise_kubernetes.config import parse_config
 from placewise_kubernetes.gang.book import GangBook
 from placewise_kubernetes.gang.fit import first_fit
 from placewise_kubernetes.gang.gang import Gang, native_job

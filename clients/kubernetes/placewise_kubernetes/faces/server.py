@@ -18,7 +18,8 @@ from msgspec import json
 from prometheus_client import Counter, Histogram
 
 from placewise_client.adapter.metrics import CONTENT_TYPE, AdapterMetrics
-from placewise_kubernetes.config import ConfigError, ListenConfig
+from placewise_client.adapter.sections import ConfigError
+from placewise_kubernetes.config import ListenConfig
 from placewise_kubernetes.faces.extender import Extender
 from placewise_kubernetes.faces.volcano import VolcanoExtender
 
