@@ -96,8 +96,9 @@ class SubtaskRound(ABC):
         return bisect_left(self.ready, self.ready[-1].speedup, key=lambda r: r.speedup)
 
     def wants_gpu(self, candidate: Ready) -> bool:
-        """Has a GPU version that is no slower than a core, or there are no cores."""
-        if not candidate.subtask.has_gpu_version:
+        """Has a GPU version that is no slower than a core, or there are no cores. Nothing waits for a GPU that the node
+        does not have or that one job holds alone."""
+        if not candidate.subtask.has_gpu_version or not self.units.gpus:
             return False
         return candidate.speedup >= 1.0 or not self.units.cores
 

@@ -91,7 +91,15 @@ def test_a_subtask_that_waits_beside_idle_cores_is_told_why() -> None:
     job = pipeline(*(subtask(f"s{i}", 40.0, sm=0.3) for i in range(2)))
     (decision,) = shared(view_of([host(cores=2, max_jobs_per_gpu=1)]), job, max_per_gpu=1)
     assert units(decision) == {"s0": "gpu0"}
-    assert "idle core" not in decision.blockers[0].message or "longer on an idle core" in decision.blockers[0].message
+    assert "no idle core" not in decision.blockers[0].message
+    assert "longer on an idle core" in decision.blockers[0].message
+
+
+@pytest.mark.parametrize("rules", [assign, shared], ids=["as written", "shared"])
+def test_idle_cores_take_subtasks_if_no_gpu_can(rules: Callable[..., list[JobDecision]]) -> None:
+    """A node without GPUs: a wait for one would never end."""
+    (decision,) = rules(view_of([host(cores=2, gpus=0)]), pipeline(subtask("a", 40.0), subtask("b", 20.0)))
+    assert sorted(units(decision).values()) == ["cpu0", "cpu1"]
 
 
 def test_only_ready_subtasks_are_assigned() -> None:
