@@ -18,7 +18,7 @@ BEFORE ?= 0ce0bd2
 .PHONY: e2e-slurm e2e-yarn
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
-.PHONY: help install run test test-fast lint openapi settings-doc readme fuzz stubs stubs-check freeze-contract clean
+.PHONY: help install run test test-fast lint openapi settings-doc log-columns readme fuzz stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -115,6 +115,9 @@ openapi: install ## Write the OpenAPI document that a test compares with the con
 
 readme: install ## Print README's answers anew, as a fresh service gives them
 	$(BIN)/python -m tests.e2e.readme_calls
+
+log-columns: install ## Write docs/log-columns.md
+	$(BIN)/python -m placewise_service.declog.columns > docs/log-columns.md
 
 settings-doc: install ## Write docs/settings.md
 	$(BIN)/python -m placewise_service.settings > docs/settings.md

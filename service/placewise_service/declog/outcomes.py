@@ -18,6 +18,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import JobDecision, Outcome, Share
+from placewise_core.domain.job import Job
 from placewise_service.declog.record import DecisionRecord, OutcomeRecord
 
 Key = tuple[str, str, str]  # decision id, job id, "node/unit" of a share ("" for a whole job)
@@ -57,7 +58,8 @@ class Row:
 
     `planned` and `actual` list "node/gpu" (or "node") of every task; `actual` is empty if the host confirmed the
     plan or reported no placement. `predicted_s` and `actual_s` are for shares. `propensity` is P(a), `own_propensity`
-    π(a); this and the columns after it are null for a job that the decision did not place.
+    π(a); this, `exploration_rate`, `explorer` and `guard` are null for a job that the decision did not place. Times and
+    speeds that nobody reported are None, never 0. declog/columns.py describes every field.
     """
 
     decision_id: str
@@ -78,19 +80,24 @@ class Row:
     planned: tuple[str, ...]
     actual: tuple[str, ...]
     is_overridden: bool
-    submit_time_s: float
-    start_time_s: float
-    end_time_s: float
+    submit_time_s: float | None
+    start_time_s: float | None
+    end_time_s: float | None
     end: str
-    predicted_speed: float
-    mean_speed: float
-    epochs_done: float
-    predicted_s: float
-    actual_s: float
+    predicted_speed: float | None
+    mean_speed: float | None
+    epochs_done: float | None
+    predicted_s: float | None
+    actual_s: float | None
     own_propensity: float | None = None
     exploration_rate: float | None = None
     explorer: str | None = None
     guard: str | None = None
+    predicted_speed_epochs_per_s: float | None = None
+    speed_epochs_per_s: float | None = None
+    slowdown: float | None = None
+    queueing_s: float | None = None
+    jct_s: float | None = None
 
 
 def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
@@ -146,13 +153,13 @@ def join(decisions: Iterable[DecisionRecord], fates: Fates, *, now_s: float, dan
     """The rows of Place and Partition decisions. AdmitOrWait has none: its jobs are placed by a later decision."""
     for record in decisions:
         if record.place is not None:
-            submit_times = {job.id: job.submit_time_s for job in record.jobs}
+            jobs = {job.id: job for job in record.jobs}
             for decided in record.place.decisions:
                 key = (record.decision_id, decided.job_id, "")
                 fate = fates.by_key.get(key, Fate())
                 is_repeat = not decided.reservation_id or key in fates.repeats
                 status = _status(record, decided.outcome, fate, now_s, dangling_after_s, is_repeat=is_repeat)
-                yield _job_row(record, decided, fate, status, submit_times.get(decided.job_id, 0.0))
+                yield _job_row(record, decided, fate, status, jobs.get(decided.job_id))
         elif record.partition is not None and record.task is not None:
             for share in record.partition.plan.shares:
                 unit = f"{share.node}/{share.unit}"
@@ -208,8 +215,12 @@ def _status(
     return Status.DANGLING if now_s - last_s > dangling_after_s else Status.OPEN
 
 
-def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: Status, submit_time_s: float) -> Row:
+def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: Status, job: Job | None) -> Row:
     meta, draw = record.meta, record.draw_of(decided.job_id)
+    submit_time_s = job.submit_time_s if job is not None else 0.0
+    predicted, speed = decided.predicted_speed or None, fate.mean_speed or None
+    in_epochs = predicted if job is not None and _is_in_epochs(job) else None
+    has_finished = fate.end == JobEventKind.FINISHED.value
     return Row(
         decision_id=record.decision_id,
         job_id=decided.job_id,
@@ -229,20 +240,30 @@ def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: S
         planned=spots(decided.assignments),
         actual=spots(fate.placement),
         is_overridden=is_override(decided.assignments, fate.placement),
-        submit_time_s=submit_time_s,
-        start_time_s=fate.start_time_s,
-        end_time_s=fate.end_time_s,
+        submit_time_s=submit_time_s or None,
+        start_time_s=fate.start_time_s or None,
+        end_time_s=fate.end_time_s or None,
         end=fate.end,
-        predicted_speed=decided.predicted_speed,
-        mean_speed=fate.mean_speed,
-        epochs_done=fate.epochs_done,
-        predicted_s=0.0,
-        actual_s=0.0,
+        predicted_speed=predicted,
+        mean_speed=speed,
+        epochs_done=fate.epochs_done or None,
+        predicted_s=None,
+        actual_s=None,
         own_propensity=draw and draw.own_propensity,
         exploration_rate=draw and draw.rate,
         explorer=draw and draw.explorer,
         guard=draw and draw.guard,
+        predicted_speed_epochs_per_s=in_epochs,
+        speed_epochs_per_s=speed,
+        slowdown=in_epochs / speed if in_epochs and speed else None,
+        queueing_s=_between(submit_time_s, fate.start_time_s),
+        jct_s=_between(submit_time_s, fate.end_time_s) if has_finished else None,
     )
+
+
+def _is_in_epochs(job: Job) -> bool:
+    """Whether its predicted speed counts epochs; else it counts samples."""
+    return job.dataset_size > 0 or (job.single_gpu_s > 0 and job.total_epochs > 0)
 
 
 def _share_row(record: DecisionRecord, task_id: str, unit: str, share: Share, fate: Fate, status: Status) -> Row:
@@ -266,13 +287,18 @@ def _share_row(record: DecisionRecord, task_id: str, unit: str, share: Share, fa
         planned=(unit,),
         actual=(),
         is_overridden=False,
-        submit_time_s=0.0,
-        start_time_s=fate.start_time_s,
-        end_time_s=fate.end_time_s,
+        submit_time_s=None,
+        start_time_s=fate.start_time_s or None,
+        end_time_s=fate.end_time_s or None,
         end=fate.end,
-        predicted_speed=0.0,
-        mean_speed=0.0,
-        epochs_done=0.0,
+        predicted_speed=None,
+        mean_speed=None,
+        epochs_done=None,
         predicted_s=share.predicted_s,
-        actual_s=fate.share_s,
+        actual_s=fate.share_s or None,
     )
+
+
+def _between(first_s: float, last_s: float) -> float | None:
+    """Seconds from one time to another; None if either is unknown, or if clocks disagree so far that it is negative."""
+    return last_s - first_s if 0 < first_s <= last_s else None

@@ -292,6 +292,28 @@ async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> N
         NOON_S + 2 * DAY_S,
     )
     assert (row["predicted_speed"], row["mean_speed"], row["epochs_done"]) == (2.0, 2.0, 12.0)
+    assert (row["queueing_s"], row["jct_s"], row["speed_epochs_per_s"]) == (8.0, 2 * DAY_S + 5, 2.0)
+    assert row["slowdown"] is None, "a job of unknown epochs has its speed predicted in samples"
+
+
+async def test_times_and_speeds_that_nobody_reported_are_null(tmp_path: Path) -> None:
+    await run(FakeRing(decision(1)), tmp_path)
+    (row,) = rows(tmp_path, "joined")
+    unknown = ("start_time_s", "end_time_s", "mean_speed", "speed_epochs_per_s", "epochs_done", "queueing_s", "jct_s")
+    assert {row[name] for name in unknown} == {None}
+
+
+async def test_a_job_that_runs_slower_than_predicted_says_by_how_much(tmp_path: Path) -> None:
+    decided = decision(1)
+    known = replace(decided, jobs=tuple(replace(job, dataset_size=100) for job in decided.jobs))
+    await run(FakeRing(known, outcome(1, JobEventKind.PROGRESS, NOON_S + 9, speed=0.5)), tmp_path)
+    (row,) = rows(tmp_path, "joined")
+    assert (row["predicted_speed_epochs_per_s"], row["slowdown"]) == (2.0, 4.0)
+
+
+async def test_a_job_whose_host_has_another_clock_has_no_queueing_time(tmp_path: Path) -> None:
+    await run(FakeRing(decision(1), outcome(1, JobEventKind.STARTED, NOON_S - 60)), tmp_path)
+    assert rows(tmp_path, "joined")[0]["queueing_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -364,4 +386,4 @@ async def test_shares_of_a_partition_meet_what_they_took(tmp_path: Path) -> None
     ring.add(outcome(1, JobEventKind.SHARE_FINISHED, NOON_S + 5, share=share))
     await run(ring, tmp_path)
     seen = {row["unit"]: (row["status"], row["predicted_s"], row["actual_s"]) for row in rows(tmp_path, "joined")}
-    assert seen == {"n/gpu0": ("OPEN", 3.0, 0.0), "n/gpu1": ("OBSERVED", 3.0, 4.5)}
+    assert seen == {"n/gpu0": ("OPEN", 3.0, None), "n/gpu1": ("OBSERVED", 3.0, 4.5)}

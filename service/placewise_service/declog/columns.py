@@ -1,0 +1,125 @@
+"""The columns of the exported decision log in words. `python -m placewise_service.declog.columns` prints them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, UNREADABLE
+
+JOINED: Final = "joined"
+_PER_JOB = "in the order of `job_ids`, null for a job that this decision did not place"
+_SAMPLES = "samples/s if the job's epochs are unknown"
+
+# Column → its unit ("" for none) and its meaning.
+_COMMON: Final[Mapping[str, tuple[str, str]]] = {
+    "id": ("", "id of the row; rows with one id are one row"),
+    "cluster": ("", "cluster"),
+    "position": ("", "place of the entry in the cluster's ring"),
+    "record": ("", "the whole entry, for `placewise_service.declog.record.decode_entry`"),
+}
+_DECIDED: Final[Mapping[str, tuple[str, str]]] = {
+    "rpc": ("", "Place, Partition or AdmitOrWait"),
+    "policy": ("", "policy in force"),
+    "bundle": ("", "name of the bundle in force"),
+    "bundle_digest": ("", "SHA-256 of the bundle's manifest"),
+    "caller": ("", "caller, as docs/security.md names them"),
+    "is_fallback": ("", "a fallback answered"),
+}
+WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    DECISIONS: {
+        **_COMMON,
+        **_DECIDED,
+        "id": ("", "decision id, a UUIDv7"),
+        "time": ("UTC", "time of the decision"),
+        "queue": ("", "queue of AdmitOrWait"),
+        "snapshot_version": ("", "version of the view that was read"),
+        "propensity": ("1", "product of the jobs' P(a)"),
+        "outcome": ("", "PLACED, NO_FIT, WAIT or ADMIT; MIXED if the jobs differ"),
+        "job_ids": ("", "jobs of the request"),
+        "predicted_speeds": ("epochs/s", f"predicted speed of each job, in the order of the answer; {_SAMPLES}"),
+        "latency_ms": ("ms", "from the arrival at the engine to the answer"),
+        "seed": ("", "seed of the draws: repeats the decision"),
+        "request_id": ("", "the caller's id of the request"),
+        "is_dry_run": ("", "nothing was reserved"),
+        "is_explored": ("", "exploration placed at least one of the jobs"),
+        "fallback_reason": ("", "why a fallback answered"),
+        "shadow_of": ("", "the decision in whose shadow this one was made"),
+        "job_is_explored": ("", f"an explorer placed the job; {_PER_JOB}"),
+        "job_propensities": ("1", f"P(a), with which policy and explorers together place the job so; {_PER_JOB}"),
+        "job_own_propensities": ("1", f"π(a) of the policy in force; {_PER_JOB}"),
+        "job_exploration_rates": ("1", f"ε, 0 where the guard spared the job; {_PER_JOB}"),
+        "job_explorers": ("", f'policy that explored, "" for none; {_PER_JOB}'),
+        "job_guards": ("", f'URGENT, MAX_GPUS or MIN_NODES if the guard spared the job, else ""; {_PER_JOB}'),
+        "job_fallback_reasons": ("", f'why a fallback placed the job, "" if none did; {_PER_JOB}'),
+    },
+    OUTCOMES: {
+        **_COMMON,
+        "decision_id": ("", "decision that placed the job"),
+        "job_id": ("", "job"),
+        "kind": ("", "kind of the event"),
+        "time": ("UTC", "time of the event; of its receipt, if the host gave none"),
+        "speed": ("epochs/s", "speed reported, 0 if none"),
+        "epochs_done": ("epochs", "epochs done so far"),
+    },
+    JOINED: {
+        **_COMMON,
+        **_DECIDED,
+        "decision_id": ("", "decision"),
+        "job_id": ("", "job, or divisible task"),
+        "unit": ("", 'node/unit of a share, "" for a whole job'),
+        "decide_time_s": ("s since 1970", "time of the decision"),
+        "propensity": ("1", "P(a) of this job's placement"),
+        "is_explored": ("", "an explorer placed this job"),
+        "outcome": ("", "PLACED, NO_FIT or WAIT"),
+        "status": ("", "OBSERVED, OPEN, DANGLING or NOT_HELD, as below"),
+        "planned": ("", "node/gpu of every task, as decided"),
+        "actual": ("", "node/gpu of every task, as the host placed it; empty if it reported nothing"),
+        "is_overridden": ("", "the host placed the job elsewhere"),
+        "submit_time_s": ("s since 1970", "submission; null if unknown"),
+        "start_time_s": ("s since 1970", "start; null if not reported"),
+        "end_time_s": ("s since 1970", "end; null if not reported"),
+        "end": ("", 'FINISHED, FAILED, CANCELLED or SHARE_FINISHED; "" before the end'),
+        "predicted_speed": ("epochs/s", f"speed predicted when the job was placed; null without one; {_SAMPLES}"),
+        "mean_speed": ("epochs/s", "as `speed_epochs_per_s`"),
+        "epochs_done": ("epochs", "epochs reported as done; null if none were"),
+        "predicted_s": ("s", "predicted time of a share; null for a job"),
+        "actual_s": ("s", "time that a share took; null for a job, and before it ends"),
+        "own_propensity": ("1", "π(a) of the policy in force; null if the decision did not place the job"),
+        "exploration_rate": ("1", "ε for this job; null if the decision did not place it"),
+        "explorer": ("", 'policy that explored, "" for none; null if the decision did not place the job'),
+        "guard": ("", "verdict of the guard; null if the decision did not place the job"),
+        "predicted_speed_epochs_per_s": ("epochs/s", "as `predicted_speed`; null in samples/s"),
+        "speed_epochs_per_s": ("epochs/s", "mean of the speeds reported, each counted once; null if none was"),
+        "slowdown": ("1", "predicted speed over reported speed; null if either is"),
+        "queueing_s": ("s", "from submission to start; null if either is unknown or the clocks disagree"),
+        "jct_s": ("s", "from submission to the end of a job that FINISHED; null otherwise"),
+    },
+    UNREADABLE: _COMMON,
+}
+
+
+def schemas() -> Mapping[str, pa.Schema]:
+    """The schema of every table of an export."""
+    return {**SCHEMAS, JOINED: JOINED_SCHEMA}
+
+
+def document() -> str:
+    """docs/log-columns.md. Raises KeyError for a column without words."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Columns of the exported decision log"
+    yield ""
+    yield "From the Arrow schemas, by `make log-columns`. How rows come about: [the decision log](decision-log.md)."
+    for table, schema in schemas().items():
+        yield from ("", f"## {table}", "", "| column | type | unit | meaning |", "|---|---|---|---|")
+        for column in schema:
+            unit, meaning = WORDS[table][column.name]
+            kind = str(column.type).replace("list<element: ", "list<").replace("list<item: ", "list<")
+            yield f"| `{column.name}` | {kind} | {unit} | {meaning} |"
+
+
+if __name__ == "__main__":
+    print(document(), end="")
