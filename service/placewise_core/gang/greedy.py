@@ -5,8 +5,7 @@ alone is scored again only when it gets a task.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heapify, heappop, heapreplace
-from itertools import compress
+from heapq import heappop, heapreplace
 from typing import Protocol
 
 import numpy as np
@@ -181,21 +180,18 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
 
 def _nodes_of_all(scorer: NodeScorer, offer: Offer, slots: FloatArray, most: int) -> list[int]:
     """As `_nodes_at_once`. Every node is scored with every number of tasks that it may get."""
-    costs: list[list[float]] = np.negative(scorer.scores(offer)).tolist()
-    turns = list(compress(zip(costs[0], range(len(offer.mask)), strict=True), offer.mask.tolist()))
-    heapify(turns)
+    scores, pause = scorer.scores(offer), offer.context.slices.pause
+    now = np.where(offer.mask, scores[0], _LOWEST)
     nodes: list[int] = []
     taken: dict[int, int] = {}
-    pause = offer.context.slices.pause
-    while turns and len(nodes) < offer.group.count:
-        _, m = turns[0]
+    while len(nodes) < offer.group.count:
+        m = int(now.argmax())
+        if now[m] == _LOWEST:
+            break
         nodes.append(m)
         pause()
         there = taken[m] = taken.get(m, 0) + 1
-        if there < most and there < slots[m]:
-            heapreplace(turns, (costs[there][m], m))
-        else:
-            heappop(turns)
+        now[m] = scores[there, m] if there < most and there < slots[m] else _LOWEST
     return nodes
 
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -108,20 +108,20 @@ class BestOfK(PlacementPolicy):
         proposals = list(found.by_placement.values())
         if not proposals:
             return None
-        first = replace(proposals[0][1], info=found.info)
+        first = proposals[0][1]
         if found.is_late:
-            return _fallback(first, "deadline")
+            return _fallback(first, "deadline", found.info)
         if len(proposals) == 1:
-            return found.taken(first)
+            return found.taken(first, found.info)
         try:
             scores = self._scores(job, [proposal for _, proposal in proposals], view, context.slices)
         except Exception as error:  # no error of the runtime fails a call
-            return _fallback(first, type(error).__name__)
+            return _fallback(first, type(error).__name__, found.info)
         k = int(scores.progress.argmax())
         if scores.spread[k] > self._scorer.spread_limit:
-            return _fallback(first, "uncertain")
+            return _fallback(first, "uncertain", found.info)
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
-        return found.taken(replace(proposals[k][1], info={**found.info, **named}))
+        return found.taken(proposals[k][1], {**found.info, **named})
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
@@ -186,10 +186,10 @@ class _Found:
     def info(self) -> dict[str, float]:
         return {"k": float(len(self.by_placement)), "asked": float(self.asked), "cut": float(self.is_cut)}
 
-    def taken(self, proposal: Proposal) -> Proposal:
+    def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer. Its proposers' draws are fixed, so of those that were asked it gives no other."""
         reason = self.failure or proposal.fallback_reason
-        return replace(proposal, propensity=1.0, is_fallback=bool(reason), fallback_reason=reason)
+        return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
@@ -212,5 +212,5 @@ def _key(tasks: Sequence[tuple[int, Role]]) -> _Key:
     return tuple(sorted([(m, role is Role.WORKER) for m, role in tasks]))
 
 
-def _fallback(proposal: Proposal, reason: str) -> Proposal:
-    return replace(proposal, propensity=1.0, is_fallback=True, fallback_reason=f"search: {reason}")
+def _fallback(proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:
+    return replace(proposal, propensity=1.0, info=info, is_fallback=True, fallback_reason=f"search: {reason}")
