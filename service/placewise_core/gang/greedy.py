@@ -10,14 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray, FloatArray
+from placewise_core.basics.arrays import BoolArray, FloatArray, least
 from placewise_core.domain.decision import Candidate
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import Proposal
-from placewise_core.gang.shortlist import least
 from placewise_core.view.view import ClusterView
 
 # `info` key of a proposal that best fit had to find, because the policy's own order of nodes led into a dead end.

@@ -28,8 +28,8 @@ from placewise_core.gang.candidates import Candidates
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.gang.shortlist import MOST_NODES, shortlist
 from placewise_core.inputs.cluster import Encoder, Observation
+from placewise_core.inputs.shortlist import MOST_NODES, shortlist
 from placewise_core.inputs.steps import StepTokens, free_of
 from placewise_core.speed.linear_speed import linear_minutes, shortest_first, stretched
 from placewise_core.view.view import ClusterView

@@ -14,9 +14,9 @@ from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Proposal
-from placewise_core.gang.shortlist import MOST_NODES, shortlist
 from placewise_core.inputs.cluster import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Observation
 from placewise_core.inputs.reward import PartTokens
+from placewise_core.inputs.shortlist import MOST_NODES, shortlist
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
 from placewise_core.policies.load_balance import LoadBalance

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.basics.arrays import FloatArray, IntArray
+from placewise_core.basics.arrays import FloatArray, IntArray, least
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
@@ -66,11 +66,3 @@ def _kind(job: Job, group: TaskGroup) -> tuple[object, ...]:
         *(tuple(sorted(demand.extended.items())), group.gpu_model, tuple(sorted(group.node_selector.items()))),
         job.gpu_sharing.allowed,
     )
-
-
-def least(cost: FloatArray, count: int) -> IntArray:
-    """(count,) places of the smallest costs, ascending, the lowest of equal ones; no full sort of thousands."""
-    bound = np.partition(cost, count - 1)[count - 1]
-    below = np.flatnonzero(cost < bound)
-    equal = np.flatnonzero(cost == bound)[: count - len(below)]
-    return np.concatenate([below[np.argsort(cost[below], kind="stable")], equal])
