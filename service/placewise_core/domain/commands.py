@@ -24,6 +24,7 @@ class JobEventKind(enum.StrEnum):
     CANCELLED = "CANCELLED"
     SHARE_FINISHED = "SHARE_FINISHED"
     SHARE_MOVE_REQUESTED = "SHARE_MOVE_REQUESTED"
+    SUBTASK_FINISHED = "SUBTASK_FINISHED"
 
 
 @frozen
@@ -92,6 +93,18 @@ class ShareOutcome:
 
 
 @frozen
+class SubtaskOutcome:
+    """How long one subtask of a pipeline took on its unit (`cpu3`, `gpu0`); `size` = 0 counts as 1."""
+
+    subtask: str
+    kind: str
+    unit: str
+    seconds: float
+    size: float = 0.0
+    node: str = ""
+
+
+@frozen
 class JobEvent:
     """A host's report of one event. `placement` empty means as reserved; `event_time_s` = 0 means now."""
 
@@ -106,3 +119,4 @@ class JobEvent:
     job: Job | None = None
     reason: str = ""
     share: ShareOutcome | None = None
+    subtask: SubtaskOutcome | None = None

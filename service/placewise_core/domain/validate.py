@@ -35,6 +35,7 @@ NO_TELEMETRY = Telemetry()  # of a node that reports none
 
 # A cluster's name stands inside the braces of its Redis keys and in URL paths.
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_UNIT = re.compile(r"(cpu|gpu)[0-9]{1,6}")
 
 _AMOUNTS = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
 _amounts_of = attrgetter(*_AMOUNTS)
@@ -388,6 +389,7 @@ def check_event(event: JobEvent, field: str, limits: Limits) -> None:
         if event.job.id != event.job_id:
             raise InvalidRequestError("must be the job_id of the event", f"{field}.job.id")
     _check_share(event, field)
+    _check_subtask_outcome(event, field)
 
 
 def _check_assignment(assignment: Assignment, field: str, limits: Limits) -> None:
@@ -415,6 +417,22 @@ def _check_share(event: JobEvent, field: str) -> None:
     _check_number(share.overhead_s, f"{field}.share.overhead_seconds")
     if not _COLDEST <= share.peak_celsius <= _HOTTEST:
         raise InvalidRequestError(f"must be {_COLDEST:g} … {_HOTTEST:g}", f"{field}.share.peak_celsius")
+
+
+def _check_subtask_outcome(event: JobEvent, field: str) -> None:
+    outcome = event.subtask
+    if outcome is None:
+        if event.kind is JobEventKind.SUBTASK_FINISHED:
+            raise InvalidRequestError("SUBTASK_FINISHED needs the subtask", f"{field}.subtask")
+        return
+    for name in ("subtask", "kind"):
+        _check_id(getattr(outcome, name), f"{field}.subtask.{name}")
+    _check_text(outcome.node, f"{field}.subtask.node", MAX_ID)
+    if not _UNIT.fullmatch(outcome.unit):
+        raise InvalidRequestError('must name a core or a GPU, such as "cpu3" or "gpu0"', f"{field}.subtask.unit")
+    _check_number(outcome.size, f"{field}.subtask.size")
+    if not 0.0 < outcome.seconds <= MAX_NUMBER:
+        raise InvalidRequestError("must be positive", f"{field}.subtask.seconds")
 
 
 def _check_queue(queue: QueueSettings, field: str) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
+from placewise_core.domain.commands import SubtaskOutcome
 from placewise_core.domain.job import Subtask
 from placewise_core.view.view import ClusterView
 
@@ -19,7 +20,9 @@ CPU_METRICS = ("cpu", "host_memory")
 GPU_METRICS = ("sm", "l1", "l2", "texture", "dram", "load_throughput", "store_throughput")
 SPEEDUP = "speedup"
 METRICS = (*CPU_METRICS, *GPU_METRICS, SPEEDUP)
-CORE_SECONDS = "core_s"  # optional in a profile beside them: seconds on one core per unit of size
+# Optional in a profile beside them: seconds per unit of size, on one core and on a GPU.
+CORE_SECONDS = "core_s"
+GPU_SECONDS = "gpu_s"
 
 
 class SubtaskMetrics(Protocol):
@@ -43,6 +46,17 @@ class KnownMetrics:
     def of(self, subtask: Subtask) -> Mapping[str, float]:
         stored = self._profiles.get(subtask.kind)
         return {**stored, **subtask.profile} if stored else subtask.profile
+
+
+def measured_times(outcome: SubtaskOutcome, known: Mapping[str, float]) -> dict[str, float]:
+    """What a finished subtask adds to the row of its kind: seconds per unit of size on a core or a GPU, and the speedup
+    once both times are known. The latest time stands, so that a repeated report changes nothing."""
+    unit_s = CORE_SECONDS if outcome.unit.startswith("cpu") else GPU_SECONDS
+    row = {unit_s: outcome.seconds / (outcome.size if outcome.size > 0 else 1.0)}
+    core_s, gpu_s = ({**known, **row}.get(name, 0.0) for name in (CORE_SECONDS, GPU_SECONDS))
+    if core_s > 0 and gpu_s > 0:
+        row[SPEEDUP] = core_s / gpu_s
+    return row
 
 
 def gpu_vector(subtask: Subtask, metrics: SubtaskMetrics) -> FloatArray:

@@ -174,8 +174,12 @@ def _outcome_columns(outcome: OutcomeRecord) -> dict[str, Any]:
 
 
 def outcome_id(outcome: OutcomeRecord) -> str:
-    """What makes two reports the same report: job, decision, kind, time, progress and share; not when they came."""
+    """What makes two reports the same report: job, decision, kind, time, progress, share and subtask.
+
+    Not when they came."""
     event = outcome.event
     unit = f"{event.share.node}/{event.share.unit}" if event.share is not None else ""
+    if event.subtask is not None:
+        unit = f"{event.subtask.node}/{event.subtask.unit}/{event.subtask.subtask}"
     parts = (outcome.decision_id, event.job_id, event.kind.value, f"{event.event_time_s:.6f}", f"{event.epochs_done:g}")
     return "|".join((*parts, unit))

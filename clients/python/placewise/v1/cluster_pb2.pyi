@@ -142,7 +142,7 @@ class Assignment(_message.Message):
     def __init__(self, task: _Optional[str] = ..., role: _Optional[_Union[_job_pb2.TaskGroup.Role, str]] = ..., node: _Optional[str] = ..., gpu_indices: _Optional[_Iterable[int]] = ..., cpu_unit: _Optional[str] = ..., demand: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., subtask: _Optional[str] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("job_id", "kind", "event_time", "placement", "speed", "epochs_done", "reservation_id", "decision_id", "job", "reason", "share")
+    __slots__ = ("job_id", "kind", "event_time", "placement", "speed", "epochs_done", "reservation_id", "decision_id", "job", "reason", "share", "subtask")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[JobEvent.Kind]
@@ -154,6 +154,7 @@ class JobEvent(_message.Message):
         CANCELLED: _ClassVar[JobEvent.Kind]
         SHARE_FINISHED: _ClassVar[JobEvent.Kind]
         SHARE_MOVE_REQUESTED: _ClassVar[JobEvent.Kind]
+        SUBTASK_FINISHED: _ClassVar[JobEvent.Kind]
     KIND_UNSPECIFIED: JobEvent.Kind
     SUBMITTED: JobEvent.Kind
     STARTED: JobEvent.Kind
@@ -163,6 +164,7 @@ class JobEvent(_message.Message):
     CANCELLED: JobEvent.Kind
     SHARE_FINISHED: JobEvent.Kind
     SHARE_MOVE_REQUESTED: JobEvent.Kind
+    SUBTASK_FINISHED: JobEvent.Kind
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +176,7 @@ class JobEvent(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     kind: JobEvent.Kind
     event_time: _timestamp_pb2.Timestamp
@@ -185,7 +188,24 @@ class JobEvent(_message.Message):
     job: _job_pb2.Job
     reason: str
     share: ShareOutcome
-    def __init__(self, job_id: _Optional[str] = ..., kind: _Optional[_Union[JobEvent.Kind, str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., placement: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., speed: _Optional[float] = ..., epochs_done: _Optional[float] = ..., reservation_id: _Optional[str] = ..., decision_id: _Optional[str] = ..., job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., reason: _Optional[str] = ..., share: _Optional[_Union[ShareOutcome, _Mapping]] = ...) -> None: ...
+    subtask: SubtaskOutcome
+    def __init__(self, job_id: _Optional[str] = ..., kind: _Optional[_Union[JobEvent.Kind, str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., placement: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., speed: _Optional[float] = ..., epochs_done: _Optional[float] = ..., reservation_id: _Optional[str] = ..., decision_id: _Optional[str] = ..., job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., reason: _Optional[str] = ..., share: _Optional[_Union[ShareOutcome, _Mapping]] = ..., subtask: _Optional[_Union[SubtaskOutcome, _Mapping]] = ...) -> None: ...
+
+class SubtaskOutcome(_message.Message):
+    __slots__ = ("subtask", "kind", "node", "unit", "size", "seconds")
+    SUBTASK_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    subtask: str
+    kind: str
+    node: str
+    unit: str
+    size: float
+    seconds: float
+    def __init__(self, subtask: _Optional[str] = ..., kind: _Optional[str] = ..., node: _Optional[str] = ..., unit: _Optional[str] = ..., size: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ShareOutcome(_message.Message):
     __slots__ = ("task_kind", "node", "unit", "scale", "seconds", "overhead_seconds", "peak_celsius")

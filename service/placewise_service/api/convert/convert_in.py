@@ -21,6 +21,7 @@ from placewise_core.domain.commands import (
     PlaceCommand,
     Scope,
     ShareOutcome,
+    SubtaskOutcome,
 )
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.errors import InvalidRequestError
@@ -295,6 +296,7 @@ def job_event(message: cluster_pb2.JobEvent) -> JobEvent:
         job=job(message.job) if has("job") else None,
         reason=message.reason,
         share=_share(message.share) if has("share") else None,
+        subtask=_subtask_outcome(message.subtask) if has("subtask") else None,
     )
 
 
@@ -319,6 +321,17 @@ def _share(message: cluster_pb2.ShareOutcome) -> ShareOutcome:
         seconds=message.seconds,
         overhead_s=message.overhead_seconds,
         peak_celsius=message.peak_celsius,
+    )
+
+
+def _subtask_outcome(message: cluster_pb2.SubtaskOutcome) -> SubtaskOutcome:
+    return SubtaskOutcome(
+        subtask=message.subtask,
+        kind=message.kind,
+        unit=message.unit,
+        seconds=message.seconds,
+        size=message.size,
+        node=message.node,
     )
 
 

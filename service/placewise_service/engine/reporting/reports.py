@@ -1,6 +1,6 @@
 """Turns what schedulers report into mutations of the store and outcome entries of the log. Decides nothing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -12,6 +12,7 @@ from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import Event
 from placewise_core.domain.job import Job
 from placewise_core.speed.co_runs import rows_of
+from placewise_core.subtasks.metrics import measured_times
 from placewise_service.aside import aside
 from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
@@ -101,12 +102,13 @@ class Reporter:
         changes = list(result.events)
         learned = await self._learn(cluster, events)
         changes.extend(learned)
-        changes.extend(await self._profile(cluster, live, events))
+        rows, measured = await self._profile(cluster, live, events)
+        changes.extend(rows)
         for outcome in outcomes:
             self._sink.offer(outcome)
         logged_only = sum(event.kind in _LOGGED_ONLY for event in events)
         version = max((change.version for change in changes), default=result.version)
-        applied = result.applied + len(learned) + logged_only
+        applied = result.applied + len(learned) + measured + logged_only
         for overcommit in result.overcommits:
             log.warning(
                 "a host started a job on a node that has too little left",
@@ -132,21 +134,41 @@ class Reporter:
                 learned.append(change)
         return learned
 
-    async def _profile(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> list[Event]:
-        """Metrics of subtasks that a job's description gives serve all subtasks of their kind from then on; co-runs,
-        all jobs of their model."""
+    async def _profile(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> tuple[list[Event], int]:
+        """Metrics of subtasks that a job's description gives, and times of finished subtasks, serve all subtasks of
+        their kind from then on; co-runs, all jobs of their model. Also counts the finished subtasks that changed a
+        row."""
         described = [event.job for event in events if event.job is not None]
         given: dict[str, dict[str, float]] = {}
         for subtask in [subtask for job in described for subtask in job.subtasks]:
             if subtask.kind and subtask.profile:
                 given.setdefault(subtask.kind, {}).update(subtask.profile)
         known = live.view.subtask_profiles
+        measured = _add_times(given, events, known)
         news = {kind: row for kind, row in given.items() if row.items() - known.get(kind, {}).items()}
         co_runs, book = rows_of((job.model, job.gpu_sharing.co_runs) for job in described), live.view.co_runs
         news |= {kind: row for kind, row in co_runs.items() if row.items() - book.row(kind).items()}
         kept = within(news, (*known, *book.kinds), self._most_profiles)
         self._on_profiles_refused(cluster, len(news) - len(kept))
-        return [await self._store.profile_subtask(cluster, kind, row) for kind, row in kept.items()]
+        changes = [await self._store.profile_subtask(cluster, kind, row) for kind, row in kept.items()]
+        return changes, sum(kind in kept for kind in measured)
+
+
+def _add_times(
+    given: dict[str, dict[str, float]], events: Sequence[JobEvent], known: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    """Adds the times of finished subtasks to the rows of their kinds. The kind of each report that changed its row."""
+    changed = []
+    for event in events:
+        outcome = event.subtask
+        if event.kind is not JobEventKind.SUBTASK_FINISHED or outcome is None:
+            continue
+        row = {**known.get(outcome.kind, {}), **given.get(outcome.kind, {})}
+        times = measured_times(outcome, row)
+        if times.items() - row.items():
+            given.setdefault(outcome.kind, {}).update(times)
+            changed.append(outcome.kind)
+    return changed
 
 
 def _all_completed(nodes: Sequence[Node], now_s: float) -> list[Node]:
