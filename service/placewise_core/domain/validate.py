@@ -4,12 +4,27 @@ Field paths are those of the contract (`jobs[0].groups[1].demand.cpu_cores`), si
 policy, a node or a cluster exists is for the engine to say: this module looks at nothing but the request.
 """
 
-import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.checks import (
+    MAX_AMOUNT,
+    MAX_ID,
+    MAX_NUMBER,
+    MAX_TEXT,
+    check_amount,
+    check_count,
+    check_id,
+    check_labels,
+    check_map,
+    check_number,
+    check_reading,
+    check_text,
+    check_time,
+    check_unique,
+)
 from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
 from placewise_core.domain.divisible import ShareProgress
@@ -17,13 +32,6 @@ from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import Job, Resources, Subtask, TaskGroup, quantise
 from placewise_core.domain.model_names import canonical
 
-MAX_ID = 253  # the longest DNS name: ids of host schedulers are such names
-MAX_TEXT = 512
-# Sums of amounts that are multiples of 2⁻²⁰ (job.quantise) are exact in binary floating point below 2⁵³ ⋅ 2⁻²⁰.
-MAX_AMOUNT = 2.0**32
-MAX_NUMBER = 1e15
-MAX_TIME_S = 253_402_300_799.0  # the end of the year 9999, the last that a Timestamp can hold
-MAX_ENTRIES = 256  # of one map
 MAX_QUEUES = 1000  # with settings of their own
 MAX_EXPLORERS = 16
 MAX_WEIGHT = 1000  # of an explorer
@@ -81,7 +89,7 @@ def check_place(command: PlaceCommand, limits: Limits) -> None:
     check_placing(command, limits)
     _check_jobs(command.jobs, limits)
     if command.scope is Scope.NODE:
-        _check_id(command.node_id, "node_id")
+        check_id(command.node_id, "node_id")
         for i, job in enumerate(command.jobs):
             if not job.subtasks:
                 raise InvalidRequestError("a NODE-scope job needs subtasks", f"jobs[{i}].subtasks")
@@ -90,9 +98,9 @@ def check_place(command: PlaceCommand, limits: Limits) -> None:
 def check_placing(command: PlaceCommand, limits: Limits) -> None:
     """Raises InvalidRequestError where how to place breaks a rule: all of a Place command but cluster and jobs."""
     if command.request_id:
-        _check_text(command.request_id, "request_id", MAX_ID)
+        check_text(command.request_id, "request_id", MAX_ID)
     if command.policy:
-        _check_text(command.policy, "policy", MAX_ID)
+        check_text(command.policy, "policy", MAX_ID)
     if not 0.0 <= command.reserve_ttl_s <= limits.reserve_ttl_s:
         raise InvalidRequestError(f"must be 0 … {limits.reserve_ttl_s:g} seconds", "reserve_ttl")
 
@@ -101,35 +109,35 @@ def check_partition(command: PartitionCommand, limits: Limits) -> None:
     """Raises InvalidRequestError if a Partition command breaks a rule."""
     check_cluster(command.cluster)
     if command.request_id:
-        _check_text(command.request_id, "request_id", MAX_ID)
+        check_text(command.request_id, "request_id", MAX_ID)
     task = command.task
-    _check_id(task.id, "task.id")
+    check_id(task.id, "task.id")
     if task.kind:
-        _check_text(task.kind, "task.kind", MAX_ID)
-    _check_number(task.serial_scale, "task.serial_scale")
-    _check_number(task.parallel_scale, "task.parallel_scale")
-    _check_number(task.overhead_s, "task.overhead_s")
+        check_text(task.kind, "task.kind", MAX_ID)
+    check_number(task.serial_scale, "task.serial_scale")
+    check_number(task.parallel_scale, "task.parallel_scale")
+    check_number(task.overhead_s, "task.overhead_s")
     if task.serial_scale + task.parallel_scale <= 0:
         raise InvalidRequestError("serial_scale and parallel_scale must not both be zero", "task.parallel_scale")
     _check_resources(task.demand, "task.demand")
     if command.units:
-        _check_count(len(command.units), limits.units, "units")
+        check_count(len(command.units), limits.units, "units")
         for i, unit in enumerate(command.units):
-            _check_id(unit, f"units[{i}]", MAX_TEXT)
+            check_id(unit, f"units[{i}]", MAX_TEXT)
         check_unique(command.units, "units")
     if command.progress:
-        _check_count(len(command.progress), limits.units, "progress")
+        check_count(len(command.progress), limits.units, "progress")
         for i, share in enumerate(command.progress):
             _check_progress(share, f"progress[{i}]")
         check_unique([f"{share.node}/{share.unit}" for share in command.progress], "progress")
 
 
 def _check_progress(share: ShareProgress, field: str) -> None:
-    _check_id(share.node, f"{field}.node", MAX_TEXT)
-    _check_id(share.unit, f"{field}.unit", MAX_TEXT)
+    check_id(share.node, f"{field}.node", MAX_TEXT)
+    check_id(share.unit, f"{field}.unit", MAX_TEXT)
     for name in ("scale", "predicted_s", "done", "elapsed_s"):
-        _check_number(getattr(share, name), f"{field}.{name}")
-    _check_number(share.capability, f"{field}.capability")
+        check_number(getattr(share, name), f"{field}.{name}")
+    check_number(share.capability, f"{field}.capability")
     if share.capability <= 0:
         raise InvalidRequestError("must be above zero: copy it from the Share of the response", f"{field}.capability")
     if share.done > 1:
@@ -140,11 +148,11 @@ def check_admit(command: AdmitCommand, limits: Limits) -> None:
     """Raises InvalidRequestError if an AdmitOrWait command breaks a rule."""
     check_cluster(command.cluster)
     if command.queue:
-        _check_text(command.queue, "queue", MAX_ID)
+        check_text(command.queue, "queue", MAX_ID)
     if command.policy:
-        _check_text(command.policy, "policy", MAX_ID)
+        check_text(command.policy, "policy", MAX_ID)
     if command.request_id:
-        _check_text(command.request_id, "request_id", MAX_ID)
+        check_text(command.request_id, "request_id", MAX_ID)
     _check_jobs(command.jobs, limits)
 
 
@@ -158,7 +166,7 @@ def check_cluster(name: str) -> None:
 
 def check_decision_id(decision_id: str) -> None:
     """Raises InvalidRequestError for a malformed id."""
-    _check_id(decision_id, "decision_id")
+    check_id(decision_id, "decision_id")
 
 
 def check_bundle_name(name: str, may_be_empty: bool = False) -> None:
@@ -175,28 +183,28 @@ def check_policy(name: str, known: Collection[str], field: str = "policy") -> No
 
 def check_settings(settings: ClusterSettings) -> None:
     """Raises InvalidRequestError if a cluster's settings make no sense."""
-    _check_text(settings.place_policy, "settings.place_policy", MAX_ID)
-    _check_text(settings.admit_policy, "settings.admit_policy", MAX_ID)
+    check_text(settings.place_policy, "settings.place_policy", MAX_ID)
+    check_text(settings.admit_policy, "settings.admit_policy", MAX_ID)
     if not 0.0 <= settings.exploration_rate <= 1.0:
         raise InvalidRequestError("must be 0 … 1", "settings.exploration_rate")
-    _check_count(len(settings.queues), MAX_QUEUES, "settings.queues")
+    check_count(len(settings.queues), MAX_QUEUES, "settings.queues")
     for i, (queue, parameters) in enumerate(settings.queues.items()):
-        _check_text(queue, f"settings.queues[{i}].queue", MAX_ID)
+        check_text(queue, f"settings.queues[{i}].queue", MAX_ID)
         _check_queue(parameters, f"settings.queues[{i}]")
     _check_exploration(settings)
 
 
 def _check_exploration(settings: ClusterSettings) -> None:
-    _check_count(len(settings.explorers), MAX_EXPLORERS, "settings.explorers")
+    check_count(len(settings.explorers), MAX_EXPLORERS, "settings.explorers")
     for i, explorer in enumerate(settings.explorers):
         field = f"settings.explorers[{i}]"
-        _check_id(explorer.policy, f"{field}.policy")
+        check_id(explorer.policy, f"{field}.policy")
         if explorer.policy in [other.policy for other in settings.explorers[:i]]:
             raise InvalidRequestError("named twice: give the policy one weight", f"{field}.policy")
         if not 1 <= explorer.weight <= MAX_WEIGHT:
             raise InvalidRequestError(f"must be 1 … {MAX_WEIGHT}", f"{field}.weight")
     guard = settings.exploration_guard
-    _check_number(guard.max_gpus, "settings.exploration_guard.max_gpus")
+    check_number(guard.max_gpus, "settings.exploration_guard.max_gpus")
     if guard.min_nodes < 0:
         raise InvalidRequestError("must not be negative", "settings.exploration_guard.min_nodes")
 
@@ -204,37 +212,37 @@ def _check_exploration(settings: ClusterSettings) -> None:
 def check_nodes_request(cluster: str, count: int, limits: Limits) -> None:
     """Raises InvalidRequestError for a report of nodes that is too large; check_node looks at each."""
     check_cluster(cluster)
-    _check_count(count, limits.nodes, "nodes")
+    check_count(count, limits.nodes, "nodes")
 
 
 def check_node(node: Node, field: str, limits: Limits) -> None:
     """Raises InvalidRequestError if a node breaks a rule."""
-    _check_id(node.id, f"{field}.id")
+    check_id(node.id, f"{field}.id")
     if "/" in node.id:
         raise InvalidRequestError("must not contain '/', which separates a node from its units", f"{field}.id")
-    _check_text(node.rack, f"{field}.rack", MAX_ID)
+    check_text(node.rack, f"{field}.rack", MAX_ID)
     _check_resources(node.capacity, f"{field}.capacity")
     _check_gpus(node, field, limits)
     for name in ("cpu_ghz", "cache_mib", "gpu_ghz"):
-        _check_number(getattr(node.hardware, name), f"{field}.hardware.{name}")
+        check_number(getattr(node.hardware, name), f"{field}.hardware.{name}")
     _check_telemetry(node.telemetry, f"{field}.telemetry")
-    _check_labels(node.labels, f"{field}.labels")
+    check_labels(node.labels, f"{field}.labels")
 
 
 def check_events_request(cluster: str, count: int, limits: Limits) -> None:
     """Raises InvalidRequestError for a report of job events that is too large; check_event looks at each."""
     check_cluster(cluster)
-    _check_count(count, limits.events, "events")
+    check_count(count, limits.events, "events")
 
 
 def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
     if not jobs:
         raise InvalidRequestError("needs at least one job", "jobs")
-    _check_count(len(jobs), limits.jobs, "jobs")
+    check_count(len(jobs), limits.jobs, "jobs")
     if len(jobs) > 1:
         check_unique([job.id for job in jobs], "jobs")
-        _check_count(sum(job.task_count for job in jobs), limits.tasks, "jobs.groups")
-        _check_count(sum(len(job.subtasks) for job in jobs), limits.tasks, "jobs.subtasks")
+        check_count(sum(job.task_count for job in jobs), limits.tasks, "jobs.groups")
+        check_count(sum(len(job.subtasks) for job in jobs), limits.tasks, "jobs.subtasks")
     for i, job in enumerate(jobs):
         try:
             check_job(job, limits)
@@ -244,16 +252,16 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
 
 def check_job(job: Job, limits: Limits) -> None:
     """Raises InvalidRequestError if a job breaks a rule; its field is one of the job's."""
-    _check_id(job.id, "id")
+    check_id(job.id, "id")
     if job.model:
-        _check_text(job.model, "model", MAX_ID)
+        check_text(job.model, "model", MAX_ID)
     if job.queue:
-        _check_text(job.queue, "queue", MAX_ID)
+        check_text(job.queue, "queue", MAX_ID)
     for name, value in zip(_JOB_NUMBERS.values(), _job_numbers_of(job), strict=True):
         if not 0.0 <= value <= MAX_NUMBER:  # written so that NaN fails
             raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", name)
     if job.submit_time_s:
-        _check_time(job.submit_time_s, "submit_time")
+        check_time(job.submit_time_s, "submit_time")
     if not 1.0 <= job.gpu_sharing.max_slowdown <= MAX_NUMBER:
         raise InvalidRequestError("must be at least 1 (0 means 2)", "gpu_sharing.max_slowdown")
     if job.gpu_sharing.co_runs:
@@ -263,7 +271,7 @@ def check_job(job: Job, limits: Limits) -> None:
             _check_group(group, limits)
         except InvalidRequestError as error:
             raise error.within(f"groups[{i}]") from None
-    _check_count(job.task_count, limits.tasks_per_gang, "groups")
+    check_count(job.task_count, limits.tasks_per_gang, "groups")
     if job.elastic is not None or job.shape is not None:
         _check_shape(job)
     if job.subtasks:
@@ -272,15 +280,15 @@ def check_job(job: Job, limits: Limits) -> None:
 
 def _check_co_runs(job: Job, field: str) -> None:
     co_runs = job.gpu_sharing.co_runs
-    _check_count(len(co_runs), MAX_CO_RUNS, field)
+    check_count(len(co_runs), MAX_CO_RUNS, field)
     if not job.model:
         raise InvalidRequestError("need the job's model: co-runs are stored under its name", field)
     _check_comparable(job.model, "model")
     for i, co_run in enumerate(co_runs):
-        _check_id(co_run.model, f"{field}[{i}].model")
+        check_id(co_run.model, f"{field}[{i}].model")
         _check_comparable(co_run.model, f"{field}[{i}].model")
         if co_run.gpu_model:
-            _check_text(co_run.gpu_model, f"{field}[{i}].gpu_model", MAX_ID)
+            check_text(co_run.gpu_model, f"{field}[{i}].gpu_model", MAX_ID)
             _check_comparable(co_run.gpu_model, f"{field}[{i}].gpu_model")
         if not 0.0 < co_run.relative_speed <= _MOST_RELATIVE_SPEED:
             raise InvalidRequestError(
@@ -288,7 +296,7 @@ def _check_co_runs(job: Job, field: str) -> None:
             )
         if not 0.0 <= co_run.neighbour_relative_speed <= _MOST_RELATIVE_SPEED:
             raise InvalidRequestError(f"must be 0 … {_MOST_RELATIVE_SPEED:g}", f"{field}[{i}].neighbour_relative_speed")
-        _check_number(co_run.step_s, f"{field}[{i}].step_seconds")
+        check_number(co_run.step_s, f"{field}[{i}].step_seconds")
 
 
 def _check_comparable(name: str, field: str) -> None:
@@ -303,13 +311,13 @@ def _check_group(group: TaskGroup, limits: Limits) -> None:
     if group.max_per_node < 0:
         raise InvalidRequestError("must not be negative", "max_per_node")
     if group.gpu_model:
-        _check_text(group.gpu_model, "gpu_model", MAX_ID)
+        check_text(group.gpu_model, "gpu_model", MAX_ID)
     _check_resources(group.demand, "demand")
     gpus = group.demand.gpus
     if gpus != int(gpus) and (gpus > 1.0 or not quantise(gpus)):  # what rounds to nothing would need no GPU
         raise InvalidRequestError("must be whole, or a fraction of one GPU of at least 2⁻²⁰", "demand.gpus")
     if group.node_selector:
-        _check_labels(group.node_selector, "node_selector")
+        check_labels(group.node_selector, "node_selector")
 
 
 def _check_shape(job: Job) -> None:
@@ -321,16 +329,16 @@ def _check_shape(job: Job) -> None:
 
 
 def _check_subtasks(subtasks: Sequence[Subtask], field: str, limits: Limits) -> None:
-    _check_count(len(subtasks), limits.subtasks, field)
+    check_count(len(subtasks), limits.subtasks, field)
     ids = [subtask.id for subtask in subtasks]
     check_unique(ids, field)
     known = set(ids)
     for i, subtask in enumerate(subtasks):
-        _check_id(subtask.id, f"{field}[{i}].id")
-        _check_text(subtask.kind, f"{field}[{i}].kind", MAX_ID)
-        _check_text(subtask.unit, f"{field}[{i}].unit", MAX_ID)
-        _check_number(subtask.size, f"{field}[{i}].size")
-        _check_map(subtask.profile, f"{field}[{i}].profile", MAX_NUMBER)
+        check_id(subtask.id, f"{field}[{i}].id")
+        check_text(subtask.kind, f"{field}[{i}].kind", MAX_ID)
+        check_text(subtask.unit, f"{field}[{i}].unit", MAX_ID)
+        check_number(subtask.size, f"{field}[{i}].size")
+        check_map(subtask.profile, f"{field}[{i}].profile", MAX_NUMBER)
         for before in subtask.after:
             if before not in known:
                 raise InvalidRequestError("names no subtask of this job", f"{field}[{i}].after")
@@ -344,41 +352,41 @@ def _check_gpus(node: Node, field: str, limits: Limits) -> None:
         raise InvalidRequestError("differs from the number of gpus listed", f"{field}.capacity.gpus")
     if not 0 <= node.max_jobs_per_gpu <= _MAX_COUNT:
         raise InvalidRequestError("must not be negative", f"{field}.max_jobs_per_gpu")
-    _check_count(len(node.gpus), limits.gpus_per_node, f"{field}.gpus")
+    check_count(len(node.gpus), limits.gpus_per_node, f"{field}.gpus")
     check_unique([gpu.index for gpu in node.gpus], f"{field}.gpus")
     for i, gpu in enumerate(node.gpus):
         at = f"{field}.gpus[{i}]"
         if not 0 <= gpu.index < limits.gpus_per_node:
             raise InvalidRequestError(f"must be 0 … {limits.gpus_per_node - 1}", f"{at}.index")
-        _check_text(gpu.model, f"{at}.model", MAX_ID)
-        _check_amount(gpu.memory_gib, f"{at}.memory_gib")
-        _check_reading(gpu.util, 0.0, 1.0, f"{at}.util")
-        _check_reading(gpu.memory_util, 0.0, 1.0, f"{at}.memory_util")
-        _check_reading(gpu.celsius, _COLDEST, _HOTTEST, f"{at}.celsius")
+        check_text(gpu.model, f"{at}.model", MAX_ID)
+        check_amount(gpu.memory_gib, f"{at}.memory_gib")
+        check_reading(gpu.util, 0.0, 1.0, f"{at}.util")
+        check_reading(gpu.memory_util, 0.0, 1.0, f"{at}.memory_util")
+        check_reading(gpu.celsius, _COLDEST, _HOTTEST, f"{at}.celsius")
 
 
 def _check_telemetry(telemetry: Telemetry, field: str) -> None:
     if telemetry is NO_TELEMETRY:
         return
     for name in _UTILS:
-        _check_reading(getattr(telemetry, name), 0.0, 1.0, f"{field}.{name}")
+        check_reading(getattr(telemetry, name), 0.0, 1.0, f"{field}.{name}")
     for name in _READINGS:
-        _check_reading(getattr(telemetry, name), 0.0, MAX_NUMBER, f"{field}.{name}")
+        check_reading(getattr(telemetry, name), 0.0, MAX_NUMBER, f"{field}.{name}")
     for name in _TEMPERATURES:
-        _check_reading(getattr(telemetry, name), _COLDEST, _HOTTEST, f"{field}.{name}")
-    _check_time(telemetry.observe_time_s, f"{field}.observe_time")
+        check_reading(getattr(telemetry, name), _COLDEST, _HOTTEST, f"{field}.{name}")
+    check_time(telemetry.observe_time_s, f"{field}.observe_time")
 
 
 def check_event(event: JobEvent, field: str, limits: Limits) -> None:
     """Raises InvalidRequestError if a job event breaks a rule."""
-    _check_id(event.job_id, f"{field}.job_id")
-    _check_time(event.event_time_s, f"{field}.event_time")
-    _check_number(event.speed, f"{field}.speed")
-    _check_number(event.epochs_done, f"{field}.epochs_done")
-    _check_text(event.reservation_id, f"{field}.reservation_id", MAX_ID)
-    _check_text(event.decision_id, f"{field}.decision_id", MAX_ID)
-    _check_text(event.reason, f"{field}.reason", MAX_TEXT)
-    _check_count(len(event.placement), limits.tasks_per_gang, f"{field}.placement")
+    check_id(event.job_id, f"{field}.job_id")
+    check_time(event.event_time_s, f"{field}.event_time")
+    check_number(event.speed, f"{field}.speed")
+    check_number(event.epochs_done, f"{field}.epochs_done")
+    check_text(event.reservation_id, f"{field}.reservation_id", MAX_ID)
+    check_text(event.decision_id, f"{field}.decision_id", MAX_ID)
+    check_text(event.reason, f"{field}.reason", MAX_TEXT)
+    check_count(len(event.placement), limits.tasks_per_gang, f"{field}.placement")
     for i, assignment in enumerate(event.placement):
         _check_assignment(assignment, f"{field}.placement[{i}]", limits)
     if event.job is not None:
@@ -393,10 +401,10 @@ def check_event(event: JobEvent, field: str, limits: Limits) -> None:
 
 
 def _check_assignment(assignment: Assignment, field: str, limits: Limits) -> None:
-    _check_text(assignment.task, f"{field}.task", MAX_ID)
-    _check_id(assignment.node, f"{field}.node")
-    _check_text(assignment.cpu_unit, f"{field}.cpu_unit", MAX_ID)
-    _check_text(assignment.subtask, f"{field}.subtask", MAX_ID)
+    check_text(assignment.task, f"{field}.task", MAX_ID)
+    check_id(assignment.node, f"{field}.node")
+    check_text(assignment.cpu_unit, f"{field}.cpu_unit", MAX_ID)
+    check_text(assignment.subtask, f"{field}.subtask", MAX_ID)
     _check_resources(assignment.demand, f"{field}.demand")
     check_unique(assignment.gpu_indices, f"{field}.gpu_indices")
     for index in assignment.gpu_indices:
@@ -411,10 +419,10 @@ def _check_share(event: JobEvent, field: str) -> None:
             raise InvalidRequestError(f"{event.kind} needs the share", f"{field}.share")
         return
     for name in ("task_kind", "node", "unit"):
-        _check_text(getattr(share, name), f"{field}.share.{name}", MAX_ID)
-    _check_number(share.scale, f"{field}.share.scale")
-    _check_number(share.seconds, f"{field}.share.seconds")
-    _check_number(share.overhead_s, f"{field}.share.overhead_seconds")
+        check_text(getattr(share, name), f"{field}.share.{name}", MAX_ID)
+    check_number(share.scale, f"{field}.share.scale")
+    check_number(share.seconds, f"{field}.share.seconds")
+    check_number(share.overhead_s, f"{field}.share.overhead_seconds")
     if not _COLDEST <= share.peak_celsius <= _HOTTEST:
         raise InvalidRequestError(f"must be {_COLDEST:g} … {_HOTTEST:g}", f"{field}.share.peak_celsius")
 
@@ -426,18 +434,18 @@ def _check_subtask_outcome(event: JobEvent, field: str) -> None:
             raise InvalidRequestError("SUBTASK_FINISHED needs the subtask", f"{field}.subtask")
         return
     for name in ("subtask", "kind"):
-        _check_id(getattr(outcome, name), f"{field}.subtask.{name}")
-    _check_text(outcome.node, f"{field}.subtask.node", MAX_ID)
+        check_id(getattr(outcome, name), f"{field}.subtask.{name}")
+    check_text(outcome.node, f"{field}.subtask.node", MAX_ID)
     if not _UNIT.fullmatch(outcome.unit):
         raise InvalidRequestError('must name a core or a GPU, such as "cpu3" or "gpu0"', f"{field}.subtask.unit")
-    _check_number(outcome.size, f"{field}.subtask.size")
+    check_number(outcome.size, f"{field}.subtask.size")
     if not 0.0 < outcome.seconds <= MAX_NUMBER:
         raise InvalidRequestError("must be positive", f"{field}.subtask.seconds")
 
 
 def _check_queue(queue: QueueSettings, field: str) -> None:
-    _check_number(queue.v, f"{field}.v")
-    _check_number(queue.epsilon_s, f"{field}.epsilon_seconds")
+    check_number(queue.v, f"{field}.v")
+    check_number(queue.epsilon_s, f"{field}.epsilon_seconds")
     if not 0.0 < queue.tau_s <= MAX_NUMBER:
         raise InvalidRequestError("must be positive", f"{field}.tau_seconds")
     if not 0.001 <= queue.slot_s <= MAX_NUMBER:
@@ -449,67 +457,4 @@ def _check_resources(resources: Resources, field: str) -> None:
         if not 0.0 <= value <= MAX_AMOUNT:
             raise InvalidRequestError(f"must be 0 … {MAX_AMOUNT:g}", f"{field}.{name}")
     if resources.extended:
-        _check_map(resources.extended, f"{field}.extended", MAX_AMOUNT)
-
-
-def _check_map(values: Mapping[str, float], field: str, most: float) -> None:
-    _check_count(len(values), MAX_ENTRIES, field)
-    for name, value in values.items():
-        _check_id(name, field)
-        if not 0.0 <= value <= most:
-            raise InvalidRequestError(f"must be 0 … {most:g}", f"{field}[{name!r}]")
-
-
-def _check_labels(labels: Mapping[str, str], field: str) -> None:
-    _check_count(len(labels), MAX_ENTRIES, field)
-    for name, value in labels.items():
-        _check_id(name, field, MAX_TEXT)
-        _check_text(value, f"{field}[{name!r}]", MAX_TEXT)
-
-
-def _check_id(value: str, field: str, most: int = MAX_ID) -> None:
-    if not value:
-        raise InvalidRequestError("must not be empty", field)
-    _check_text(value, field, most)
-
-
-def _check_text(value: str, field: str, most: int) -> None:
-    if len(value) > most:
-        raise InvalidRequestError(f"must be at most {most} characters", field)
-    if not value.isprintable():
-        raise InvalidRequestError("must be printable", field)
-
-
-def _check_number(value: float, field: str) -> None:
-    if not 0.0 <= value <= MAX_NUMBER:
-        raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", field)
-
-
-def _check_amount(value: float, field: str) -> None:
-    if not 0.0 <= value <= MAX_AMOUNT:
-        raise InvalidRequestError(f"must be 0 … {MAX_AMOUNT:g}", field)
-
-
-def _check_time(value: float, field: str) -> None:
-    if not 0.0 <= value <= MAX_TIME_S:
-        raise InvalidRequestError("must lie between 1970 and 9999", field)
-
-
-def _check_reading(value: float, least: float, most: float, field: str) -> None:
-    """A measured value; NaN stands for one that was not measured."""
-    if not least <= value <= most and not math.isnan(value):
-        raise InvalidRequestError(f"must be {least:g} … {most:g}", field)
-
-
-def _check_count(count: int, most: int, field: str) -> None:
-    if count > most:
-        raise InvalidRequestError(f"at most {most} are allowed, found {count}", field)
-
-
-def check_unique(values: Iterable[object], field: str) -> None:
-    """Raises InvalidRequestError if a value stands twice."""
-    seen: set[object] = set()
-    for value in values:
-        if value in seen:
-            raise InvalidRequestError("must not repeat an entry", field)
-        seen.add(value)
+        check_map(resources.extended, f"{field}.extended", MAX_AMOUNT)

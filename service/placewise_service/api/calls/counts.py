@@ -11,8 +11,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.checks import MAX_ENTRIES
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.validate import MAX_CO_RUNS, MAX_ENTRIES, MAX_EXPLORERS, MAX_QUEUES, Limits
+from placewise_core.domain.validate import MAX_CO_RUNS, MAX_EXPLORERS, MAX_QUEUES, Limits
 from placewise_service.api.calls.wire import BYTES, after, varint
 
 # Message, field, and the limit: a number, or the name of one in Limits. Every list and map of every request is here.

@@ -18,6 +18,7 @@ from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain import validate
+from placewise_core.domain.checks import check_unique
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import AdmitDecision, PlaceDecision
@@ -221,7 +222,7 @@ def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node
         node = convert_in.node(message)
         validate.check_node(node, f"nodes[{i}]", limits)
         nodes.append(node)
-    validate.check_unique([node.id for node in nodes], "nodes")
+    check_unique([node.id for node in nodes], "nodes")
     return nodes
 
 

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
+from placewise_core.domain.checks import MAX_TIME_S
 from placewise_core.domain.cluster import Assignment, QueueSettings, QueueState
 from placewise_core.domain.decision import (
     Admission,
@@ -25,7 +26,6 @@ from placewise_core.domain.decision import (
     Verdict,
 )
 from placewise_core.domain.job import Resources, Role
-from placewise_core.domain.validate import MAX_TIME_S
 from placewise_service.engine.registry import BundleState, BundleStatus
 
 if TYPE_CHECKING:  # the stubs' name; at run time the container is of another class
