@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from placewise_training.cli import simulate_app
 
 _RECORDED = {
-    "fifo": ["182cae74029349fbee57fccc2759c1cc", "1fbb4984d35862211d575e3ae6946aa9"],
+    "fifo-strict": ["182cae74029349fbee57fccc2759c1cc", "1fbb4984d35862211d575e3ae6946aa9"],
     "single-gpu": ["48f0bbaf8bd8f626f5161b208e1d5e09", "f7ac97365d2803f43252e4b784c9e253"],
 }
 

@@ -14,6 +14,9 @@ def behind(position: int) -> tuple[Blocker, ...]:
     return (Blocker(Reason.BEHIND_IN_QUEUE, message=f"{position} job(s) stand before it in the queue"),)
 
 
+KEPT_FOR_HEAD = Blocker(Reason.BEHIND_IN_QUEUE, message="the nodes with room are kept for the first job of a queue")
+
+
 def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
     """Not even the empty cluster could take it."""
     if view.size == 0:

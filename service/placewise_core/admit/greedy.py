@@ -6,11 +6,12 @@ and the Lyapunov state goes back untouched. Jobs that already hold resources kee
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from placewise_core.admit import blockers
+from placewise_core.admit.backfill import Backfill
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool
@@ -55,6 +56,18 @@ class Round:
     rates: _Rates
     used: dict[str, int] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)
+    backfill: Backfill | None = None
+
+    def pool_for(self, job: Job) -> Pool:
+        """The pool, without the nodes that the heads of queues keep from this job."""
+        return self.pool if self.backfill is None else self.backfill.pool_for(job, self.pool)
+
+    def take(self, job: Job, pool: Pool, options: Options, i: int) -> None:
+        """Takes option i of `pool` from the round's pool."""
+        takes = pool.takes(job, options, i)
+        self.pool.apply(takes)
+        if self.backfill is not None:
+            self.backfill.start(job, takes, float(options.gpus[i]))
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4)."""
@@ -88,6 +101,8 @@ class GreedyAdmission(ABC):
     stops_at_first_wait = True
     # True: jobs are tried in the order of the request, so those behind the first that waits need not be looked at.
     keeps_order = False
+    # True: the first job that waits reserves its nodes (EASY), and those behind it may start if they do not delay it.
+    backfills = False
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
@@ -116,8 +131,10 @@ class GreedyAdmission(ABC):
             self._facts.whole(view),
             self._rates,
         )
+        if self.backfills:
+            state.backfill = Backfill(jobs, view, queue, context)
         if context.starts_only and self.keeps_order and self.stops_at_first_wait:
-            return AdmitPlan(tuple(self._starts(jobs, state)), queue)
+            return _planned(self._starts(jobs, state), state, queue)
         found: dict[int, Admission] = {}
         candidates = []
         for position, job in enumerate(spaced(jobs, context.slices, 4)):
@@ -129,24 +146,48 @@ class GreedyAdmission(ABC):
                 candidates.append(self._waiting(job, position, state))
         for waiting, admission in self._dispatch(candidates, state):
             found[waiting.position] = admission
-        return AdmitPlan(tuple([found[position] for position in range(len(jobs))]), queue)
+        return _planned([found[position] for position in range(len(jobs))], state, queue)
 
     def _starts(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
         """The jobs that start, up to the first that has to wait: no later one is prepared or answered."""
         started: list[Admission] = []
+        self._reserve_overdue(jobs, state)
         for position, job in enumerate(jobs):
+            if not (self._needs_head(state) or len(state.pool.options(job))):
+                continue
             if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
                 continue
-            options = state.pool.options(job)
-            if len(options) == 0:
-                break
-            waiting = self._waiting(job, position, state)
-            chosen = self.choose(waiting, options, state)
-            if chosen is None:
-                break
-            state.pool.take(job, options, chosen)
+            pool = state.pool_for(job)
+            options = pool.options(job)
+            waiting = self._waiting(job, position, state) if len(options) or self._needs_head(state) else None
+            chosen = self.choose(waiting, options, state) if waiting is not None and len(options) else None
+            if waiting is None or chosen is None:
+                if not self.backfills:
+                    break
+                if waiting is not None:
+                    self._reserve(waiting, pool, state)
+                continue
+            state.take(job, pool, options, chosen)
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
         return started
+
+    def _reserve_overdue(self, jobs: Sequence[Job], state: Round) -> None:
+        """Once a job has waited its bound, nothing starts on the nodes that it needs, wherever it stands."""
+        if state.backfill is None:
+            return
+        for job in state.backfill.overdue(jobs):
+            if len(state.whole.options(job)):
+                self._reserve(self._waiting(job, 0, state), state.pool, state)
+                return
+
+    def _needs_head(self, state: Round) -> bool:
+        """True if the first job that waits was not met yet: behind it, what does not fit is passed over unseen."""
+        return state.backfill is None or state.backfill.needs_head
+
+    def _reserve(self, waiting: Waiting, pool: Pool, state: Round) -> None:
+        """Reserves for the first job that waits, if this is it."""
+        if state.backfill is not None:
+            state.backfill.reserve(waiting.job, pool, lambda options: self.choose(waiting, options, state))
 
     def _waiting(self, job: Job, position: int, state: Round) -> Waiting:
         match = self._throughput.match(job, state.facts.gpu_model)
@@ -159,20 +200,25 @@ class GreedyAdmission(ABC):
         answers: list[tuple[Waiting, Admission]] = []
         waits = 0
         ordered = self.order(candidates, state)
+        self._reserve_overdue([waiting.job for waiting in ordered], state)
         for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
-            if waits and self.stops_at_first_wait:
+            if waits and self.stops_at_first_wait and not self.backfills:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
                 waits += 1
                 continue
-            options = state.pool.options(waiting.job)
+            pool = state.pool_for(waiting.job)
+            options = pool.options(waiting.job)
             chosen = self.choose(waiting, options, state) if len(options) else None
             if chosen is None:
-                why = blockers.does_not_fit(waiting.job, state.pool, state.context.now_s)
+                self._reserve(waiting, pool, state)
+                why = blockers.does_not_fit(waiting.job, pool, state.context.now_s)
+                if pool is not state.pool and len(state.pool.options(waiting.job)):
+                    why = (blockers.KEPT_FOR_HEAD, *why)
                 answers.append((waiting, self._wait(waiting, rank, state, why)))
                 waits += 1
                 continue
-            if rank < len(ordered):  # no job follows the last one
-                state.pool.take(waiting.job, options, chosen)
+            if rank < len(ordered) or self.backfills:  # no job follows the last one
+                state.take(waiting.job, pool, options, chosen)
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 
@@ -195,6 +241,12 @@ class GreedyAdmission(ABC):
         slack_s = self.slack_s(waiting, waiting.single_s, state)
         label = waiting.match.label
         return Admission(waiting.job.id, Verdict.WAIT, rank=rank, slack_s=slack_s, blockers=why, profile_model=label)
+
+
+def _planned(admissions: Sequence[Admission], state: Round, queue: QueueState) -> AdmitPlan:
+    """The plan, with the queue's head if that is another now."""
+    head = state.backfill.head if state.backfill is not None else queue.head
+    return AdmitPlan(tuple(admissions), queue if head == queue.head else replace(queue, head=head))
 
 
 def _running(job: Job, view: ClusterView, context: AdmitContext) -> Admission:

@@ -73,12 +73,23 @@ NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
 class Pool:
     """Free resources per node. `Pool.free` is for a start now, `Pool.whole` for the empty cluster."""
 
-    def __init__(self, view: ClusterView, usable: BoolArray, gpus: IntArray, free: FloatArray, is_whole: bool) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        usable: BoolArray,
+        gpus: IntArray,
+        free: FloatArray,
+        is_whole: bool,
+        gpu_open: BoolArray | None = None,
+    ) -> None:
+        """`gpu_open` (M, G): the GPUs of a pool that is not as the view is now; all that exist by default."""
         self.view = view
         self._usable = usable
+        self._gpu_open = view.gpu_exists if gpu_open is None else gpu_open
         self._free_source: FloatArray = free
         self._free: FloatArray | None = None  # copied when first written: most requests never need it
         self._is_whole = is_whole
+        self.stamp = 0  # how many times something was taken
         self._is_as_viewed = not is_whole  # nothing was taken yet
         self.gpus: IntArray = gpus * usable
         self._at_least: IntArray | None = None
@@ -95,6 +106,17 @@ class Pool:
         """Every node, empty and ready: a job that does not fit here never fits."""
         everything = np.ones(view.size, dtype=np.bool_)
         return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
+
+    @property
+    def usable(self) -> BoolArray:
+        """(M,) do not write."""
+        return self._usable
+
+    def without(self, barred: BoolArray) -> "Pool":
+        """This pool as it is now, without some of its nodes (M,). Take from the pool itself, by `takes`."""
+        left = Pool(self.view, self._usable & ~barred, self.gpus, self._current(), self._is_whole, self._gpu_open)
+        left._is_as_viewed = self._is_as_viewed
+        return left
 
     @property
     def total_gpus(self) -> int:
@@ -159,7 +181,7 @@ class Pool:
             return (
                 NO_OPTIONS if take is None else _alone(take, math.ceil(job.groups[0].count * job.groups[0].demand.gpus))
             )
-        trial = Pool(self.view, self._usable, self.gpus, self._current(), self._is_whole)
+        trial = Pool(self.view, self._usable, self.gpus, self._current(), self._is_whole, self._gpu_open)
         trial._is_as_viewed = self._is_as_viewed
         takes: list[Take] = []
         for group in sorted(job.groups, key=lambda g: (-g.demand.gpus, -g.demand.cpu_cores)):
@@ -225,34 +247,45 @@ class Pool:
         if self._wants_plain_gpus(job, group, demand):
             return self.gpus
         if self._is_whole:
-            return self._existing_gpus(group, demand)
+            taken = self._gpu_open.sum(axis=1) - self.gpus
+            return np.asarray(np.maximum(self._existing_gpus(group, demand) - taken, 0))
         empty, shared = self.view.gpu_open(demand, group, job.gpu_sharing)
         taken = self.view.free_gpus() - self.gpus  # by the jobs admitted before in this request
         return np.asarray(np.maximum((empty | shared).sum(axis=1) - np.maximum(taken, 0), 0))
 
     def _existing_gpus(self, group: TaskGroup, demand: FloatArray) -> IntArray:
         memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
-        fits = self.view.gpu_exists & (self.view.gpu_memory >= memory)
+        fits = self._gpu_open & (self.view.gpu_memory >= memory)
         if group.gpu_model:
             fits = fits & (self.view.gpu_model == self.view.gpu_model_id(group.gpu_model))
         return np.asarray(fits.sum(axis=1))
 
     def take(self, job: Job, options: Options, i: int) -> None:
         """Takes option i for the job, so that the next job sees the rest."""
-        if options.takes:
-            for take in options.takes:
-                self._apply(take)
-        elif options.gpus[i] > 0:
-            self.take_shape(job, options.shape(i))
+        self.apply(self.takes(job, options, i))
+
+    def takes(self, job: Job, options: Options, i: int) -> tuple[Take, ...]:
+        """Where option i of this pool would go."""
+        if options.takes or options.gpus[i] <= 0:
+            return options.takes
+        return (self._shape_take(job, options.shape(i)),)
+
+    def apply(self, takes: Sequence[Take]) -> None:
+        """Takes them from this pool."""
+        for take in takes:
+            self._apply(take)
 
     def take_shape(self, job: Job, shape: Shape) -> None:
         """Takes a symmetric shape from the nodes with the least left over; as much of it as there is."""
+        self._apply(self._shape_take(job, shape))
+
+    def _shape_take(self, job: Job, shape: Shape) -> Take:
         slots, unit = self._slots(job)
         fitting = np.flatnonzero(slots >= shape.gpus_per_node)
         rows = fitting[np.argsort(slots[fitting], kind="stable")[: shape.nodes]]
         tasks = np.full(len(rows), shape.gpus_per_node // unit)
         demand = self.view.demand_vector(job.groups[0].demand) if job.groups else None
-        self._apply(Take(rows, tasks, demand, unit))
+        return Take(rows, tasks, demand, unit)
 
     def _apply(self, take: Take) -> None:
         if take.demand is not None:
@@ -263,6 +296,7 @@ class Pool:
             self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
             self._at_least = None
         self._is_as_viewed = False
+        self.stamp += 1
         self._shapes.clear()
 
     def _current(self) -> FloatArray:

@@ -1,7 +1,7 @@
 """Every admission policy by name. A new policy is one more line here."""
 
 from placewise_core.admit.policies.capacity import Capacity
-from placewise_core.admit.policies.fifo import Fifo
+from placewise_core.admit.policies.fifo import Fifo, FifoStrict
 from placewise_core.admit.policies.min_min import MinMin
 from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policies.proteus_paper import ProteusPaper
@@ -23,6 +23,7 @@ _POLICIES = (
     ProteusQos,
     ProteusQosSavable,
     Fifo,
+    FifoStrict,
     Capacity,
     MinMin,
     WeightedFair,

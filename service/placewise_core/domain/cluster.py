@@ -114,13 +114,33 @@ class QueueSettings:
     """Proteus parameters of one queue.
 
     `v` ≥ 0 weighs cost against backlog; `epsilon_s` is the growth of Z per slot while work waits; `tau_s` is the
-    reference duration every time is divided by, so that S(n) is dimensionless (PAPERS.md, Proteus [!]).
+    reference duration every time is divided by, so that S(n) is dimensionless (PAPERS.md, Proteus [!]). `bound_s` is
+    the wait after which nothing starts on the nodes that the head of the queue needs.
     """
 
     v: float = 1.0
     epsilon_s: float = 60.0
     tau_s: float = 3600.0
     slot_s: float = 10.0
+    bound_s: float = 86_400.0
+
+
+@frozen
+class HeadReservation:
+    """The nodes that the first waiting job of a queue needs, and its expected start there.
+
+    `since_s` is the job's submission. From `bound_s` on nothing may start on the nodes; before, a job may that is
+    expected to end by `start_s`, or that the queue has admitted (`passes`). From `expire_s` on the reservation holds no
+    longer, unless a question renews it.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    start_s: float
+    since_s: float
+    bound_s: float
+    expire_s: float
+    passes: tuple[str, ...] = ()  # jobs admitted ahead of the head or past it, until they run
 
 
 @frozen
@@ -140,6 +160,7 @@ class QueueState:
     arrivals_s: float = 0.0
     admitted: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # job id → (nodes, GPUs per node, slot)
     decided_slot: int = -1
+    head: HeadReservation | None = None
 
 
 @frozen

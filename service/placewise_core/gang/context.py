@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.speed.interference import GpuInterference, NoInterference
 
@@ -16,7 +17,8 @@ class PlaceContext:
     `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
     candidates with their score terms. `randomness` is a generator or its seed: most decisions draw nothing, and
     building a generator costs more than scoring thirty nodes. `slices` may be other than one only if the view is the
-    decision's own. `first_offers` is the business of gang.py alone; in
+    decision's own. `barred`: (M,) nodes that the heads of queues keep from the job (heads.py); None for none.
+    `first_offers` is the business of gang.py alone; in
     `notes` a policy keeps, under itself, results that serve it again within the request.
     """
 
@@ -26,6 +28,7 @@ class PlaceContext:
     is_explaining: bool = False
     interference: GpuInterference = field(default_factory=NoInterference)
     slices: Slices = ONE_SLICE
+    barred: BoolArray | None = None
     first_offers: Any = field(default=None, compare=False, repr=False)
     notes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -299,11 +299,13 @@ class _First:
     """A gang before anything of it is placed, and what nodes offer it: those who propose for one job ask for the same.
     `wanted` and `names` by the group's id."""
 
-    def __init__(self, job: Job, view: ClusterView, now_s: float) -> None:
-        self.job, self.view, self.now_s = job, view, now_s
+    def __init__(self, job: Job, view: ClusterView, now_s: float, barred: BoolArray | None) -> None:
+        self.job, self.view, self.now_s, self.barred = job, view, now_s, barred
         self.stamps = _stamps(view)
         self.usable = view.usable(now_s)
         self.task_count = job.task_count
+        if barred is not None:
+            self.usable &= ~barred
         self.offers: dict[int, Offer] = {}
         self.lacks_slots: dict[int, bool] = {}  # by the group's id
         self.idle: dict[int, tuple[NodeId, tuple[int, ...]]] = {}  # by node, its id and its idle GPUs
@@ -312,8 +314,9 @@ class _First:
         self.wanted = {id(group): _wanted(job, group, view) for group in job.groups}
         self.looks_at_gpus = any(wanted is not None and not wanted.is_countable for wanted in self.wanted.values())
 
-    def serves(self, job: Job, view: ClusterView, now_s: float) -> bool:
-        return self.job is job and self.view is view and self.now_s == now_s and self.stamps == _stamps(view)
+    def serves(self, job: Job, view: ClusterView, now_s: float, barred: BoolArray | None) -> bool:
+        is_same = self.job is job and self.view is view and self.now_s == now_s and self.barred is barred
+        return is_same and self.stamps == _stamps(view)
 
 
 def _stamps(view: ClusterView) -> tuple[int, int, int]:
@@ -322,8 +325,8 @@ def _stamps(view: ClusterView) -> tuple[int, int, int]:
 
 def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
     kept: _First | None = context.first_offers
-    if kept is None or not kept.serves(job, view, context.now_s):
-        kept = context.first_offers = _First(job, view, context.now_s)
+    if kept is None or not kept.serves(job, view, context.now_s, context.barred):
+        kept = context.first_offers = _First(job, view, context.now_s, context.barred)
     return kept
 
 

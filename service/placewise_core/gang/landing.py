@@ -6,6 +6,7 @@ from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import task_names
 from placewise_core.gang.gpus import is_tolerated
+from placewise_core.view.heads import barred
 from placewise_core.view.view import ClusterView
 
 
@@ -16,6 +17,8 @@ def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: Pla
     is only asked whether it may still be used.
     """
     usable = view.usable(context.now_s)
+    if (kept := barred(view, running.job, running.job.gpus, context.now_s)) is not None:
+        usable &= ~kept
     groups = {name: group for group, name in task_names(running.job)}
     changed, unchanged = list[Assignment](), set[int]()
     for task in running.assignments:

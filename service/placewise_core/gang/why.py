@@ -18,6 +18,7 @@ Works on whole arrays; loops over nodes only for those that are not ready, and f
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome
     unknown = tuple(_unknown_resources(job, view))
     if unknown:
         return Outcome.NO_FIT, unknown
-    task = obstacle(job, view.emptied(), context)
+    task = obstacle(job, view.emptied(), replace(context, barred=None, first_offers=None))
     if task is not None:
         return Outcome.NO_FIT, tuple(_blockers(task, is_empty=not task.placed))
     task = obstacle(job, view, context)
@@ -69,6 +70,11 @@ def _blockers(task: Offer, is_empty: bool = False) -> Iterator[Blocker]:
         return
     usable = view.usable(task.context.now_s)
     yield from _held_back(task, eligible & has_room & ~usable)
+    if (barred := task.context.barred) is not None:
+        if kept := int((eligible & has_room & usable & barred).sum()):
+            message = "nodes with room are kept for the first job of a queue"
+            yield Blocker(Reason.BEHIND_IN_QUEUE, kept, message=message)
+        usable &= ~barred
     yield from _refused(task, eligible & has_room & usable)
     fragmented = None if is_empty else _fragmented(task, short, eligible & usable)
     if fragmented is not None:

@@ -41,6 +41,7 @@ class Renewal:
         for job_id, running in old.jobs.items():
             if fresh.jobs.get(job_id) is not running:
                 fresh.add_job(running)
-        fresh.version, fresh.settings, fresh.queues = old.version, old.settings, old.queues
+        fresh.version, fresh.settings = old.version, old.settings
+        fresh.queues, fresh.heads = old.queues, old.heads
         fresh.overheads, fresh.subtask_profiles, fresh.co_runs = old.overheads, old.subtask_profiles, old.co_runs
         return fresh

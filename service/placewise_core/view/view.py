@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray
-from placewise_core.domain.cluster import Assignment, ClusterSettings, QueueState, RunningJob
+from placewise_core.domain.cluster import Assignment, ClusterSettings, HeadReservation, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
     ClusterDeleted,
@@ -86,6 +86,7 @@ class ClusterView(RoomArrays):
         self.stale_after_s = stale_after_s
         self.settings: ClusterSettings = records.settings
         self.queues: dict[str, QueueState] = dict(records.queues)
+        self.heads: dict[str, HeadReservation] = {name: q.head for name, q in self.queues.items() if q.head is not None}
         self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
         self.subtask_profiles: dict[str, dict[str, float]] = {
             kind: dict(row) for kind, row in records.subtask_profiles.items() if not is_row(kind)
@@ -356,7 +357,7 @@ class ClusterView(RoomArrays):
                 for job_id in change.job_ids:
                     self.remove_job(job_id)
             case QueueAdvanced():
-                self._apply_queue(change.queue)
+                self.show_queue(change.queue)
             case SettingsChanged():
                 self.settings = change.settings
             case OverheadLearned():
@@ -372,6 +373,7 @@ class ClusterView(RoomArrays):
                 self.jobs.clear()
                 self.co_runs = CoRunBook({}, ())
                 self.queues.clear()
+                self.heads.clear()
                 self._rebuild(())
 
     def _apply_nodes(self, change: NodesReported) -> None:
@@ -384,11 +386,16 @@ class ClusterView(RoomArrays):
         merged.update((node.id, node) for node in change.nodes)
         self._rebuild(tuple(merged.values()))
 
-    def _apply_queue(self, queue: QueueState) -> None:
+    def show_queue(self, queue: QueueState) -> None:
+        """Replaces the state of a queue and its head; one of seq 0 is forgotten."""
         if queue.seq:
             self.queues[queue.queue] = queue
         else:  # forgotten: as before its first question
             self.queues.pop(queue.queue, None)
+        if queue.head is not None:
+            self.heads[queue.queue] = queue.head
+        else:
+            self.heads.pop(queue.queue, None)
 
     def keeps_layout(self, change: NodesReported) -> bool:
         """True if no node comes, goes, or changes its capacity."""

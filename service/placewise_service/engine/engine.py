@@ -52,6 +52,7 @@ _EXPIRY_PERIOD_S = 0.5
 _FORGETTING_ROUNDS = 60  # of expiry: every half minute
 _CLUSTERS_PERIOD_S = 1.0
 PARTITION_POLICY = "heat-island"  # if the request names none
+_FIFO_PASSES = "the settings name fifo, which lets jobs pass one that does not fit: fifo-strict is the order it had"
 
 
 # Nodes, and units that a question names, up to which it is answered in one go.
@@ -106,6 +107,7 @@ class Engine:
         self._following: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
         self._damaged: dict[str, str] = {}  # cluster → why, as logged
+        self._told: set[str] = set()  # clusters whose settings name `fifo`, once logged
 
     def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
         """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
@@ -283,7 +285,7 @@ class Engine:
     async def _take_up(self, cluster: str) -> None:
         """Loads the view of a cluster. One that is damaged is logged once, and keeps no other back."""
         try:
-            await self._parts.views.get(cluster)
+            live = await self._parts.views.get(cluster)
         except NotFoundError:
             pass  # deleted in this moment
         except CorruptStateError as error:
@@ -292,6 +294,9 @@ class Engine:
                 log.error("view cannot be built", cluster=cluster, reason=error.message)
         else:
             self._damaged.pop(cluster, None)
+            if live.view.settings.admit_policy == "fifo" and cluster not in self._told:
+                self._told.add(cluster)
+                log.warning(_FIFO_PASSES, cluster=cluster)
 
     async def _expire_reservations(self) -> None:
         for rounds in itertools.count(1):

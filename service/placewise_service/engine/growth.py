@@ -67,9 +67,12 @@ def kinds_of(job: Job) -> Iterator[str]:
 
 
 def used_until_s(state: QueueState, settings: QueueSettings) -> float | None:
-    """The end of the last slot with a request; None if no slot was counted."""
+    """The end of the last slot with a request, or of the head's reservation; None if neither was kept."""
     slot = max([state.slot, *[slot for _, _, slot in state.admitted.values()]])
-    return (slot + 1) * settings.slot_s if slot >= 0 else None
+    slot_end_s = (slot + 1) * settings.slot_s if slot >= 0 else None
+    if state.head is None:
+        return slot_end_s if slot_end_s is not None or not state.seq else 0.0  # a head that is gone left it empty
+    return max(state.head.expire_s, slot_end_s or 0.0)
 
 
 def check_queue(queue: QueueState, view: ClusterView, most: int) -> None:

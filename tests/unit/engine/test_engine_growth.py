@@ -8,7 +8,7 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, ClusterSettings, QueueSettings, QueueState
+from placewise_core.domain.cluster import Assignment, ClusterSettings, HeadReservation, QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import CoRun, GpuSharing, JobId, NodeId, Role, Subtask
@@ -99,6 +99,9 @@ def test_a_queue_was_used_until_its_slot_ended() -> None:
     assert used_until_s(QueueState("q", slot=4), settings) == 50.0
     assert used_until_s(QueueState("q", admitted={"j": (1, 1, 7)}), settings) == 80.0
     assert used_until_s(QueueState("q"), settings) is None
+    head = HeadReservation("j", (), 0.0, 0.0, 0.0, expire_s=90.0)
+    assert used_until_s(QueueState("q", head=head), settings) == 90.0
+    assert used_until_s(QueueState("q", seq=2), settings) == 0.0  # its head has started
 
 
 async def test_rows_beyond_the_limit_are_not_learned_and_counted() -> None:

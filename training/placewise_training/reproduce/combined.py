@@ -47,15 +47,15 @@ _QOS, _SAVABLE, _CER, _CER_SPREAD = (
     "tetris-cer, load-balance",
 )
 _METHODS: Mapping[str, tuple[Callable[[], AdmissionPolicy], str]] = {
-    _FIFO: (lambda: admission("fifo"), "load-balance"),
+    _FIFO: (lambda: admission("fifo-strict"), "load-balance"),
     _PROTEUS: (lambda: admission("proteus"), "load-balance"),
     _SHAPED: (lambda: admission("proteus-qos"), "load-balance"),
     _PLACED: (lambda: admission("proteus-qos"), _HARMONY_LIKE),
     _SEARCHED: (lambda: admission("proteus-qos"), "search"),
     _LEARNED_PLACE: (lambda: admission("proteus-qos"), "harmony"),
     _SAVED: (lambda: admission("proteus-qos-savable"), _HARMONY_LIKE),
-    _FIFO_PLAIN: (lambda: admission("fifo"), _HARMONY_LIKE),
-    _FIFO_SHORT: (lambda: admission("fifo" + SHORTEST), _HARMONY_LIKE),
+    _FIFO_PLAIN: (lambda: admission("fifo-strict"), _HARMONY_LIKE),
+    _FIFO_SHORT: (lambda: admission("fifo-strict" + SHORTEST), _HARMONY_LIKE),
     _QOS: (lambda: admission("qos"), _HARMONY_LIKE),
     _SAVABLE: (lambda: admission("qos-savable"), _HARMONY_LIKE),
     _CER: (lambda: admission("tetris-cer"), _HARMONY_LIKE),

@@ -1,4 +1,4 @@
-"""FIFO: jobs start in the order they came, with the GPUs their users asked for; the first that does not fit waits.
+"""FIFO: jobs start in the order they came, with the GPUs their users asked for.
 
 An elastic job asks for the top of its range and takes the idle GPUs, down to the bottom of it ("as the user asked,
 together with what is idle").
@@ -8,13 +8,20 @@ from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.pool import Options, at_most, requested_gpus
 
 
-class Fifo(GreedyAdmission):
-    """First in, first out."""
+class FifoStrict(GreedyAdmission):
+    """First in, first out, as papers mean it: the first job that does not fit holds up all others."""
 
-    name = "fifo"
+    name = "fifo-strict"
     keeps_order = True
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         if waiting.job.is_rigid:  # one shape, its own
             return 0
         return at_most(options, requested_gpus(waiting.job, state.facts.total_gpus))
+
+
+class Fifo(FifoStrict):
+    """First in, first out with EASY backfill: jobs may pass the first that does not fit if they do not delay it."""
+
+    name = "fifo"
+    backfills = True

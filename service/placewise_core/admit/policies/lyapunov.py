@@ -43,6 +43,7 @@ def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueStat
         waiting,
         admitted=queue.admitted,
         decided_slot=queue.decided_slot,
+        head=queue.head,
     )
 
 
@@ -65,6 +66,7 @@ def joined(
         arrivals_s,
         admitted,
         decided_slot,
+        queue.head,
     )
 
 
@@ -80,6 +82,7 @@ def numbered(queue: QueueState, seq: int) -> QueueState:
         queue.arrivals_s,
         queue.admitted,
         queue.decided_slot,
+        queue.head,
     )
 
 
@@ -134,6 +137,7 @@ def without(queue: QueueState, gone: set[str]) -> QueueState:
         queue.arrivals_s,
         queue.admitted,
         queue.decided_slot,
+        queue.head,
     )
 
 

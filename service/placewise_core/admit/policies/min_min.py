@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from placewise_core.admit.greedy import Round, Waiting
-from placewise_core.admit.policies.fifo import Fifo
+from placewise_core.admit.policies.fifo import FifoStrict
 
 
-class MinMin(Fifo):
+class MinMin(FifoStrict):
     """Earliest expected completion e (9) first, as the QoS-aware paper reads Min-Min."""
 
     name = "min-min"

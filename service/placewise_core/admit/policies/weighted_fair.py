@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from placewise_core.admit.greedy import Round, Waiting
-from placewise_core.admit.policies.fifo import Fifo
+from placewise_core.admit.policies.fifo import FifoStrict
 
 ARRIVAL_WEIGHT = 0.5  # the paper gives no weights: both times count the same
 
 
-class WeightedFair(Fifo):
+class WeightedFair(FifoStrict):
     """Least w·arrival + (1 − w)·e first; a job without a submission time arrived now."""
 
     name = "weighted-fair"

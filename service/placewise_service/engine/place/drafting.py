@@ -26,6 +26,7 @@ from placewise_core.inputs.cluster import Encoder
 from placewise_core.policies import explore
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
+from placewise_core.view.heads import barred
 from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import Choice, Draw
 from placewise_service.engine.ids import random_bits
@@ -176,6 +177,7 @@ class Placer:
     ) -> None:
         """Decides one job; a gang that found its place is in the draft's holds and its `last`."""
         job = with_groups(job, view)
+        context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
         drawn = self._propose(job, view, policy, context, exploration, draft)
         context.slices.pause()
         if drawn is None:

@@ -61,7 +61,7 @@ def ask(policy: str, jobs: Sequence[Job], view: ClusterView, now_s: float = NOW_
     queue = QueueState("q")
     plan = POLICIES[policy].admit(jobs, view, queue, context)
     assert [a.job_id for a in plan.admissions] == [j.id for j in jobs]
-    if not policy.startswith("proteus"):  # which keep a queue
+    if not policy.startswith(("proteus", "fifo")):  # which keep a queue, or its head
         assert plan.queue is queue
     return {a.job_id: a for a in plan.admissions}
 
@@ -122,7 +122,7 @@ def test_waits_for_a_shape_in_time_but_not_for_one_that_is_late_anyway() -> None
 def test_dispatch_ends_with_the_first_that_does_not_fit() -> None:
     view = cluster_of(gpu_nodes(1, 4))
     jobs = [rigid("a", 3, Resources(gpus=1)), rigid("b", 2, Resources(gpus=1)), job("c")]
-    answers = ask("fifo", jobs, view)
+    answers = ask("fifo-strict", jobs, view)
     assert [answers[n].verdict for n in "abc"] == [Verdict.ADMIT, Verdict.WAIT, Verdict.WAIT]
     assert answers["b"].blockers[0].reason is Reason.INSUFFICIENT_GPU
     assert answers["b"].blockers[0].shortfall == 1.0

@@ -34,7 +34,7 @@ from placewise_training.sim.statistics import Estimate, paired_change
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import PROTEUS_MODELS, ElasticWorkload, Lengths
 
-PROTEUS, SINGLE, RANDOM, FIFO = "proteus", "single-gpu", "random-gpus", "fifo"
+PROTEUS, SINGLE, RANDOM, FIFO = "proteus", "single-gpu", "random-gpus", "fifo-strict"
 FIFO_SHORT, PROTEUS_SHORT = FIFO + SHORTEST, PROTEUS + SHORTEST
 _METHODS = (PROTEUS, SINGLE, RANDOM, FIFO, FIFO_SHORT, PROTEUS_SHORT)
 _SLOT_S, _LARGE_SLOT_S = 10.0, 60.0

@@ -21,10 +21,10 @@ from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import EXPECTED_LATENCIES, ElasticWorkload, Lengths
 
 QOS, SAVABLE = "qos", "qos-savable"
-BASELINES = ("fifo", "capacity", "min-min", "weighted-fair", "tetris-perf", "tetris-cer")
-FIRST_SHORT, CAPACITY_SHORT = "fifo" + SHORTEST, "capacity" + SHORTEST
+BASELINES = ("fifo-strict", "capacity", "min-min", "weighted-fair", "tetris-perf", "tetris-cer")
+FIRST_SHORT, CAPACITY_SHORT = "fifo-strict" + SHORTEST, "capacity" + SHORTEST
 _ALL = (*BASELINES, FIRST_SHORT, CAPACITY_SHORT, QOS, SAVABLE)
-_FEW = ("fifo", FIRST_SHORT, "capacity", CAPACITY_SHORT, "tetris-cer", QOS, SAVABLE)
+_FEW = ("fifo-strict", FIRST_SHORT, "capacity", CAPACITY_SHORT, "tetris-cer", QOS, SAVABLE)
 _PLACE = "consolidate"
 _HOURS = 24.0
 _MEDIAN_S = 1800.0

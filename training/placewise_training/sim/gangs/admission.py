@@ -43,7 +43,9 @@ class Admitter:
         )
         state = self.queues.get(name) or QueueState(queue=name)
         plan = self.policy.admit([job.job for job in jobs], view, state, context)
-        self.queues[name] = plan.queue
+        if plan.queue is not state:
+            queue = self.queues[name] = replace(plan.queue, seq=state.seq + 1)
+            view.show_queue(queue)  # as the events of a service tell its views
         admitted = {a.job_id: a for a in plan.admissions if a.verdict is Verdict.ADMIT}
         return [(job, admitted[job.job.id]) for job in jobs if job.job.id in admitted] if admitted else []
 

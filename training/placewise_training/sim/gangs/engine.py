@@ -19,6 +19,7 @@ from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import can_fit
 from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.view.heads import barred
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
@@ -249,11 +250,13 @@ class Simulation:
     def _try(self, job: SimJob) -> bool:
         assert self.policy is not None
         began = time.thread_time()
+        self.context.barred = barred(self.view, job.job, job.job.gpus, self.now_s)
         proposal = self.policy.propose(job.job, self.view, self.context)
         self._decide_s += time.thread_time() - began
         if proposal is None:
             self._decisions += 1
-            self._failed.add(job.signature)
+            if self.context.barred is None:
+                self._failed.add(job.signature)
             return False
         self._decisions += len(proposal.assignments)
         self.start(job, proposal.assignments)

@@ -1,0 +1,120 @@
+"""One request while jobs may pass the head of their queue: who is the head, and which nodes are kept from whom."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
+
+from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
+from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.pool import Pool, Take, elastic_range
+from placewise_core.domain.cluster import HeadReservation, QueueState
+from placewise_core.domain.job import Job
+from placewise_core.view.heads import bars, end_of_start_s, heads_against, is_in_force, rows_of
+from placewise_core.view.view import ClusterView
+
+_MOST_PASSES = 1000
+
+
+class Backfill:
+    """The head of this request's queue, once one job waits, beside the heads of the other queues.
+
+    The queue's head of before stays the head if this request does not ask about its job: a host may ask about one job
+    at a time. If it does, this request finds the head anew: the first job that waits, unless one is past its bound.
+    A head that may start keeps its nodes until it is placed, or until another job needs the reservation.
+    """
+
+    def __init__(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> None:
+        self._view, self._queue, self._context = view, queue, context
+        self._asked = {job.id for job in jobs}
+        self._head: HeadReservation | None = None
+        self._is_served = False
+        before = queue.head
+        if before is not None and before.job not in self._asked and is_in_force(before, view, context.now_s):
+            self._head = before
+        self._others = [head for name, head in view.heads.items() if name != queue.queue]
+        self._left: dict[tuple[str, ...], tuple[int, Pool]] = {}  # by the heads that bar
+        self._starting: list[Starting] = []
+        self._passes: list[str] = []
+
+    @property
+    def needs_head(self) -> bool:
+        """True until a job waits."""
+        return self._head is None or self._is_served
+
+    @property
+    def head(self) -> HeadReservation | None:
+        """The queue's head after this request."""
+        head, before = self._head, self._queue.head
+        if head is None:
+            return None
+        still = [job for job in before.passes if job not in self._asked] if before is not None else []
+        passes = [job for job in (*still, *self._passes) if job != head.job and job not in self._view.jobs]
+        kept = tuple(dict.fromkeys(passes))[-_MOST_PASSES:]
+        return head if kept == head.passes else replace(head, passes=kept)
+
+    def overdue(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Jobs past their bound, the one that waits longest first: it becomes the head before any job is admitted."""
+        if self._head is not None:
+            return ()
+        latest_s = self._context.now_s - self._context.settings.bound_s
+        known = self._queue.head
+        late = []
+        for job in jobs:
+            since_s = known.since_s if known is not None and known.job == job.id else job.submit_time_s
+            if 0 < since_s <= latest_s and job.id not in self._view.jobs:
+                late.append((since_s, job.id, job))
+        return [job for _, _, job in sorted(late, key=itemgetter(0, 1))] if late else ()
+
+    def pool_for(self, job: Job, pool: Pool) -> Pool:
+        """The pool without the nodes that the job may not take; `pool` itself if there are none."""
+        now_s = self._context.now_s
+        heads = heads_against(self._others, job.id, self._view, now_s) if self._others else []
+        if self._head is not None and not self._is_served and self._head.job != job.id:
+            heads.append(self._head)
+        if not heads:
+            return pool
+        gpus = _fewest_gpus(job)
+        return self._without([head for head in heads if bars(head, job, gpus, now_s)], pool)
+
+    def start(self, job: Job, takes: tuple[Take, ...], gpus: float) -> None:
+        """Counts a job as admitted; Place obeys the answer."""
+        now_s = self._context.now_s
+        self._starting.append((takes, end_of_start_s(job, gpus, now_s, now_s)))
+        known = self._head or self._queue.head
+        if known is not None and known.job == job.id:
+            self._head, self._is_served = taken(known, takes, self._view, now_s), True
+        elif self.needs_head or self._head is None or not bars(self._head, job, _fewest_gpus(job), now_s):
+            self._passes.append(job.id)
+
+    def reserve(self, job: Job, pool: Pool, choose: Choose) -> None:
+        """Makes the job the head, unless another is it."""
+        if not self.needs_head:
+            return
+        known, now_s, bound_s = self._queue.head, self._context.now_s, self._context.settings.bound_s
+        if known is None or known.job != job.id:
+            known = None
+        if known is not None and (kept := renewed(known, self._view, now_s)) is not None:
+            self._head, self._is_served = kept, False
+            return
+        waits_since_s = since(job, now_s) if known is None else known.since_s
+        older = [head for head in self._others if is_in_force(head, self._view, now_s)]
+        older = [head for head in older if (head.since_s, head.job) < (waits_since_s, job.id)]
+        releases = Releases(self._view, self._without(older, pool).usable, self._starting, now_s)
+        found = reserved(job, releases, choose, now_s, bound_s)
+        if found is not None:
+            self._head = replace(found, since_s=waits_since_s, bound_s=waits_since_s + bound_s)
+            self._is_served = False
+
+    def _without(self, heads: list[HeadReservation], pool: Pool) -> Pool:
+        mask = rows_of(self._view, heads) if heads else None
+        if mask is None:
+            return pool
+        key = tuple([head.job for head in heads])
+        kept = self._left.get(key)
+        if kept is None or kept[0] != pool.stamp:
+            kept = self._left[key] = (pool.stamp, pool.without(mask))
+        return kept[1]
+
+
+def _fewest_gpus(job: Job) -> float:
+    return job.gpus if job.is_rigid else float(elastic_range(job).min_gpus)

@@ -1,0 +1,111 @@
+"""Chooses the nodes of a queue's head and the point in time at which it is expected to start there (EASY)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from placewise_core.admit.pool import Options, Pool, Take
+from placewise_core.basics.arrays import BoolArray
+from placewise_core.domain.cluster import HeadReservation
+from placewise_core.domain.job import Job
+from placewise_core.view.heads import expected_end_s
+from placewise_core.view.view import ClusterView
+
+# A reservation that nobody renews ends: the host asks again about the jobs that still wait.
+KEPT_S = 600.0
+_RENEWED_AFTER_S = 200.0
+
+# The index of the shape that a job starts with; None to wait for a better one.
+Choose = Callable[[Options], int | None]
+
+
+# What a job takes that is about to start, and its expected end.
+Starting = tuple[tuple[Take, ...], float]
+
+
+class Releases:
+    """What running jobs and those about to start give back, by their expected ends."""
+
+    def __init__(self, view: ClusterView, usable: BoolArray, starting: Sequence[Starting], now_s: float) -> None:
+        self.view, self._usable, self._starting = view, usable, starting
+        self._gpu_end = np.where(view.gpu_exists, 0.0, np.inf)
+        rows, ends, demands = [], [], []
+        for running in view.jobs.values():
+            end_s = expected_end_s(running, now_s)
+            for task in running.assignments:
+                m, demand = view.index.get(task.node), view.demand_vector(task.demand)
+                if m is None or demand is None:
+                    continue
+                rows.append(m)
+                ends.append(end_s)
+                demands.append(demand)
+                for g in task.gpu_indices:
+                    self._gpu_end[m, g] = max(self._gpu_end[m, g], end_s)
+        self._rows, self._ends = np.array(rows, dtype=np.int64), np.array(ends)
+        self._demands = np.array(demands).T if demands else np.zeros((len(view.free), 0))
+        self.times_s: Sequence[float] = np.unique([now_s, *ends, *[end_s for _, end_s in starting]]).tolist()
+
+    def pool(self, time_s: float) -> Pool:
+        """The free resources expected at that time."""
+        free, ended = self.view.free.copy(), self._ends <= time_s
+        for row, amounts in enumerate(self._demands):
+            free[row] += np.bincount(self._rows[ended], amounts[ended], minlength=self.view.size)
+        is_open = self._gpu_end <= time_s
+        pool = Pool(self.view, self._usable, is_open.sum(axis=1), free, is_whole=True, gpu_open=is_open)
+        for takes, end_s in self._starting:
+            if end_s > time_s:
+                pool.apply(takes)
+        return pool
+
+
+def reserved(job: Job, releases: Releases, choose: Choose, now_s: float, bound_s: float) -> HeadReservation | None:
+    """The earliest expected start of a job, and its nodes then; None if it does not fit even after all ends."""
+    times = releases.times_s
+    first, last = 0, len(times)
+    while first < last:  # what is given back only grows
+        middle = (first + last) // 2
+        if _takes(job, releases.pool(times[middle]), choose) is None:
+            first = middle + 1
+        else:
+            last = middle
+    if first == len(times):
+        return None
+    takes = _takes(job, releases.pool(times[first]), choose)
+    assert takes is not None
+    since_s = since(job, now_s)
+    nodes = _nodes(takes, releases.view)
+    return HeadReservation(job.id, nodes, times[first], since_s, since_s + bound_s, now_s + KEPT_S)
+
+
+def since(job: Job, now_s: float) -> float:
+    """The point in time from which the job waits."""
+    return min(job.submit_time_s, now_s) if job.submit_time_s > 0 else now_s
+
+
+def _takes(job: Job, pool: Pool, choose: Choose) -> tuple[Take, ...] | None:
+    options = pool.options(job)
+    i = choose(options) if len(options) else None
+    return None if i is None else pool.takes(job, options, i)
+
+
+def _nodes(takes: Sequence[Take], view: ClusterView) -> tuple[str, ...]:
+    return tuple(sorted({view.nodes[m].id for take in takes for m in take.rows.tolist()}))
+
+
+def taken(known: HeadReservation, takes: Sequence[Take], view: ClusterView, now_s: float) -> HeadReservation:
+    """The reservation of a head that may start: nobody passes it any more until it is placed."""
+    return replace(known, nodes=_nodes(takes, view), start_s=now_s, expire_s=now_s + KEPT_S)
+
+
+def renewed(known: HeadReservation, view: ClusterView, now_s: float) -> HeadReservation | None:
+    """The reservation as it goes on; None if its nodes have to be chosen anew.
+
+    Past its bound it keeps its nodes, whatever is expected of those that run there: that alone makes the bound hold.
+    """
+    if any(node not in view.index or not view.is_ready[view.index[node]] for node in known.nodes):
+        return None
+    if now_s > known.start_s and now_s < known.bound_s:
+        return None
+    is_due = known.expire_s - now_s < KEPT_S - _RENEWED_AFTER_S
+    return replace(known, expire_s=now_s + KEPT_S) if is_due else known

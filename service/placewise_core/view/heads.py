@@ -1,0 +1,89 @@
+"""Reservations of queue heads: the nodes that others may not take, and the expected ends they are compared with.
+
+A head is the first job of a queue that does not fit. It is part of the queue's state, so every replica, every other
+queue and a direct Place obey it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray
+from placewise_core.domain.cluster import HeadReservation, RunningJob
+from placewise_core.domain.job import Job, JobId
+from placewise_core.view.view import ClusterView
+
+# Each GPU beyond the first is expected to add half of its speed: admission must not promise ends that are too early.
+_GAIN_PER_GPU = 0.5
+# A job that runs longer than told, or told nothing, is expected to take as long again as it has run, at least this.
+_ATTAINED_FACTOR, _LEAST_LEFT_S = 1.0, 60.0
+
+
+def told_s(job: Job, gpus: float) -> float:
+    """Seconds that the job takes on `gpus` GPUs by its own word; infinite if it gives none."""
+    if job.single_gpu_s <= 0:
+        return float("inf")
+    return job.single_gpu_s / (1.0 + _GAIN_PER_GPU * max(0.0, gpus - 1.0))
+
+
+def expected_end_s(running: RunningJob, now_s: float) -> float:
+    """The point in time at which a running job is expected to end: by its progress, by its word, or by its age."""
+    job = running.job
+    if running.speed > 0 and job.total_epochs > running.epochs_done:
+        return now_s + (job.total_epochs - running.epochs_done) / running.speed
+    start_s = running.start_time_s if running.start_time_s > 0 else now_s
+    return end_of_start_s(job, sum([len(task.gpu_indices) for task in running.assignments]), start_s, now_s)
+
+
+def end_of_start_s(job: Job, gpus: float, start_s: float, now_s: float) -> float:
+    """The expected end of a job that started at `start_s`: by its word, or by its age if that is over or missing."""
+    end_s = start_s + told_s(job, gpus)
+    if now_s < end_s < float("inf"):
+        return end_s
+    return now_s + max(_LEAST_LEFT_S, _ATTAINED_FACTOR * (now_s - start_s))
+
+
+def is_in_force(head: HeadReservation, view: ClusterView, now_s: float) -> bool:
+    """True while the head's job waits."""
+    return head.expire_s > now_s and JobId(head.job) not in view.jobs
+
+
+def heads_against(
+    heads: Sequence[HeadReservation], job_id: JobId, view: ClusterView, now_s: float
+) -> list[HeadReservation]:
+    """Reservations that hold against this job: those of other jobs that still wait, unless its own is older."""
+    in_force = [head for head in heads if is_in_force(head, view, now_s)]
+    own = next((head for head in in_force if head.job == job_id), None)
+    return [
+        head
+        for head in in_force
+        if head is not own and (own is None or (head.since_s, head.job) < (own.since_s, own.job))
+    ]
+
+
+def barred(view: ClusterView, job: Job, gpus: float, now_s: float) -> BoolArray | None:
+    """(M,) nodes that the job may not take because of a queue's head; None if there are none.
+
+    Past its bound a head bars everybody from its nodes; before, those that are not expected to end in time for it.
+    """
+    if not view.heads:
+        return None
+    heads = heads_against(list(view.heads.values()), job.id, view, now_s)
+    return rows_of(view, [head for head in heads if bars(head, job, gpus, now_s)]) if heads else None
+
+
+def bars(head: HeadReservation, job: Job, gpus: float, now_s: float) -> bool:
+    """True if the job may not take the head's nodes now. Past the bound no earlier admission counts."""
+    if now_s >= head.bound_s:
+        return True
+    return now_s + told_s(job, gpus) > head.start_s and job.id not in head.passes
+
+
+def rows_of(view: ClusterView, heads: list[HeadReservation]) -> BoolArray | None:
+    """(M,) the nodes of these reservations; None if there are none."""
+    rows = [view.index[node] for head in heads for node in head.nodes if node in view.index]
+    if not rows:
+        return None
+    mask = np.zeros(view.size, dtype=np.bool_)
+    mask[rows] = True
+    return mask
