@@ -1,7 +1,11 @@
-"""How many parameters a network has, by name. Knows published sizes only; never guesses one for an unknown name."""
+"""How many parameters a network has, by its layers or by name. Knows published sizes only; never guesses one for an
+unknown name."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+
+from placewise_core.basics.frozen import frozen
 
 # Millions of parameters. Proteus' Table I, with ResNet-18 and ResNet-50 the right way round (PAPERS.md, Proteus [!]),
 # and further networks with the sizes their authors give.
@@ -49,3 +53,40 @@ def normalised(model: str) -> str:
 def params_millions(model: str, given: float = 0.0) -> float:
     """The job's own number, else the table's; 0 if unknown."""
     return given if given > 0 else PARAMS_MILLIONS.get(normalised(model), 0.0)
+
+
+@frozen
+class Convolution:
+    """`kernel` is the side of its square kernel; `inputs` and `outputs` are channels."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+
+    @property
+    def weights(self) -> int:
+        """Proteus (2): C_in · C_out · K²."""
+        return self.inputs * self.outputs * self.kernel**2
+
+
+@frozen
+class FullyConnected:
+    """Reads `inputs` channels of height × width."""
+
+    inputs: int
+    outputs: int
+    height: int = 1
+    width: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Proteus (3): H · W · C_in · C_out."""
+        return self.height * self.width * self.inputs * self.outputs
+
+
+Layer = Convolution | FullyConnected
+
+
+def millions_of(layers: Sequence[Layer]) -> float:
+    """Millions of weights, without biases and normalisation, as (2) and (3) have none."""
+    return sum(layer.weights for layer in layers) / 1e6

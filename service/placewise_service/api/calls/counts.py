@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.checks import MAX_ENTRIES
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.validate import MAX_CO_RUNS, MAX_EXPLORERS, MAX_QUEUES, Limits
+from placewise_core.domain.validate import MAX_CO_RUNS, MAX_EXPLORERS, MAX_LAYERS, MAX_QUEUES, Limits
 from placewise_service.api.calls.wire import BYTES, after, varint
 
 # Message, field, and the limit: a number, or the name of one in Limits. Every list and map of every request is here.
@@ -29,6 +29,7 @@ TABLE: tuple[tuple[str, str, int | str], ...] = (
     ("ClusterSettings", "explorers", MAX_EXPLORERS),
     ("Job", "groups", "tasks_per_gang"),
     ("Job", "subtasks", "subtasks"),
+    ("Job", "layers", MAX_LAYERS),
     ("Subtask", "after", "subtasks"),
     ("Subtask", "profile", MAX_ENTRIES),
     ("GpuSharing", "co_runs", MAX_CO_RUNS),

@@ -42,6 +42,7 @@ from placewise_core.domain.job import (
     TaskGroup,
 )
 from placewise_core.domain.validate import NO_TELEMETRY
+from placewise_core.speed.params import Convolution, FullyConnected, Layer, millions_of
 
 _Name = TypeVar("_Name")
 
@@ -159,12 +160,32 @@ def job(message: job_pb2.Job) -> Job:
         submit_time_s=seconds(message.submit_time) if has("submit_time") else 0.0,
         subtasks=subtasks,
         single_gpu_s=message.single_gpu_seconds,
-        params_millions=message.params_millions,
+        params_millions=message.params_millions or millions_of(_layers(message.layers)),
         gpu_sharing=_sharing(message.gpu_sharing) if has("gpu_sharing") else _NO_SHARING,
         elastic=ElasticRange(message.elastic.min_gpus, message.elastic.max_gpus) if has("elastic") else None,
         shape=Shape(message.shape.nodes, message.shape.gpus_per_node) if has("shape") else None,
         attained_gpu_s=message.attained_gpu_seconds,
     )
+
+
+def _layers(messages: Sequence[job_pb2.Layer]) -> list[Layer]:
+    """Raises InvalidRequestError for a layer of an unknown kind or without its sizes."""
+    return [_layer(message, f"jobs.layers[{i}]") for i, message in enumerate(messages)]
+
+
+def _layer(message: job_pb2.Layer, field: str) -> Layer:
+    is_convolution = message.kind == job_pb2.Layer.CONVOLUTION
+    if not is_convolution and message.kind != job_pb2.Layer.FULLY_CONNECTED:
+        raise InvalidRequestError("must be CONVOLUTION or FULLY_CONNECTED", f"{field}.kind")
+    for name in ("inputs", "outputs", *(("kernel",) if is_convolution else ())):
+        if getattr(message, name) < 1:
+            raise InvalidRequestError("must be at least 1", f"{field}.{name}")
+    for name in ("height", "width"):
+        if getattr(message, name) < 0:
+            raise InvalidRequestError("must not be negative", f"{field}.{name}")
+    if is_convolution:
+        return Convolution(message.inputs, message.outputs, message.kernel)
+    return FullyConnected(message.inputs, message.outputs, message.height or 1, message.width or 1)
 
 
 def _architecture(groups: Sequence[TaskGroup], subtasks: Sequence[Subtask]) -> Architecture:

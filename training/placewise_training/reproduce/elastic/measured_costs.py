@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from placewise_core.speed.params import PARAMS_MILLIONS
+from placewise_core.speed.params import PARAMS_MILLIONS, Convolution, FullyConnected, Layer, millions_of
 from placewise_training.data.measured import StepTime, step_times
 
 _BYTES = 4.0  # fp32 gradients
@@ -74,51 +74,55 @@ def _is_spread(row: StepTime, network: str, gpus: int) -> bool:
 
 # -- Table I: equations (2) and (3) on the published layer lists ------------------------------------------------------
 
-_VGG_FC = 7 * 7 * 512 * 4096 + 4096 * 4096 + 4096 * 1000
+_VGG_FC = (FullyConnected(512, 4096, 7, 7), FullyConnected(4096, 4096), FullyConnected(4096, 1000))
 _VGG11 = (64, 128, 256, 256, 512, 512, 512, 512)
 _VGG16 = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
 
 
-def _chain(widths: tuple[int, ...], kernel: int = 3) -> int:
-    """Σ C_in · C_out · K² of convolutions one after the other, from three input channels: (2)."""
-    return sum(a * b * kernel * kernel for a, b in zip((3, *widths), widths, strict=False))
+def _chain(widths: tuple[int, ...]) -> list[Layer]:
+    """Convolutions of 3 × 3 one after the other, from three input channels."""
+    return [Convolution(a, b, 3) for a, b in zip((3, *widths), widths, strict=False)]
 
 
-def _alexnet() -> int:
-    convs = 3 * 64 * 11**2 + 64 * 192 * 5**2 + 192 * 384 * 9 + 384 * 256 * 9 + 256 * 256 * 9
-    return convs + 6 * 6 * 256 * 4096 + 4096 * 4096 + 4096 * 1000
+def _alexnet() -> list[Layer]:
+    sizes = ((3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3))
+    ends = (FullyConnected(256, 4096, 6, 6), FullyConnected(4096, 4096), FullyConnected(4096, 1000))
+    return [*(Convolution(*size) for size in sizes), *ends]
 
 
-def _resnet18() -> int:
-    total, before = 3 * 64 * 49, 64
+def _resnet18() -> list[Layer]:
+    layers: list[Layer] = [Convolution(3, 64, 7)]
+    before = 64
     for width in (64, 128, 256, 512):
-        total += before * width * 9 + 3 * width * width * 9 + (before * width if before != width else 0)
+        layers += [Convolution(before, width, 3), *(Convolution(width, width, 3) for _ in range(3))]
+        layers += [Convolution(before, width, 1)] if before != width else []
         before = width
-    return total + 512 * 1000
+    return [*layers, FullyConnected(512, 1000)]
 
 
-def _resnet50() -> int:
-    total, before = 3 * 64 * 49, 64
+def _resnet50() -> list[Layer]:
+    layers: list[Layer] = [Convolution(3, 64, 7)]
+    before = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for _ in range(blocks):
-            total += before * width + width * width * 9 + width * 4 * width
-            total += before * 4 * width if before != 4 * width else 0
+            layers += [Convolution(before, width, 1), Convolution(width, width, 3), Convolution(width, 4 * width, 1)]
+            layers += [Convolution(before, 4 * width, 1)] if before != 4 * width else []
             before = 4 * width
-    return total + 2048 * 1000
+    return [*layers, FullyConnected(2048, 1000)]
 
 
 TABLE_1: Mapping[str, float] = {"AlexNet": 61.1, "ResNet18": 25.56, "ResNet50": 11.69, "VGG11": 132.86, "VGG16": 138.36}
 
 
-_COUNTS: Mapping[str, Callable[[], int]] = {
+LAYERS: Mapping[str, Callable[[], list[Layer]]] = {
     "AlexNet": _alexnet,
     "ResNet18": _resnet18,
     "ResNet50": _resnet50,
-    "VGG11": lambda: _chain(_VGG11) + _VGG_FC,
-    "VGG16": lambda: _chain(_VGG16) + _VGG_FC,
+    "VGG11": lambda: [*_chain(_VGG11), *_VGG_FC],
+    "VGG16": lambda: [*_chain(_VGG16), *_VGG_FC],
 }
 
 
 def computed_millions(network: str) -> float:
     """Millions of weights by (2) and (3), biases and normalisation left out as the equations do."""
-    return _COUNTS[network]() / 1e6
+    return millions_of(LAYERS[network]())
