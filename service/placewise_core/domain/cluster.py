@@ -64,12 +64,14 @@ class Telemetry:
 
 @frozen
 class Node:
-    """Inventory and telemetry of one node. `gpus` lists each GPU (filled in at the edge if the host only counts)."""
+    """Inventory and telemetry of one node. `gpus` lists each GPU (filled in at the edge if the host only counts).
+
+    `max_jobs_per_gpu` = 0: one job, but several pipelines."""
 
     id: NodeId
     capacity: Resources
     gpus: tuple[Gpu, ...] = ()
-    max_jobs_per_gpu: int = 1
+    max_jobs_per_gpu: int = 0
     rack: str = ""
     hardware: Hardware = Hardware()
     telemetry: Telemetry = Telemetry()

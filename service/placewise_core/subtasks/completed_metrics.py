@@ -28,11 +28,12 @@ class CompletedMetrics:
         self._completer = completer
 
     def of(self, subtask: Subtask) -> Mapping[str, float]:
-        known = {name: value for name, value in self._known.of(subtask).items() if name in METRICS}
+        given = self._known.of(subtask)
+        known = {name: value for name, value in given.items() if name in METRICS}
         is_enough = len(known) >= LEAST_KNOWN and not _TELLING.isdisjoint(known)
         if not subtask.has_gpu_version or not is_enough or len(known) == len(METRICS):
-            return known
-        return {**self._completer.complete(known), **known}
+            return given
+        return {**self._completer.complete(known), **given}
 
 
 def metrics_source(completer: MetricCompleter | None) -> Callable[[ClusterView], SubtaskMetrics]:

@@ -9,12 +9,10 @@ want. Here both ends are weighed in time and in shares of the GPU.
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
-from placewise_core.subtasks.metrics import GPU_METRICS, gpu_vector
+from placewise_core.subtasks.metrics import gpu_vector
 from placewise_core.subtasks.round import Ready, SubtaskRound
-from placewise_core.subtasks.units import DRAM, SM, GpuUnit
+from placewise_core.subtasks.units import wanted
 
-# Share of each resource that a subtask is taken to want where its metric is unknown.
-_UNKNOWN_SHARE = 0.5
 # A subtask more on a GPU must bring at least this much more progress, in subtasks alone on a GPU: switching between
 # neighbours is not free, and one that waits may find a better companion.
 _LEAST_GAIN = 0.1
@@ -72,8 +70,8 @@ class ContentionRound(SubtaskRound):
         if not gpus or not self.queue:
             return
         wants = {id(r): gpu_vector(r.subtask, self.metrics) for r in self.queue}
-        totals = np.array([_totals(gpu) for gpu in gpus])
-        shares = np.array([_shares(wants[id(r)]) for r in self.queue])
+        totals = np.array([gpu.totals() for gpu in gpus])
+        shares = np.array([wanted(wants[id(r)]) for r in self.queue])
         while self.queue:
             counts = np.array([len(gpu.running) for gpu in gpus])
             gains = _gains(totals, counts, shares)
@@ -81,35 +79,19 @@ class ContentionRound(SubtaskRound):
                 if counts[g] >= self.settings.max_per_gpu:
                     gains[g] = -np.inf
                 else:
-                    gains[g, [not gpu.admits(r.job.id) for r in self.queue]] = -np.inf
+                    gains[g, [not gpu.admits(r.job.id, wants[id(r)], self.memory_gib(r)) for r in self.queue]] = -np.inf
             g, q = divmod(int(gains.argmax()), len(self.queue))
             if gains[g, q] < _LEAST_GAIN:
                 break
             gpu, chosen = gpus[g], self.queue[q]
             totals[g] += shares[q]
             shares = np.delete(shares, q, axis=0)
-            gpu.take(chosen.job.id, wants[id(chosen)], 1.0 / self.settings.max_per_gpu)
+            gpu.take(chosen.job.id, wants[id(chosen)], self.memory_gib(chosen), 1.0 / self.settings.max_per_gpu)
             self.to_gpu(chosen, gpu)
 
 
 def _size(ready: Ready) -> float:
     return ready.subtask.size if ready.subtask.size > 0 else 1.0
-
-
-def _shares(vector: FloatArray) -> FloatArray:
-    """(7,) demand of a subtask for each resource of a GPU."""
-    shares = vector[: len(GPU_METRICS)]
-    return np.asarray(np.where(np.isnan(shares), _UNKNOWN_SHARE, shares))
-
-
-def _totals(gpu: GpuUnit) -> FloatArray:
-    """(7,) demand of the subtasks on it, at least the measured use of multiprocessors and memory."""
-    totals = np.zeros(len(GPU_METRICS))
-    for vector in gpu.running:
-        totals += _shares(vector)
-    totals[SM] = max(totals[SM], gpu.measured[0])
-    totals[DRAM] = max(totals[DRAM], gpu.measured[1])
-    return totals
 
 
 def _gains(totals: FloatArray, counts: FloatArray, shares: FloatArray) -> FloatArray:

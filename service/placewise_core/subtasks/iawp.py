@@ -4,8 +4,9 @@ Needs of each subtask its speedup and, for those on GPUs, the metrics of equatio
 holds anything, and never moves a subtask that runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, JobDecision, Outcome, Reason
 from placewise_core.domain.job import Job
@@ -101,20 +102,20 @@ class AsWritten(SubtaskRound):
         vectors = {id(r): gpu_vector(r.subtask, self.metrics) for r in self.queue}
         scales = column_scales([*vectors.values(), *(v for gpu in self.units.gpus for v in gpu.running)])
         while self.queue:
-            open_gpus = [(gpu, takers) for gpu in self.units.gpus if (takers := self._takers(gpu))]
+            open_gpus = [(gpu, takers) for gpu in self.units.gpus if (takers := self._takers(gpu, vectors))]
             if not open_gpus:
                 break
             gpu, takers = min(open_gpus, key=lambda entry: (entry[0].util, len(entry[0].running), entry[0].index))
             running = [v / scales for v in gpu.running]
             chosen = max(takers, key=lambda r: _priority(r, [cosine(vectors[id(r)] / scales, v) for v in running]))
-            gpu.take(chosen.job.id, vectors[id(chosen)], 1.0 / self.settings.max_per_gpu)
+            gpu.take(chosen.job.id, vectors[id(chosen)], self.memory_gib(chosen), 1.0 / self.settings.max_per_gpu)
             self.to_gpu(chosen, gpu)
 
-    def _takers(self, gpu: GpuUnit) -> list[Ready]:
+    def _takers(self, gpu: GpuUnit, vectors: Mapping[int, FloatArray]) -> list[Ready]:
         limits = self.settings
         if not gpu.is_below(limits.gpu_util_limit, limits.gpu_memory_limit) or len(gpu.running) >= limits.max_per_gpu:
             return []
-        return [r for r in self.queue if gpu.admits(r.job.id)]
+        return [r for r in self.queue if gpu.admits(r.job.id, vectors[id(r)], self.memory_gib(r))]
 
 
 def _priority(candidate: Ready, similarities: Sequence[float]) -> tuple[float, float]:

@@ -23,13 +23,15 @@ METRICS = (*CPU_METRICS, *GPU_METRICS, SPEEDUP)
 # Optional in a profile beside them: seconds per unit of size, on one core and on a GPU.
 CORE_SECONDS = "core_s"
 GPU_SECONDS = "gpu_s"
+# And the GPU memory that one subtask takes, GiB.
+GPU_MEMORY_GIB = "gpu_memory_gib"
 
 
 class SubtaskMetrics(Protocol):
     """Metrics of subtasks, measured or completed."""
 
     def of(self, subtask: Subtask) -> Mapping[str, float]:
-        """Metrics by name, those of METRICS that are known."""
+        """Metrics by name: those of METRICS that are known, and what else its profile holds."""
         ...
 
 

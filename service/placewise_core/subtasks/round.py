@@ -13,7 +13,7 @@ from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.decision import Blocker, JobDecision, Outcome, Reason
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState
 from placewise_core.subtasks.graph import split
-from placewise_core.subtasks.metrics import SPEEDUP, SubtaskMetrics
+from placewise_core.subtasks.metrics import GPU_MEMORY_GIB, SPEEDUP, SubtaskMetrics
 from placewise_core.subtasks.units import GpuUnit, NodeUnits, units_of
 from placewise_core.view.view import ClusterView
 
@@ -62,6 +62,7 @@ class SubtaskRound(ABC):
         self.made: list[tuple[Ready, str]] = []
         self.blocked: dict[JobId, list[tuple[Reason, int]]] = {job.id: [] for job in jobs}
         self.ready: list[Ready] = []
+        self._memory_gib: dict[int, float] = {}  # by subtask
         for job in jobs:
             ready, pending = split(job.subtasks)
             if ready:
@@ -88,8 +89,12 @@ class SubtaskRound(ABC):
             self.blocked[left.job.id].append((reason, 1))
         limits = self.settings
         is_room = any(gpu.is_below(limits.gpu_util_limit, limits.gpu_memory_limit) for gpu in self.units.gpus)
+        most_gib = max((gpu.free_gib for gpu in self.units.gpus), default=0.0)
         for left in self.queue:
-            self.blocked[left.job.id].append((Reason.UNIT_BUSY if is_room else Reason.UTILISATION_LIMIT, 1))
+            reason = Reason.UNIT_BUSY if is_room else Reason.UTILISATION_LIMIT
+            if self.memory_gib(left) > most_gib:
+                reason = Reason.INSUFFICIENT_GPU_MEMORY
+            self.blocked[left.job.id].append((reason, 1))
 
     def largest(self) -> int:
         """Place in `ready` of the largest speedup: of equal ones the oldest."""
@@ -101,6 +106,13 @@ class SubtaskRound(ABC):
         if not candidate.subtask.has_gpu_version or not self.units.gpus:
             return False
         return candidate.speedup >= 1.0 or not self.units.cores
+
+    def memory_gib(self, candidate: Ready) -> float:
+        """GPU memory that the subtask takes; 0 if nobody says."""
+        key = id(candidate.subtask)
+        if key not in self._memory_gib:
+            self._memory_gib[key] = self.metrics.of(candidate.subtask).get(GPU_MEMORY_GIB, 0.0)
+        return self._memory_gib[key]
 
     def to_core(self, chosen: Ready) -> None:
         """To the idle core of the lowest number."""
@@ -171,6 +183,7 @@ class SubtaskRound(ABC):
 _NO_GPU = "subtasks find no GPU that may take them, and would take longer on an idle core"
 _MESSAGES = {
     Reason.CPU_ONLY: "subtasks without a GPU version find no idle core",
+    Reason.INSUFFICIENT_GPU_MEMORY: "subtasks wait in the GPU queue: no GPU has as much memory free",
     Reason.UTILISATION_LIMIT: "subtasks wait in the GPU queue: every GPU is at its utilisation or memory limit",
     Reason.UNIT_BUSY: "subtasks find no idle core and no GPU that may take them",
     Reason.PREDECESSOR_PENDING: "subtasks whose predecessors are not done",

@@ -267,7 +267,7 @@ def node(message: cluster_pb2.Node) -> Node:
         id=NodeId(message.id),
         capacity=resources(message.capacity) if has("capacity") else _NO_DEMAND,
         gpus=tuple([_gpu(gpu) for gpu in message.gpus]),
-        max_jobs_per_gpu=message.max_jobs_per_gpu or 1,
+        max_jobs_per_gpu=message.max_jobs_per_gpu,
         rack=message.rack,
         hardware=_hardware(message.hardware) if has("hardware") else _NO_HARDWARE,
         telemetry=_telemetry(message.telemetry) if has("telemetry") else NO_TELEMETRY,
