@@ -25,8 +25,8 @@ class GpuUnit:
     """One GPU: utilisation and memory as shares, metric vectors of the subtasks on it, the jobs they are of.
 
     `measured` (utilisation, memory) as in the telemetry, 0 if missing; `util` and `memory_util` also count
-    subtasks put there since. `free_gib` of its memory, infinite if its size is unknown. Whole jobs beside them are taken
-    to want `shared` of each resource, and the strictest allows a slowdown of `most_slowdown`.
+    subtasks put there since. `free_gib` of its memory, infinite if its size is unknown. Whole jobs beside them are
+    taken to want `shared` of each resource, and the strictest allows a slowdown of `most_slowdown`.
     """
 
     index: int
@@ -44,8 +44,8 @@ class GpuUnit:
         return self.util < util_limit and self.memory_util < memory_limit
 
     def admits(self, job_id: JobId, vector: FloatArray, memory_gib: float) -> bool:
-        """Memory first; then the number of jobs that the node allows per GPU, subtasks of one job counting once; then the
-        slowdowns that the jobs beside it allow."""
+        """Memory first; then the number of jobs that the node allows per GPU, subtasks of one job counting once; then
+        the slowdowns that the jobs beside it allow."""
         if memory_gib > self.free_gib or (job_id not in self.jobs and len(self.jobs) >= self.max_jobs):
             return False
         if math.isinf(self.most_slowdown):

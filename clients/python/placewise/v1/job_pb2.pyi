@@ -122,6 +122,30 @@ class Subtask(_message.Message):
     unit: str
     def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., after: _Optional[_Iterable[str]] = ..., has_gpu_version: bool = ..., profile: _Optional[_Mapping[str, float]] = ..., size: _Optional[float] = ..., state: _Optional[_Union[Subtask.State, str]] = ..., unit: _Optional[str] = ...) -> None: ...
 
+class Layer(_message.Message):
+    __slots__ = ("kind", "inputs", "outputs", "kernel", "height", "width")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Layer.Kind]
+        CONVOLUTION: _ClassVar[Layer.Kind]
+        FULLY_CONNECTED: _ClassVar[Layer.Kind]
+    KIND_UNSPECIFIED: Layer.Kind
+    CONVOLUTION: Layer.Kind
+    FULLY_CONNECTED: Layer.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    kind: Layer.Kind
+    inputs: int
+    outputs: int
+    kernel: int
+    height: int
+    width: int
+    def __init__(self, kind: _Optional[_Union[Layer.Kind, str]] = ..., inputs: _Optional[int] = ..., outputs: _Optional[int] = ..., kernel: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+
 class ElasticRange(_message.Message):
     __slots__ = ("min_gpus", "max_gpus")
     MIN_GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -139,7 +163,7 @@ class Shape(_message.Message):
     def __init__(self, nodes: _Optional[int] = ..., gpus_per_node: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "priority", "queue", "submit_time", "subtasks", "single_gpu_seconds", "params_millions", "gpu_sharing", "elastic", "shape", "attained_gpu_seconds")
+    __slots__ = ("id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "priority", "queue", "submit_time", "subtasks", "single_gpu_seconds", "params_millions", "gpu_sharing", "elastic", "shape", "attained_gpu_seconds", "layers")
     class Architecture(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ARCHITECTURE_UNSPECIFIED: _ClassVar[Job.Architecture]
@@ -180,6 +204,7 @@ class Job(_message.Message):
     ELASTIC_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     ATTAINED_GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
     id: str
     model: str
     architecture: Job.Architecture
@@ -198,4 +223,5 @@ class Job(_message.Message):
     elastic: ElasticRange
     shape: Shape
     attained_gpu_seconds: float
-    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., architecture: _Optional[_Union[Job.Architecture, str]] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., total_epochs: _Optional[float] = ..., batch_size: _Optional[int] = ..., dataset_size: _Optional[int] = ..., iterations: _Optional[float] = ..., priority: _Optional[_Union[Job.Priority, str]] = ..., queue: _Optional[str] = ..., submit_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., single_gpu_seconds: _Optional[float] = ..., params_millions: _Optional[float] = ..., gpu_sharing: _Optional[_Union[GpuSharing, _Mapping]] = ..., elastic: _Optional[_Union[ElasticRange, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., attained_gpu_seconds: _Optional[float] = ...) -> None: ...
+    layers: _containers.RepeatedCompositeFieldContainer[Layer]
+    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., architecture: _Optional[_Union[Job.Architecture, str]] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., total_epochs: _Optional[float] = ..., batch_size: _Optional[int] = ..., dataset_size: _Optional[int] = ..., iterations: _Optional[float] = ..., priority: _Optional[_Union[Job.Priority, str]] = ..., queue: _Optional[str] = ..., submit_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., single_gpu_seconds: _Optional[float] = ..., params_millions: _Optional[float] = ..., gpu_sharing: _Optional[_Union[GpuSharing, _Mapping]] = ..., elastic: _Optional[_Union[ElasticRange, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., attained_gpu_seconds: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ...) -> None: ...
