@@ -73,7 +73,7 @@ def simulate_command(
     interval_s: Annotated[float, typer.Option(min=0, help="Decide at multiples of this; 0: at every event.")] = 0.0,
     order: Annotated[str, typer.Option(help="Queue order: policy, fifo, srtf (true lengths) or declared.")] = "policy",
     backfill: Annotated[bool, typer.Option(help="May jobs pass one that does not fit?")] = True,
-    truth: Annotated[str, typer.Option(help="Speed model: judge or train.")] = "judge",
+    truth: Annotated[str, typer.Option(help="Speed model: judge, train or site.")] = "judge",
     seeds: Annotated[int, typer.Option(min=1)] = 1,
     jobs: Annotated[int, typer.Option(min=0, help="Only the first so many jobs; 0: all.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -83,7 +83,7 @@ def simulate_command(
     cluster = uniform_cluster(nodes, gpus_per_node, gpu_model)
     total, made = _workload(trace, workload, pattern, gpu_model, gpus_per_node, jobs, is_elastic=_shapes(admit))
     if truth not in TRUTHS:
-        raise UsageError(f"--truth is {' or '.join(TRUTHS)}, not {truth!r}")
+        raise UsageError(f"--truth is one of {', '.join(TRUTHS)}, not {truth!r}")
     if gpu_model.upper() not in GPU_SPEED:
         raise UsageError(f"--gpu-model is one of {', '.join(GPU_SPEED)}, not {gpu_model!r}")
     queues = QueueSettings(slot_s=discipline.every_s or 10.0)

@@ -8,6 +8,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from placewise_core.basics.frozen import frozen
@@ -92,6 +93,16 @@ def parse_trace(text: str, file: str, default_queue: str = "") -> list[TraceJob]
     if not jobs:
         raise TraceError(file, 1, 1, "", "no jobs")
     return sorted(jobs.values(), key=lambda job: job.submit_s)
+
+
+def at_rate(jobs: Sequence[TraceJob], per_hour: float) -> list[TraceJob]:
+    """The same jobs, submitted `per_hour` in the mean: the gaps between them all shrink or grow alike. Jobs that all
+    arrive at once stay so."""
+    first_s, last_s = jobs[0].submit_s, jobs[-1].submit_s
+    if last_s <= first_s:
+        return list(jobs)
+    factor = (len(jobs) - 1) * 3600.0 / per_hour / (last_s - first_s)
+    return [replace(job, submit_s=(job.submit_s - first_s) * factor) for job in jobs]
 
 
 def _rows(text: str, file: str) -> Iterator[_Row]:

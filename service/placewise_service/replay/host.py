@@ -1,8 +1,8 @@
 """The scheduler of a replay: asks AdmitOrWait and Place, starts placed jobs, and reports their events.
 
 Time is the trace's: the clock jumps from event to event, as fast as the service answers. Run times come from the trace,
-so they do not depend on the placement: a replay shows queueing, fragmentation, utilisation and decision latency; the
-simulator shows how interference changes run times.
+so they do not depend on the placement: such a replay shows queueing, fragmentation, utilisation and decision latency.
+With a truth (true_host.py) interference changes run times as well.
 """
 
 import heapq
@@ -20,7 +20,6 @@ from placewise.v1.cluster_pb2 import (
     DeleteClusterRequest,
     JobEvent,
     Node,
-    QueueSettings,
     ReportJobEventsRequest,
     ReportNodesRequest,
     UpdateClusterSettingsRequest,
@@ -34,9 +33,9 @@ from placewise_core.domain.traces import TraceJob
 # Orders what happens at one instant: what ends frees room before what arrives asks for it.
 _FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)
 _JOBS_PER_QUESTION = 256  # the service's limit
-_TICK_S = 60.0  # trace time between questions while nothing happens and jobs wait (policies that wait on purpose)
-_IDLE_TICKS = 2000  # so many in vain, and the rest will never start
-_RESERVE_TTL_S = 120  # wall time; a placed job is confirmed by the next report, milliseconds later
+TICK_S = 60.0  # trace time between questions while nothing happens and jobs wait (policies that wait on purpose)
+IDLE_TICKS = 2000  # so many in vain, and the rest will never start
+RESERVE_TTL_S = 120  # wall time; a placed job is confirmed by the next report, milliseconds later
 _CORES_PER_GPU = 4.0
 _MEMORY_GIB_PER_GPU = 16.0
 
@@ -51,6 +50,8 @@ class ReplayPlan:
     nodes: int
     gpus_per_node: int
     base_time_s: float
+    exploration_rate: float = 0.0
+    seed: int | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class Run:
     place_waits: int = 0
     fallbacks: int = 0
     wall_s: float = 0.0
+    digest: str = ""  # of a truth's events
 
 
 class Host:
@@ -80,7 +82,7 @@ class Host:
     def __init__(self, client: AsyncClient, plan: ReplayPlan, jobs: Sequence[TraceJob]) -> None:
         self._client = client
         self._plan = plan
-        self._run = Run(plan)
+        self.result = Run(plan)
         self._order = count()
         self._heap: list[tuple[float, int, int, TraceJob | None]] = []
         self._waiting: dict[str, dict[str, TraceJob]] = {job.queue: {} for job in jobs}
@@ -110,9 +112,9 @@ class Host:
             self._keep_ticking(now_s)
             if done:
                 on_finished(done)
-        self._run.never_admitted = [job.id for queue in self._waiting.values() for job in queue.values()]
-        self._run.wall_s = time.perf_counter() - began_s
-        return self._run
+        self.result.never_admitted = [job.id for queue in self._waiting.values() for job in queue.values()]
+        self.result.wall_s = time.perf_counter() - began_s
+        return self.result
 
     async def clean_up(self) -> None:
         """Forgets the cluster of this run."""
@@ -126,15 +128,7 @@ class Host:
         )
         nodes = [Node(id=f"node-{index:04d}", capacity=capacity, state=Node.READY) for index in range(plan.nodes)]
         await self._client.report_nodes(ReportNodesRequest(cluster=plan.cluster, nodes=nodes, full=True))
-        # The service's slots are wall time and a replay runs far faster: every question is a slot of its own.
-        slot = Duration(nanos=1_000_000)
-        parameters = QueueSettings(v=1, epsilon_seconds=60, tau_seconds=3600, slot_duration=slot)
-        settings = ClusterSettings()
-        for name in self._waiting:
-            settings.queues.add().MergeFrom(parameters)
-            settings.queues[-1].queue = name
-        request = UpdateClusterSettingsRequest(cluster=plan.cluster, settings=settings)
-        await self._client.update_cluster_settings(request)
+        await self._client.update_cluster_settings(settings_request(plan, tuple(self._waiting)))
 
     def _push(self, time_s: float, kind: int, job: TraceJob | None) -> None:
         heapq.heappush(self._heap, (time_s, kind, next(self._order), job))
@@ -182,7 +176,7 @@ class Host:
         )
         began_s = time.perf_counter()
         answer = await self._client.admit_or_wait(request)
-        self._run.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
         return sorted(answer.admissions, key=lambda admission: admission.rank)
 
     async def _place(self, job: TraceJob, admission: Admission, now_s: float) -> int:
@@ -191,26 +185,26 @@ class Host:
             cluster=self._plan.cluster,
             jobs=[self._message(job, admission)],
             policy=self._plan.place_policy,
-            reserve_ttl=Duration(seconds=_RESERVE_TTL_S),
+            reserve_ttl=Duration(seconds=RESERVE_TTL_S),
         )
         began_s = time.perf_counter()
         answer = await self._client.place(request)
-        self._run.place_ms.append((time.perf_counter() - began_s) * 1000.0)
-        self._run.decide_ms.append(answer.meta.decide_ms)
-        self._run.fallbacks += answer.meta.fallback
+        self.result.place_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.decide_ms.append(answer.meta.decide_ms)
+        self.result.fallbacks += answer.meta.fallback
         decision = answer.decisions[0]
         if decision.outcome == Outcome.PLACED:
             self._start(job, decision, answer.meta.decision_id, now_s)
         elif decision.outcome == Outcome.NO_FIT:
             return self._reject(job, now_s)
         else:
-            self._run.place_waits += 1
+            self.result.place_waits += 1
         return 0
 
     def _reject(self, job: TraceJob, now_s: float) -> int:
         """Takes out a job that this cluster could never run, however empty."""
         del self._waiting[job.queue][job.id]
-        self._run.never_fits.append(job.id)
+        self.result.never_fits.append(job.id)
         self._note(JobEvent.CANCELLED, job, now_s, reason="does not fit the cluster")
         return 1
 
@@ -218,23 +212,23 @@ class Host:
         del self._waiting[job.queue][job.id]
         self._idle_ticks = 0
         self._note(JobEvent.STARTED, job, now_s, reservation_id=decision.reservation_id, decision_id=decision_id)
-        self._run.submit_s.append(job.submit_s)
-        self._run.start_s.append(now_s)
-        self._run.finish_s.append(now_s + job.duration_s)
-        self._run.gpus.append(job.gpus)
+        self.result.submit_s.append(job.submit_s)
+        self.result.start_s.append(now_s)
+        self.result.finish_s.append(now_s + job.duration_s)
+        self.result.gpus.append(job.gpus)
         self._change_busy(now_s, job.gpus)
         self._push(now_s + job.duration_s / 2, _PROGRESS, job)
         self._push(now_s + job.duration_s, _FINISH, job)
 
     def _keep_ticking(self, now_s: float) -> None:
         """A policy may wait though nothing more will happen: ask it again later, but not for ever."""
-        if not self._heap and any(self._waiting.values()) and self._idle_ticks < _IDLE_TICKS:
+        if not self._heap and any(self._waiting.values()) and self._idle_ticks < IDLE_TICKS:
             self._idle_ticks += 1
-            self._push(now_s + _TICK_S, _TICK, None)
+            self._push(now_s + TICK_S, _TICK, None)
 
     def _change_busy(self, now_s: float, gpus: int) -> None:
         self._busy += gpus
-        self._run.busy_gpus.append((now_s, self._busy))
+        self.result.busy_gpus.append((now_s, self._busy))
 
     def _note(self, kind: JobEvent.Kind, subject: TraceJob, now_s: float, /, **fields: Any) -> None:
         event = JobEvent(job_id=subject.id, kind=kind, event_time=self._timestamp(now_s), **fields)
@@ -245,7 +239,7 @@ class Host:
             request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports)
             began_s = time.perf_counter()
             await self._client.report_job_events(request)
-            self._run.report_ms.append((time.perf_counter() - began_s) * 1000.0)
+            self.result.report_ms.append((time.perf_counter() - began_s) * 1000.0)
             self._reports = []
 
     def _timestamp(self, trace_s: float) -> Timestamp:
@@ -267,6 +261,16 @@ class Host:
         if admission is not None and admission.gpus:
             message.shape.CopyFrom(Shape(nodes=admission.nodes, gpus_per_node=admission.gpus_per_node))
         return message
+
+
+def settings_request(plan: ReplayPlan, queues: Sequence[str]) -> UpdateClusterSettingsRequest:
+    """The settings of a replayed cluster, with parameters for these queues."""
+    # The service's slots are wall time and a replay runs far faster: every question is a slot of its own.
+    slot = Duration(nanos=1_000_000)
+    settings = ClusterSettings(exploration_rate=plan.exploration_rate)
+    for name in queues:
+        settings.queues.add(queue=name, v=1, epsilon_seconds=60, tau_seconds=3600, slot_duration=slot)
+    return UpdateClusterSettingsRequest(cluster=plan.cluster, settings=settings)
 
 
 def gang(gpus: int, gpus_per_node: int) -> list[TaskGroup]:

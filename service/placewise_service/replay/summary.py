@@ -51,6 +51,7 @@ class Figures:
             "place_waits": run.place_waits,
             "fallbacks": run.fallbacks,
             "wall_s": run.wall_s,
+            **({"event_hash": run.digest} if run.digest else {}),
         }
 
     def mean_utilisation(self) -> float:

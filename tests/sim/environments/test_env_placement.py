@@ -42,6 +42,20 @@ def test_gymnasiums_checker_passes() -> None:
     check_env(PlacementEnv(SHORT), skip_render_check=True)
 
 
+def test_gymnasium_makes_it_by_name_and_maskable_agents_find_its_masks() -> None:
+    env = gymnasium.make("placewise_training.sim.environments:placewise/Placement-v0", config=SHORT)
+    seen, _ = env.reset(seed=3)
+    while True:
+        allowed = env.get_wrapper_attr("action_masks")()  # as sb3-contrib's MaskablePPO asks
+        assert allowed.dtype == np.bool_
+        assert allowed.any()
+        assert np.array_equal(allowed, seen["action_mask"].astype(bool))
+        seen, _, terminated, truncated, info = env.step(int(np.flatnonzero(allowed)[-1]))
+        assert not info["is_invalid"]
+        if terminated or truncated:
+            break
+
+
 def test_an_episode_ends_terminated_with_every_job_done() -> None:
     env = PlacementEnv(SHORT)
     rewards, info = play(env, 0, np.random.default_rng(0))
@@ -146,7 +160,7 @@ def test_the_environment_and_a_policy_driven_run_are_one_simulator() -> None:
             else:
                 view = env.simulation.view
                 wanted = [action_of(a.role, view.index[a.node], view.size) for a in proposal.assignments]
-        action = wanted.pop(0) if wanted else int(np.flatnonzero(env.action_mask())[0])
+        action = wanted.pop(0) if wanted else int(np.flatnonzero(env.action_masks())[0])
         _, _, terminated, truncated, info = env.step(np.int64(action))
         ended = terminated or truncated
     truth = make_truth("train", truth_seed)

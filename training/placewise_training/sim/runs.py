@@ -6,7 +6,9 @@ Every policy sees the same jobs, the same noise and the same faults under one se
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.domain.cluster import QueueSettings
+from placewise_core.gang.policy import PlacementPolicy
 from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.sim.discipline import Discipline
@@ -38,15 +40,32 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One entry of a comparison: a placement policy and, if any, an admission policy before it, with their bundle."""
+    """One entry of a comparison: a placement policy and, if any, an admission policy before it, with their bundle.
 
-    place: str
-    admit: str = "none"
+    Either is a name or a policy object of one's own, which every seed asks: one that keeps state must not mind.
+    """
+
+    place: str | PlacementPolicy
+    admit: str | AdmissionPolicy = "none"
     bundle: Bundle = field(default_factory=shipped)
 
     @property
     def label(self) -> str:
-        return self.place if self.admit in ("", "none") else f"{self.admit}+{self.place}"
+        place, admit = (each if isinstance(each, str) else each.name for each in (self.place, self.admit))
+        return place if admit in ("", "none") else f"{admit}+{place}"
+
+    def policies(self) -> tuple[PlacementPolicy, AdmissionPolicy | None]:
+        """Both of them. Raises ValueError for unknown names, NeedsBundleError for a learned policy without a model."""
+        place, admit = self.place, self.admit
+        return (
+            placement_policy(place, self.bundle) if isinstance(place, str) else place,
+            admission_policy(admit, self.bundle) if isinstance(admit, str) else admit,
+        )
+
+    @property
+    def reads_progress(self) -> bool:
+        """False for the heuristics, which read none of it."""
+        return not isinstance(self.place, str) or self.place in LEARNED_POLICIES
 
 
 def simulate(
@@ -59,6 +78,7 @@ def simulate(
 ) -> SimResult:
     """One run. Raises ValueError for unknown names, NeedsBundleError for a learned policy without a model."""
     truth = make_truth(setting.truth, seed)
+    place, admission = contender.policies()
     belief = make_truth("train", seed).sharing  # a policy's model of shared GPUs is never the judge's table
     options = SimOptions(
         discipline=setting.discipline,
@@ -66,15 +86,15 @@ def simulate(
         belief=belief,
         faults=setting.faults,
         telemetry_every_s=setting.telemetry_every_s,
-        reports_progress=contender.place in LEARNED_POLICIES,  # the heuristics read none of it
+        reports_progress=contender.reads_progress,
         observers=observers,
     )
     simulation = Simulation(
         setting.nodes,
         setting.workload(truth, seed),
         truth,
-        placement_policy(contender.place, contender.bundle),
-        admission=admission_policy(contender.admit, contender.bundle),
+        place,
+        admission=admission,
         options=options,
         seed=seed,
     )

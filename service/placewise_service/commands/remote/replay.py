@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,9 @@ import typer
 
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
-from placewise_core.domain.traces import TraceJob, read_trace
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.traces import TraceJob, at_rate, read_trace
+from placewise_core.domain.truth import Truth, TruthSetting
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -20,10 +22,16 @@ from placewise_service.commands.connection import (
     TokenOption,
     target_of,
 )
-from placewise_service.commands.console import console, print_json, print_table, progress
+from placewise_service.commands.console import console, errors, print_json, print_table, progress
+from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.store import opened_store
 from placewise_service.data import PHILLY_CUT
-from placewise_service.replay.host import Host, ReplayPlan
+from placewise_service.declog.dataset import DatasetBusyError
+from placewise_service.replay.host import Host, ReplayPlan, Run
+from placewise_service.replay.keeping import save_log
 from placewise_service.replay.summary import Figures
+from placewise_service.replay.true_host import TrueHost
+from placewise_service.replay.truths import truth_maker
 
 app = typer.Typer(help="Send a trace through the running service.")
 
@@ -52,29 +60,89 @@ _TABLE = (
 def replay(
     trace: Annotated[Path, typer.Option(help="Trace, CSV.", exists=True, dir_okay=False)] = PHILLY_CUT,
     policies: Annotated[list[str] | None, typer.Option("--policy", help="Placement policy; repeat to compare.")] = None,
-    admit: Annotated[str, typer.Option(help="Admission policy.")] = "fifo",
+    admit: Annotated[
+        str, typer.Option(help="Admission policy, or none (with --truth). Default: fifo; with --truth: none.")
+    ] = "",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the replayed cluster.")] = 12,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node.")] = 8,
+    gpu_model: Annotated[str, typer.Option(help="GPU model of every node, with --truth.")] = "V100",
     max_jobs: Annotated[int, typer.Option(min=0, help="Only the first so many jobs; 0: all.")] = 0,
+    jobs_per_hour: Annotated[float, typer.Option(min=0, help="Mean rate of arrivals; 0: the trace's own.")] = 0.0,
+    truth: Annotated[str, typer.Option(help="Runs jobs at true speeds: site or judge. Empty: the trace's times.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the truth and of the decisions, with --truth.")] = 0,
+    exploration_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of jobs that explore.")] = 0.0,
     plot: Annotated[Path, typer.Option(help="File for the plot (PNG).")] = Path("replay.png"),
     is_keeping: Annotated[bool, typer.Option("--keep", help="Keep the clusters of the replay afterwards.")] = False,
+    log: Annotated[
+        Path | None, typer.Option(help="Export the decision log to this folder at the end.", file_okay=False)
+    ] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
     """AdmitOrWait, Place, started, progress, finished: in the trace's time, as fast as the service answers."""
+    if admit == "none" and not truth:
+        raise CommandError("--admit none needs --truth: name an admission policy, such as fifo", Exit.USAGE)
+    maker = truth_maker(truth) if truth else None
     jobs = read_trace(trace, default_queue="default")
     jobs = jobs[:max_jobs] if max_jobs else jobs
-    # After the last event of the trace lies the present, so that nothing happens in the service's future.
-    base_s = time.time() - max(job.submit_s + job.duration_s for job in jobs)
+    jobs = at_rate(jobs, jobs_per_hour) if jobs_per_hour else jobs
+    admit = admit or ("none" if truth else "fifo")
     plans = [
-        ReplayPlan(f"replay-{secrets.token_hex(3)}-{policy}", policy, admit, nodes, gpus_per_node, base_s)
+        ReplayPlan(
+            cluster=f"replay-{secrets.token_hex(3)}-{policy}",
+            place_policy=policy,
+            admit_policy=admit,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            base_time_s=time.time() - _most_span_s(jobs, nodes * gpus_per_node),
+            exploration_rate=exploration_rate,
+            seed=seed if truth else None,
+        )
         for policy in policies or ["consolidate", "load-balance"]
     ]
-    runs = asyncio.run(_run_all(target_of(target, token, tls_ca), plans, jobs, is_keeping))
+    setting = TruthSetting(jobs, nodes, gpus_per_node, gpu_model, seed, is_elastic=admit != "none")
+    made = (lambda: maker(setting)) if maker is not None else None
+    runs = asyncio.run(_run_all(target_of(target, token, tls_ca), plans, jobs, made, _Keeping(is_keeping, log)))
     title = f"{trace.name}: {len(jobs)} jobs on {nodes} × {gpus_per_node} GPUs, admission {admit}"
-    _print(runs, trace, len(jobs), _drawn(runs, plot, title), is_json)
+    _print(runs, trace, len(jobs), truth, _drawn(runs, plot, title), is_json)
+
+
+@frozen
+class _Keeping:
+    """What becomes of a replayed cluster and of its decision log."""
+
+    is_keeping: bool
+    log: Path | None
+
+    async def end(self, host: Host | TrueHost, run: Run) -> None:
+        """Exports the log if that is asked for, and deletes the cluster unless it is kept.
+
+        A log that could not be exported keeps its cluster. Raises CommandError then.
+        """
+        cluster, decisions = run.plan.cluster, len(run.place_ms) + len(run.admit_ms)
+        if self.log is not None:
+            try:
+                async with opened_store() as store:
+                    missing = await save_log(store, self.log, cluster, decisions)
+            except (CommandError, DatasetBusyError, OSError) as error:
+                raise CommandError(f"the log was not exported, so cluster {cluster} is kept: {error}") from None
+            if missing:
+                raise CommandError(f"{missing} of {decisions} decisions are not in the log: cluster {cluster} is kept")
+        if self.is_keeping:
+            return
+        await host.clean_up()
+        if self.log is None and decisions:
+            lost = f"the decision log of {cluster} ({decisions} decisions) is deleted with the cluster"
+            errors.print(f"{lost}: --log DIR exports it first, --keep keeps both")
+
+
+def _most_span_s(jobs: Sequence[TraceJob], gpus: int) -> float:
+    """Seconds within which the replay ends for sure if neighbours slow nobody down by more than three quarters: its last
+    event then lies in the service's past."""
+    work_s = sum(job.duration_s * job.gpus for job in jobs) / gpus
+    return max(job.submit_s for job in jobs) + 4.0 * (work_s + max(job.duration_s for job in jobs))
 
 
 def _drawn(runs: Sequence[Figures], plot: Path, title: str) -> str:
@@ -90,27 +158,31 @@ def _drawn(runs: Sequence[Figures], plot: Path, title: str) -> str:
 
 
 async def _run_all(
-    target: Target, plans: Sequence[ReplayPlan], jobs: Sequence[TraceJob], is_keeping: bool
+    target: Target,
+    plans: Sequence[ReplayPlan],
+    jobs: Sequence[TraceJob],
+    truth: Callable[[], Truth] | None,
+    keeping: _Keeping,
 ) -> list[Figures]:
     runs = []
     async with AsyncClient(target, timeout_s=30.0) as client:
         for plan in plans:
-            host = Host(client, plan, jobs)
+            host = Host(client, plan, jobs) if truth is None else TrueHost(client, plan, truth())
             with progress(plan.place_policy, len(jobs)) as bar:
                 task = bar.task_ids[0]
                 try:
                     runs.append(Figures.of(await host.run(lambda n, b=bar, t=task: b.advance(t, n))))  # type: ignore[misc]
                 finally:
-                    if not is_keeping:
-                        await host.clean_up()
+                    await keeping.end(host, host.result)
     return runs
 
 
-def _print(runs: Sequence[Figures], trace: Path, jobs: int, plot: str, is_json: bool) -> None:
+def _print(runs: Sequence[Figures], trace: Path, jobs: int, truth: str, plot: str, is_json: bool) -> None:
     results = [run.as_dict() for run in runs]
     if is_json:
         first = runs[0].run.plan
         summary: dict[str, Any] = {"trace": str(trace), "jobs": jobs}
+        summary |= {"truth": truth} if truth else {}
         summary |= {"nodes": first.nodes, "gpus_per_node": first.gpus_per_node, "policies": results, "plot": plot}
         print_json(summary)
         return

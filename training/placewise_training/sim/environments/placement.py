@@ -232,8 +232,8 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             placed[self._candidates.gang.job.id] = self._candidates.gang.tasks
         return jobs, 0 if self._candidates is not None else -1, placed
 
-    def action_mask(self) -> NDArray[np.bool_]:
-        """(2M,) actions that are possible now."""
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(2M,) actions that are possible now, by the name that maskable agents ask for."""
         if self._candidates is None:
             return np.zeros(int(self.action_space.n), dtype=np.bool_)
         return self._candidates.mask
@@ -251,7 +251,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         seen["current"][:] = 0
         if tokens.current >= 0:
             seen["current"][tokens.current] = 1
-        seen["action_mask"][:] = self.action_mask()
+        seen["action_mask"][:] = self.action_masks()
 
     def _observe_again(self) -> None:
         """The current job is always the first token of the batch: only it, the nodes and the mask have changed."""

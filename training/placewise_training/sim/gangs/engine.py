@@ -140,9 +140,26 @@ class Simulation:
         if self.now_s < until_s < float("inf"):
             self.clock.advance(until_s - self.now_s)
 
+    def step(self) -> QueuedEvent | None:
+        """Handles the next event up to the point where jobs may start; None if no event is left.
+
+        For a caller that decides by itself: it starts what it wants, then calls `refresh`.
+        """
+        while len(self.events):
+            event = self.events.pop()
+            if self._take(event):
+                return event
+        return None
+
     def _handle(self, event: QueuedEvent) -> None:
+        if self._take(event):
+            self._after(event.kind)
+            self.refresh()
+
+    def _take(self, event: QueuedEvent) -> bool:
+        """Moves the clock to the event and does what it says; False for a finish that was moved since."""
         if event.kind is EventKind.FINISH and not self._is_current(event):
-            return
+            return False
         self.clock.advance(max(0.0, event.time_s - self.now_s))
         self._events_done += 1
         match event.kind:
@@ -156,8 +173,7 @@ class Simulation:
                 self._arrive(event.payload)
             case EventKind.TICK:
                 self._tick_pushed = False
-        self._after(event.kind)
-        self.refresh()
+        return True
 
     def _is_current(self, event: QueuedEvent) -> bool:
         live = self.running.get(event.payload)

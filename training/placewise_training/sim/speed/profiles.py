@@ -1,13 +1,15 @@
 """The cost of one iteration of each model: the catalogue of model profiles, once per truth. Never looks at a cluster.
 
 Two catalogues exist so that what judges is not what trained (docs/truths.md): `train` rests on Pollux (T4), Gavel K80
-and Synergy, `judge` on ElasticFlow (A100), Gavel V100 and Muri. A model nobody measured stands on a measured one,
-scaled by published operation counts; `ModelProfile.source` says which.
+and Synergy, `judge` on ElasticFlow (A100), Gavel V100 and Muri. The catalogues of `site` are drawn around both. A model
+nobody measured stands on a measured one, scaled by published operation counts; `ModelProfile.source` says which.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from placewise_core.domain.model_names import canonical
 from placewise_training.sim.speed import fitting
@@ -276,3 +278,33 @@ def train_catalogue() -> Catalogue:
 def judge_catalogue() -> Catalogue:
     """ElasticFlow, Gavel V100, Muri."""
     return Catalogue({n: _build(n, b, _net_judge(n, _TRAITS[n].params_millions)) for n, b in _JUDGE.items()})
+
+
+SITE_MEMBERS = 8
+
+
+@functools.cache
+def site_catalogue(member: int) -> Catalogue:
+    """One site of `SITE_MEMBERS`: the costs of each model lie at a drawn point between `train` and `judge`, with a spread
+    about it."""
+    rng = np.random.default_rng((member, 6))
+    train, judge = train_catalogue(), judge_catalogue()
+    return Catalogue({name: _between(train[name], judge[name], rng) for name in MODEL_NAMES})
+
+
+def _between(train: ModelProfile, judge: ModelProfile, rng: np.random.Generator) -> ModelProfile:
+    share = float(rng.uniform(0.2, 0.8))
+
+    def mixed(one: float, other: float, spread: float) -> float:
+        return ((1.0 - share) * one + share * other) * float(np.exp(spread * rng.standard_normal()))
+
+    slow, fast = gpu_speed(train.gpu_type), gpu_speed(judge.gpu_type)
+    return replace(
+        train,
+        gpu_type="V100",
+        base_s=mixed(train.base_s * slow, judge.base_s * fast, 0.15),
+        per_sample_s=mixed(train.per_sample_s * slow, judge.per_sample_s * fast, 0.15),
+        core_s_per_sample=mixed(train.core_s_per_sample, judge.core_s_per_sample, 0.25),
+        net_efficiency=min(0.9, mixed(train.net_efficiency, judge.net_efficiency, 0.25)),
+        source=f"drawn around {share:.2f} of the way from ({train.source}) to ({judge.source})",
+    )

@@ -1,0 +1,199 @@
+"""The scheduler of a replay with a truth: the service decides, the truth runs the jobs and says when they end.
+
+After each moment of the truth the host asks Place for the waiting jobs, or AdmitOrWait and then Place if an admission
+policy is named. That is how the simulator asks its own policies, so that equal policies give equal runs.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from placewise.v1.cluster_pb2 import DeleteClusterRequest, JobEvent, ReportJobEventsRequest, ReportNodesRequest
+from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest
+from placewise_client.aio import AsyncClient
+from placewise_core.domain.job import Job, JobId, Shape
+from placewise_core.domain.truth import Moment, Progress, Truth
+from placewise_service.api.convert.convert_cluster import node
+from placewise_service.replay.host import IDLE_TICKS, RESERVE_TTL_S, TICK_S, ReplayPlan, Run, settings_request
+from placewise_service.replay.messages import assignment, job_message, timestamp
+
+_MOST_JOBS = 256  # of one question: the limit of the service, and the window of the simulator
+
+
+class TrueHost:
+    """One replay of a truth through one cluster of the service. Use once."""
+
+    def __init__(self, client: AsyncClient, plan: ReplayPlan, truth: Truth) -> None:
+        self._client = client
+        self._plan = plan
+        self._truth = truth
+        self.result = Run(plan)
+        self._waiting: dict[str, Job] = {}
+        self._refused: set[str] = set()  # found no room since the last job ended: there is no more now
+        self._index: dict[str, int] = {}  # of started jobs, into the columns of the run
+        self._reports: list[JobEvent] = []
+        self._now_s = 0.0
+        self._busy = 0
+        self._questions = 0
+        self._is_admitting = plan.admit_policy not in ("", "none")
+
+    async def run(self, on_finished: Callable[[int], None]) -> Run:
+        """Sets the cluster up and runs the truth to its end; `on_finished(n)` hears of jobs that are done with.
+
+        Raises the client's PlacewiseError when the service fails for good.
+        """
+        began_s = time.perf_counter()
+        await self._set_up()
+        idle_ticks = 0
+        while True:
+            moment = self._truth.advance()
+            if moment is not None:
+                on_finished(self._take(moment))
+            elif self._waiting and self._is_admitting and idle_ticks < IDLE_TICKS:
+                self._now_s = self._truth.pass_time(TICK_S)
+            else:
+                break
+            await self._report()
+            idle_ticks = 0 if await self._schedule() else idle_ticks + 1
+            self._note_progress(self._truth.settle())
+            await self._report()
+        self.result.never_admitted = list(self._waiting)
+        self.result.digest = self._truth.digest()
+        self.result.wall_s = time.perf_counter() - began_s
+        return self.result
+
+    async def clean_up(self) -> None:
+        """Forgets the cluster of this run."""
+        await self._client.delete_cluster(DeleteClusterRequest(cluster=self._plan.cluster))
+
+    async def _set_up(self) -> None:
+        nodes = [node(item) for item in self._truth.nodes]
+        await self._client.report_nodes(ReportNodesRequest(cluster=self._plan.cluster, nodes=nodes, full=True))
+        await self._client.update_cluster_settings(settings_request(self._plan, self._truth.queues))
+
+    def _take(self, moment: Moment) -> int:
+        """One moment of the truth; 1 if a job is done with."""
+        self._now_s = moment.now_s
+        if moment.finished is not None:
+            self._finish(moment.finished)
+            return 1
+        job = moment.arrived
+        assert job is not None
+        if moment.is_impossible:
+            self.result.never_fits.append(job.id)
+            return 1
+        self._waiting[job.id] = job
+        self._note(JobEvent.SUBMITTED, job.id, job=job_message(job, self._plan.base_time_s))
+        return 0
+
+    def _finish(self, end: Progress) -> None:
+        self._note(JobEvent.FINISHED, end.job_id, speed=end.speed, epochs_done=end.epochs_done)
+        index = self._index[end.job_id]
+        self.result.finish_s[index] = self._now_s
+        self._change_busy(-self.result.gpus[index])
+        self._refused.clear()
+
+    async def _schedule(self) -> int:
+        """Asks about the jobs that may start now; how many did."""
+        window = list(islice(self._waiting.values(), _MOST_JOBS))
+        if not self._is_admitting:
+            asked = [job for job in window if job.id not in self._refused]
+            return await self._place(asked) if asked else 0
+        started = 0
+        for job, shape in await self._admitted(window):
+            if job.id not in self._refused:
+                started += await self._place([job], shape)
+        return started
+
+    async def _admitted(self, window: Sequence[Job]) -> list[tuple[Job, Shape | None]]:
+        """The jobs that AdmitOrWait lets start, over all queues, by rank and then by arrival."""
+        ranked: list[tuple[int, int, Job, Shape | None]] = []
+        places = {job.id: place for place, job in enumerate(window)}
+        for queue in dict.fromkeys(job.queue for job in window):
+            jobs = [job for job in window if job.queue == queue]
+            for admission in await self._ask(queue, jobs):
+                place = places[JobId(admission.job_id)]
+                shape = Shape(admission.nodes, admission.gpus_per_node) if admission.nodes else None
+                ranked.append((admission.rank, place, window[place], shape))
+        return [(job, shape) for _, _, job, shape in sorted(ranked, key=lambda entry: entry[:2])]
+
+    async def _ask(self, queue: str, jobs: Sequence[Job]) -> list[Admission]:
+        request = AdmitOrWaitRequest(
+            cluster=self._plan.cluster,
+            queue=queue,
+            jobs=[job_message(job, self._plan.base_time_s) for job in jobs],
+            policy=self._plan.admit_policy,
+            seed=self._seed(),
+        )
+        began_s = time.perf_counter()
+        answer = await self._client.admit_or_wait(request)
+        self.result.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
+        return [admission for admission in answer.admissions if admission.verdict == Admission.ADMIT]
+
+    async def _place(self, jobs: Sequence[Job], shape: Shape | None = None) -> int:
+        """One question for all these jobs; how many of them started."""
+        request = PlaceRequest(
+            cluster=self._plan.cluster,
+            jobs=[job_message(job, self._plan.base_time_s, shape) for job in jobs],
+            policy=self._plan.place_policy,
+            reserve_ttl=Duration(seconds=RESERVE_TTL_S),
+            seed=self._seed(),
+        )
+        began_s = time.perf_counter()
+        answer = await self._client.place(request)
+        self.result.place_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.decide_ms.append(answer.meta.decide_ms)
+        self.result.fallbacks += answer.meta.fallback
+        answered = list(zip(jobs, answer.decisions, strict=True))
+        placed = [(job, decision) for job, decision in answered if decision.outcome == Outcome.PLACED]
+        for job, decision in sorted(placed, key=lambda pair: _turn(pair[1])):
+            self._start(job, decision, answer.meta.decision_id, shape)
+        self._refused.update(job.id for job, decision in answered if decision.outcome != Outcome.PLACED)
+        self.result.place_waits += len(answered) - len(placed)
+        return len(placed)
+
+    def _start(self, job: Job, decision: JobDecision, decision_id: str, shape: Shape | None) -> None:
+        placed = [assignment(item, job) for item in decision.assignments]
+        self._truth.start(job.id, placed, shape)
+        del self._waiting[job.id]
+        self._note(JobEvent.STARTED, job.id, reservation_id=decision.reservation_id, decision_id=decision_id)
+        run = self.result
+        self._index[job.id] = len(run.start_s)
+        run.submit_s.append(job.submit_time_s)
+        run.start_s.append(self._now_s)
+        run.finish_s.append(float("nan"))
+        run.gpus.append(sum(len(item.gpu_indices) for item in placed))
+        self._change_busy(run.gpus[-1])
+
+    def _note_progress(self, changed: Sequence[Progress]) -> None:
+        for job in changed:
+            self._note(JobEvent.PROGRESS, job.job_id, speed=job.speed, epochs_done=job.epochs_done)
+
+    def _seed(self) -> int | None:
+        """Another one for each question, so that a run can be repeated; None leaves it to the service."""
+        self._questions += 1
+        return None if self._plan.seed is None else self._plan.seed * 1_000_003 + self._questions
+
+    def _change_busy(self, gpus: int) -> None:
+        self._busy += gpus
+        self.result.busy_gpus.append((self._now_s, self._busy))
+
+    def _note(self, kind: JobEvent.Kind, job_id: str, /, **fields: Any) -> None:
+        event_time = timestamp(self._plan.base_time_s + self._now_s)
+        self._reports.append(JobEvent(job_id=job_id, kind=kind, event_time=event_time, **fields))
+
+    async def _report(self) -> None:
+        if self._reports:
+            request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports)
+            began_s = time.perf_counter()
+            await self._client.report_job_events(request)
+            self.result.report_ms.append((time.perf_counter() - began_s) * 1000.0)
+            self._reports = []
+
+
+def _turn(decision: JobDecision) -> int:
+    """The place of a job in the policy's order, which reservations count; answers stand in the order of the request."""
+    return int(decision.reservation_id.rpartition(".")[2])

@@ -1,0 +1,146 @@
+"""A trace through a real service while a truth runs the jobs: the run is the simulator's, event by event."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from placewise_client.aio import AsyncClient
+from placewise_client.target import Target
+from placewise_core.domain.traces import at_rate
+from placewise_core.domain.truth import TruthSetting
+from placewise_core.policies.registry import placement_policies
+from placewise_service.bench.processes import service_process
+from placewise_service.cli import invoke
+from placewise_service.commands.exits import Exit
+from placewise_service.replay.host import ReplayPlan
+from placewise_service.replay.summary import Figures
+from placewise_service.replay.true_host import TrueHost
+from placewise_training.sim.gangs.hosted import HostedSimulation
+from placewise_training.sim.gangs.results import Observer
+from placewise_training.sim.hardware import uniform_cluster
+from placewise_training.sim.runs import Contender, Setting, simulate
+from placewise_training.sim.traces import TraceMapping, read_jobs
+
+pytestmark = pytest.mark.e2e
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "replay.md"
+NODES, GPUS, SEED = 4, 4, 3
+SETTING = TruthSetting(at_rate(read_jobs("philly")[:60], 40.0), NODES, GPUS, seed=SEED)
+Event = tuple[float, str, str, tuple[str, ...]]
+
+
+def recorder(events: list[Event]) -> Observer:
+    return lambda now_s, what, job, places: events.append((now_s, what, job.id, places))
+
+
+def simulated(truth: str, policy: str) -> tuple[list[Event], str]:
+    """Every start and end of the simulator's own run, and its hash."""
+    events: list[Event] = []
+    mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True)
+    cluster = uniform_cluster(NODES, GPUS)
+    setting = Setting(cluster, lambda speeds, seed: mapping.generate(SETTING.jobs, speeds, seed), truth)
+    result = simulate(setting, Contender(policy), SEED, observers=[recorder(events)])
+    return events, result.event_hash
+
+
+async def replayed(client: AsyncClient, truth: str, policy: str) -> tuple[list[Event], str, Figures]:
+    events: list[Event] = []
+    hosted = HostedSimulation(truth, SETTING)
+    hosted.simulation.options.observers = [recorder(events)]
+    plan = ReplayPlan(f"{truth}-{policy}", policy, "none", NODES, GPUS, time.time() - 1e7, seed=SEED)
+    run = await TrueHost(client, plan, hosted).run(lambda _: None)
+    return events, run.digest, Figures.of(run)
+
+
+async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
+    cases = [("judge", name) for name in placement_policies() if name != "random"]
+    cases += [("site", "consolidate"), ("train", "load-balance")]
+    waited = 0.0
+    async with service_process() as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
+        for truth, policy in cases:
+            events, digest, figures = await replayed(client, truth, policy)
+            assert (events, digest) == simulated(truth, policy), (truth, policy)
+            ends = [(job, now_s) for now_s, what, job, _ in events if what == "finish"]
+            assert len(ends) == len(figures.jct_s) > 50
+            assert figures.mean_utilisation() > 0.3
+            waited += float(figures.queue_s.sum())
+    assert waited > 0  # the cluster was too small, or the placements would have been too easy
+
+
+async def call(*args: object) -> int:
+    return await asyncio.to_thread(invoke, [str(arg) for arg in args])
+
+
+def installed(folder: Path, truths: str) -> None:
+    """A distribution with these entry points, in a folder that Python imports from."""
+    info = folder / "truths_of_a_test-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: truths-of-a-test\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[placewise.truths]\n{truths}\n")
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    monkeypatch.syspath_prepend(tmp_path / "plugins")
+    return lambda truths: installed(tmp_path / "plugins", truths)
+
+
+async def test_the_log_is_exported_before_its_cluster_is_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plugin: Callable[[str], None]
+) -> None:
+    plugin("a-site = placewise_training.sim.gangs.hosted:site")
+    state, log = tmp_path / "state", tmp_path / "log"
+    monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
+    async with service_process({"PLACEWISE_STATE_DIR": str(state)}) as service:
+        options = ("--policy", "consolidate", "--nodes", 4, "--max-jobs", 20, "--plot", tmp_path / "p.png", "--json")
+        truth = ("--truth", "a-site", "--jobs-per-hour", 60, "--target", service.target)
+        assert await call("replay", *truth, *options, "--exploration-rate", 0.5, "--log", log) == 0
+        output = capsys.readouterr()
+        answer = json.loads(output.out)
+        assert "deleted" not in output.err
+        assert await call("replay", *truth, *options) == 0
+        assert "--log DIR exports it first" in capsys.readouterr().err
+        assert await call("cluster", "list", "--json", "--target", service.target) == 0
+        assert "replay-" not in capsys.readouterr().out
+    joined = joined_rows(log)
+    (figures,) = answer["policies"]
+    assert answer["truth"] == "a-site"
+    assert figures["jobs_started"] == len([row for row in joined if row["status"] == "OBSERVED"]) > 15
+    assert {row["model"] for row in joined if row["outcome"] == "PLACED"} > {"resnet50"}
+
+
+def joined_rows(log: Path) -> list[dict[str, object]]:
+    import pyarrow.parquet as pq
+
+    return [row for path in log.glob("joined/*/*.parquet") for row in pq.read_table(path).to_pylist()]
+
+
+async def test_the_truth_of_the_document_is_driven_by_a_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: Callable[[str], None]
+) -> None:
+    plugin("halving = halving:Halving")
+    code = re.search(r'```python\n("""halving\.py.*?)```', DOCUMENT.read_text(), re.DOTALL)
+    assert code is not None
+    (tmp_path / "plugins" / "halving.py").write_text(code[1])
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,100,1\nb,0,100,1\nc,500,100,1\n")
+    options = ("--trace", trace, "--nodes", 1, "--plot", tmp_path / "p.png", "--json", "--truth", "halving")
+    async with service_process() as service:
+        assert await call("replay", *options, "--policy", "consolidate", "--target", service.target) == 0
+    (figures,) = json.loads(capsys.readouterr().out)["policies"]
+    assert figures["jobs_started"] == 3
+    assert figures["makespan_s"] == pytest.approx(600)  # a and b halve each other, c is alone
+    assert figures["avg_jct_s"] == pytest.approx((200 + 200 + 100) / 3)
+
+
+async def test_an_unknown_truth_reaches_no_service(
+    capsys: pytest.CaptureFixture[str], plugin: Callable[[str], None]
+) -> None:
+    plugin("halving = halving:Halving")
+    assert await call("replay", "--truth", "nobody", "--target", "127.0.0.1:1") == Exit.USAGE
+    assert "no truth is called 'nobody'" in capsys.readouterr().err
