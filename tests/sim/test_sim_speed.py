@@ -13,7 +13,14 @@ from placewise_training.sim.speed import fitting
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Spot
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.speed.noise import speed_noise
-from placewise_training.sim.speed.profiles import MODEL_NAMES, gpu_speed, judge_catalogue, train_catalogue
+from placewise_training.sim.speed.profiles import (
+    MODEL_NAMES,
+    SITE_MEMBERS,
+    gpu_speed,
+    judge_catalogue,
+    site_catalogue,
+    train_catalogue,
+)
 from placewise_training.sim.speed.stages import alone
 from placewise_training.sim.truths import TRUTHS, make_truth
 
@@ -42,6 +49,23 @@ class Bench:
 @pytest.fixture(params=TRUTHS)
 def truth(request: pytest.FixtureRequest) -> ComposedSpeed:
     return make_truth(request.param, 0, noisy=False)
+
+
+def test_sites_are_unlike_each_other_and_both_other_truths() -> None:
+    found: dict[tuple[float, ...], str] = {}
+    truths = {"train": train_catalogue(), "judge": judge_catalogue()}
+    truths |= {f"site {member}": site_catalogue(member) for member in range(SITE_MEMBERS)}
+    for name, catalogue in truths.items():
+        profiles = [catalogue[model] for model in MODEL_NAMES]
+        costs = tuple(p.per_sample_s * gpu_speed(p.gpu_type) for p in profiles)
+        assert min(costs) > 0
+        assert all(0 < p.net_efficiency <= 1 for p in profiles)
+        assert all(
+            np.median(np.abs(np.log(np.divide(costs, other)))) > 0.05 for other in found
+        ), f"{name} is much like another"
+        found[costs] = name
+    assert make_truth("site", 3).catalogue is make_truth("site", 3 + SITE_MEMBERS).catalogue
+    assert make_truth("site", 3).overlap != make_truth("site", 4).overlap
 
 
 @pytest.mark.parametrize("model", MODEL_NAMES)
