@@ -5,18 +5,22 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
-from placewise_core.domain.traces import at_rate
+from placewise_core.domain.traces import at_rate, read_trace
 from placewise_core.domain.truth import TruthSetting
 from placewise_core.policies.registry import placement_policies
 from placewise_service.bench.processes import service_process
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
+from placewise_service.data import PHILLY_CUT
 from placewise_service.replay.host import ReplayPlan
 from placewise_service.replay.summary import Figures
 from placewise_service.replay.true_host import TrueHost
@@ -29,8 +33,8 @@ from placewise_training.sim.traces import TraceMapping, read_jobs
 pytestmark = pytest.mark.e2e
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "replay.md"
-NODES, GPUS, SEED = 4, 4, 3
-SETTING = TruthSetting(at_rate(read_jobs("philly")[:60], 40.0), NODES, GPUS, seed=SEED)
+NODES, GPUS, SEED = 3, 4, 3
+SETTING = TruthSetting(at_rate(read_jobs("philly")[:50], 100.0), NODES, GPUS, seed=SEED)
 Event = tuple[float, str, str, tuple[str, ...]]
 
 
@@ -38,38 +42,38 @@ def recorder(events: list[Event]) -> Observer:
     return lambda now_s, what, job, places: events.append((now_s, what, job.id, places))
 
 
-def simulated(truth: str, policy: str) -> tuple[list[Event], str]:
+def simulated(truth: str, policy: str, admit: str) -> tuple[list[Event], str]:
     """Every start and end of the simulator's own run, and its hash."""
     events: list[Event] = []
-    mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True)
+    is_elastic = admit != "none"
+    mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True, is_elastic=is_elastic)
     cluster = uniform_cluster(NODES, GPUS)
     setting = Setting(cluster, lambda speeds, seed: mapping.generate(SETTING.jobs, speeds, seed), truth)
-    result = simulate(setting, Contender(policy), SEED, observers=[recorder(events)])
+    result = simulate(setting, Contender(policy, admit), SEED, observers=[recorder(events)])
     return events, result.event_hash
 
 
-async def replayed(client: AsyncClient, truth: str, policy: str) -> tuple[list[Event], str, Figures]:
+async def replayed(client: AsyncClient, truth: str, policy: str, admit: str) -> tuple[list[Event], str, Figures]:
     events: list[Event] = []
-    hosted = HostedSimulation(truth, SETTING)
+    hosted = HostedSimulation(truth, replace(SETTING, is_elastic=admit != "none"))
     hosted.simulation.options.observers = [recorder(events)]
-    plan = ReplayPlan(f"{truth}-{policy}", policy, "none", NODES, GPUS, time.time() - 1e7, seed=SEED)
+    plan = ReplayPlan(f"{truth}-{policy}-{admit}", policy, admit, NODES, GPUS, time.time() - 1e7, seed=SEED)
     run = await TrueHost(client, plan, hosted).run(lambda _: None)
     return events, run.digest, Figures.of(run)
 
 
 async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
-    cases = [("judge", name) for name in placement_policies() if name != "random"]
-    cases += [("site", "consolidate"), ("train", "load-balance")]
+    cases = [("judge", name, "none") for name in placement_policies() if name != "random"]
+    cases += [("site", "consolidate", "none"), ("train", "load-balance", "none"), ("site", "tetris", "fifo")]
     waited = 0.0
     async with service_process() as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
-        for truth, policy in cases:
-            events, digest, figures = await replayed(client, truth, policy)
-            assert (events, digest) == simulated(truth, policy), (truth, policy)
+        for case in cases:
+            events, digest, figures = await replayed(client, *case)
+            assert (events, digest) == simulated(*case), case
             ends = [(job, now_s) for now_s, what, job, _ in events if what == "finish"]
-            assert len(ends) == len(figures.jct_s) > 50
-            assert figures.mean_utilisation() > 0.3
+            assert len(ends) == len(figures.jct_s) > 30
             waited += float(figures.queue_s.sum())
-    assert waited > 0  # the cluster was too small, or the placements would have been too easy
+    assert waited > 3600  # the cluster was too small, or the placements would have been too easy
 
 
 async def call(*args: object) -> int:
@@ -110,13 +114,14 @@ async def test_the_log_is_exported_before_its_cluster_is_deleted(
     joined = joined_rows(log)
     (figures,) = answer["policies"]
     assert answer["truth"] == "a-site"
-    assert figures["jobs_started"] == len([row for row in joined if row["status"] == "OBSERVED"]) > 15
-    assert {row["model"] for row in joined if row["outcome"] == "PLACED"} > {"resnet50"}
+    observed = [row for row in joined if row["status"] == "OBSERVED"]
+    assert figures["jobs_started"] == len(observed) > 15
+    recorded = {job.id: job.duration_s for job in read_trace(PHILLY_CUT)[:20]}
+    took = {str(row["job_id"]): float(row["end_time_s"]) - float(row["start_time_s"]) for row in observed}
+    assert max(abs(took_s / recorded[job] - 1) for job, took_s in took.items()) > 0.05  # the truth's speeds
 
 
-def joined_rows(log: Path) -> list[dict[str, object]]:
-    import pyarrow.parquet as pq
-
+def joined_rows(log: Path) -> list[dict[str, Any]]:
     return [row for path in log.glob("joined/*/*.parquet") for row in pq.read_table(path).to_pylist()]
 
 

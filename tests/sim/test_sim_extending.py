@@ -25,7 +25,7 @@ def test_a_policy_of_ones_own_is_judged_in_25_lines() -> None:
     code = blocks()[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 25
     names: dict[str, Any] = {}
-    exec(code, names)  # noqa: S102 - our own document
+    exec(code, names)
     assert names["results"].keys() == {"most-memory", *placement_policies()}
     assert len({estimate.mean for estimate in names["results"].values()}) > 5
 
@@ -35,7 +35,7 @@ def test_the_notebook_runs_and_prints_its_table(capsys: pytest.CaptureFixture[st
     names: dict[str, Any] = {}
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for cell in cells:
-        exec(cell, names)  # noqa: S102 - our own notebook
+        exec(cell, names)
     table = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert set(table) == {"most-memory", *placement_policies()}
     assert "\n".join(cells).startswith(blocks()[0].split("\n\n")[0])
@@ -43,7 +43,7 @@ def test_the_notebook_runs_and_prints_its_table(capsys: pytest.CaptureFixture[st
 
 def test_the_agent_of_the_document_gets_its_masks() -> None:
     names: dict[str, Any] = {}
-    exec(blocks()[1], names)  # noqa: S102 - our own document
+    exec(blocks()[1], names)
     assert names["allowed"].any()
 
 

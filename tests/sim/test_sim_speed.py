@@ -60,9 +60,9 @@ def test_sites_are_unlike_each_other_and_both_other_truths() -> None:
         costs = tuple(p.per_sample_s * gpu_speed(p.gpu_type) for p in profiles)
         assert min(costs) > 0
         assert all(0 < p.net_efficiency <= 1 for p in profiles)
-        assert all(
-            np.median(np.abs(np.log(np.divide(costs, other)))) > 0.05 for other in found
-        ), f"{name} is much like another"
+        assert all(np.median(np.abs(np.log(np.divide(costs, other)))) > 0.05 for other in found), (
+            f"{name} is much like another"
+        )
         found[costs] = name
     assert make_truth("site", 3).catalogue is make_truth("site", 3 + SITE_MEMBERS).catalogue
     assert make_truth("site", 3).overlap != make_truth("site", 4).overlap

@@ -139,8 +139,8 @@ class _Keeping:
 
 
 def _most_span_s(jobs: Sequence[TraceJob], gpus: int) -> float:
-    """Seconds within which the replay ends for sure if neighbours slow nobody down by more than three quarters: its last
-    event then lies in the service's past."""
+    """Seconds that the replay takes at most, if speeds are at least a quarter of the trace's: then its last event lies
+    in the service's past."""
     work_s = sum(job.duration_s * job.gpus for job in jobs) / gpus
     return max(job.submit_s for job in jobs) + 4.0 * (work_s + max(job.duration_s for job in jobs))
 

@@ -285,8 +285,8 @@ SITE_MEMBERS = 8
 
 @functools.cache
 def site_catalogue(member: int) -> Catalogue:
-    """One site of `SITE_MEMBERS`: the costs of each model lie at a drawn point between `train` and `judge`, with a spread
-    about it."""
+    """One site of `SITE_MEMBERS`: the costs of each model lie at a drawn point between `train` and `judge`, with a
+    spread about it."""
     rng = np.random.default_rng((member, 6))
     train, judge = train_catalogue(), judge_catalogue()
     return Catalogue({name: _between(train[name], judge[name], rng) for name in MODEL_NAMES})
