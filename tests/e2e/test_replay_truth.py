@@ -64,7 +64,7 @@ async def replayed(client: AsyncClient, truth: str, policy: str, admit: str) -> 
 
 async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
     cases = [("judge", name, "none") for name in placement_policies() if name != "random"]
-    cases += [("site", "consolidate", "none"), ("train", "load-balance", "none"), ("site", "tetris", "fifo")]
+    cases += [("site", "consolidate", "none"), ("train", "load-balance", "none"), ("site", "tetris", "fifo-strict")]
     waited = 0.0
     async with service_process() as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
         for case in cases:
