@@ -225,7 +225,7 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
         queue_idle_s=settings.limits.queue_idle_s,
         profile_idle_s=settings.limits.profile_idle_s,
         queue_series=settings.limits.queue_series,
-        queue=QueueSettings(v=admit.v, epsilon_s=admit.epsilon_s, tau_s=admit.tau_s, slot_s=admit.slot_s),
+        queue=QueueSettings(admit.v, admit.epsilon_s, admit.tau_s, admit.slot_s, admit.wait_bound_s),
     )
     keys = [read_public(path) for path in settings.bundles.public_keys]
     return build_engine(store, clock, telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES, keys=keys)

@@ -240,6 +240,11 @@ class AdmitSettings(Section):
     epsilon_s: float = Field(default=60.0, ge=0, description="Growth of the delay queue Z per slot while work waits.")
     tau_s: float = Field(default=3600.0, gt=0, description="Reference duration that makes S(n) dimensionless.")
     slot_s: float = Field(default=10.0, gt=0, description="Length of a slot.")
+    wait_bound_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="Wait of a queue's head, unless the queue sets it, after which nothing starts on its nodes.",
+    )
 
 
 class LogSettings(Section):

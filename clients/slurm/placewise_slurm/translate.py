@@ -129,6 +129,7 @@ def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
         model=settings.get("model", ""),
         architecture=Job.ALL_REDUCE if job.min_nodes > 1 or is_elastic(job) else Job.SINGLE,
         queue=job.partition,
+        user=job.user,
         priority=_priority(job, names),
         submit_time=Timestamp(seconds=int(job.submit_time_s)),
         total_epochs=_float(settings, "epochs"),

@@ -93,9 +93,11 @@ class Backfill:
         known, now_s, bound_s = self._queue.head, self._context.now_s, self._context.settings.bound_s
         if known is None or known.job != job.id:
             known = None
-        if known is not None and (kept := renewed(known, self._view, now_s)) is not None:
-            self._head, self._is_served = kept, False
-            return
+        else:
+            known = replace(known, bound_s=known.since_s + bound_s)  # the setting may be another now
+            if (kept := renewed(known, self._view, now_s)) is not None:
+                self._head, self._is_served = kept, False
+                return
         waits_since_s = since(job, now_s) if known is None else known.since_s
         older = [head for head in self._others if is_in_force(head, self._view, now_s)]
         older = [head for head in older if (head.since_s, head.job) < (waits_since_s, job.id)]

@@ -160,6 +160,7 @@ class Job:
     elastic: ElasticRange | None = None
     shape: Shape | None = None
     attained_gpu_s: float = 0.0
+    user: str = ""
 
     @property
     def task_count(self) -> int:

@@ -14,6 +14,7 @@ from placewise_core.domain.checks import (
     MAX_ID,
     MAX_NUMBER,
     MAX_TEXT,
+    MAX_TIME_S,
     check_amount,
     check_count,
     check_id,
@@ -258,6 +259,8 @@ def check_job(job: Job, limits: Limits) -> None:
         check_text(job.model, "model", MAX_ID)
     if job.queue:
         check_text(job.queue, "queue", MAX_ID)
+    if job.user:
+        check_text(job.user, "user", MAX_ID)
     for name, value in zip(_JOB_NUMBERS.values(), _job_numbers_of(job), strict=True):
         if not 0.0 <= value <= MAX_NUMBER:  # written so that NaN fails
             raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", name)
@@ -451,6 +454,8 @@ def _check_queue(queue: QueueSettings, field: str) -> None:
         raise InvalidRequestError("must be positive", f"{field}.tau_seconds")
     if not 0.001 <= queue.slot_s <= MAX_NUMBER:
         raise InvalidRequestError("must be at least a millisecond", f"{field}.slot_duration")
+    if not 0.0 <= queue.bound_s <= MAX_TIME_S:
+        raise InvalidRequestError(f"must be 0 … {MAX_TIME_S:g} s", f"{field}.wait_bound")
 
 
 def _check_resources(resources: Resources, field: str) -> None:

@@ -266,10 +266,11 @@ class Host:
 def settings_request(plan: ReplayPlan, queues: Sequence[str]) -> UpdateClusterSettingsRequest:
     """The settings of a replayed cluster, with parameters for these queues."""
     # The service's slots are wall time and a replay runs far faster: every question is a slot of its own.
-    slot = Duration(nanos=1_000_000)
+    # Nor does wall time say when a job of the trace ends: nobody passes the head of a queue on its nodes.
+    slot, bound = Duration(nanos=1_000_000), Duration()
     settings = ClusterSettings(exploration_rate=plan.exploration_rate)
     for name in queues:
-        settings.queues.add(queue=name, v=1, epsilon_seconds=60, tau_seconds=3600, slot_duration=slot)
+        settings.queues.add(queue=name, v=1, epsilon_seconds=60, tau_seconds=3600, slot_duration=slot, wait_bound=bound)
     return UpdateClusterSettingsRequest(cluster=plan.cluster, settings=settings)
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import msgpack
 from tests.fakes.state import CLUSTER, Harness, collect, ended, node, position, records, same
 
-from placewise_core.domain.cluster import ClusterSettings, QueueSettings, QueueState
+from placewise_core.domain.cluster import ClusterSettings, HeadReservation, QueueSettings, QueueState
 from placewise_core.domain.errors import NotFoundError
 from placewise_core.domain.events import QueueAdvanced, SettingsChanged, SubtaskForgotten
 from placewise_core.domain.job import CoRun
@@ -19,7 +19,8 @@ from placewise_service.state.store import MOST_FORGOTTEN, BundleChoice, StateSto
 
 
 async def test_a_queue_moves_once_per_seq(harness: Harness, store: StateStore) -> None:
-    queue = QueueState("q", backlog_s=3.5, slot=7, waiting={"a": 1.0}, admitted={"b": (1, 2, 7)})
+    head = HeadReservation("a", ("n0", "n1"), 1.5, 2.5, 3.5, 4.5, passes=("b",))
+    queue = QueueState("q", backlog_s=3.5, slot=7, waiting={"a": 1.0}, admitted={"b": (1, 2, 7)}, head=head)
     event = await store.commit_queue(CLUSTER, queue, 0)
     assert event is not None
     assert event.change == QueueAdvanced(replace(queue, seq=1))

@@ -257,6 +257,33 @@ async def test_a_gang_behind_a_full_cluster_follows_a_finished_one(
     assert waited_s < 1.0
 
 
+async def test_a_short_gang_passes_one_that_does_not_fit_and_a_long_one_does_not(
+    adapter: AdapterProcess, plane: ControlPlane, watched: Watched, placewise: Service, cluster: str
+) -> None:
+    """The head takes every node; the gangs behind it find room on one node that is busy in part."""
+    lasting = {"placewise.dev/single-gpu-seconds": "36000"}
+    adapter.start(placewise.http_target, cluster=cluster)
+    await adapter.ready()
+    try:
+        first = gang("first", 1, gpus=GPUS_PER_NODE // 2, scheduler="placewise", annotations=lasting)
+        await watched.create(first)
+        await watched.until_bound(names_of(first))
+        head = gang("head", NODES, gpus=GPUS_PER_NODE, scheduler="placewise")
+        await watched.create(head)
+        await _until(lambda: any("insufficient gpu" in text for text in events_of(plane, "head-0")), limit_s=20)
+        long = gang("long", 1, scheduler="placewise", annotations={"placewise.dev/single-gpu-seconds": "360000"})
+        short = gang("short", 1, scheduler="placewise", annotations={"placewise.dev/single-gpu-seconds": "60"})
+        await watched.create(long)
+        await watched.create(short)
+        await watched.until_bound(names_of(short), limit_s=20)
+        assert not watched.on_nodes("long")
+        await asyncio.to_thread(finish, plane, [*names_of(first), *names_of(short)])
+        await watched.until_bound(names_of(head), limit_s=20)
+        assert not watched.on_nodes("long")
+    finally:
+        adapter.stop()
+
+
 async def test_without_the_adapter_the_scheduler_goes_on(adapter: AdapterProcess, watched: Watched) -> None:
     pods = gang("alone", 4)
     await watched.create(pods)

@@ -411,6 +411,22 @@ def test_jobs_go_where_slurm_lets_them() -> None:
         print(f"\nconstraints: {len(placed)} jobs placed where Slurm lets them, {len(left) + 2} left to Slurm")
 
 
+def test_a_short_job_passes_one_that_does_not_fit_and_a_long_one_does_not() -> None:
+    """`fifo`, the bridge's default: the gang waits for both nodes, of which one is busy in part."""
+    with slurm_world(nodes=2) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+        slurm = world.slurm
+        first = slurm.submit("sleep 12", "-N1", "--gres=gpu:1", "--comment=gpu_seconds=12")
+        SlurmCluster.wait_for(lambda: slurm.jobs()[first]["JobState"] == "RUNNING", "the first job", 30)
+        gang = slurm.submit("sleep 2", "-N2", "--gres=gpu:8")
+        SlurmCluster.wait_for(lambda: any(q.head.job_id for q in world.cluster(client).queues), "a head", 10)
+        long = slurm.submit("sleep 1", "-N1", "--gres=gpu:1", "--comment=gpu_seconds=36000")
+        short = slurm.submit("sleep 1", "-N1", "--gres=gpu:1", "--comment=gpu_seconds=1")
+        jobs = world.wait_until_done([first, gang, long, short], 60)
+        starts = {name: world.timeline()[i]["start"] for name, i in (("gang", gang), ("long", long), ("short", short))}
+        assert sorted(starts, key=starts.__getitem__) == ["short", "gang", "long"]
+        assert check_places(world, client, jobs) == len(jobs)
+
+
 def test_admission_by_proteus_takes_one_job_per_slot() -> None:
     """Backlog control holds jobs although the cluster is empty: a wait is a wait, and every job gets its turn."""
     slot_s = 2

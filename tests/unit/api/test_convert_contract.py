@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2, job_pb2
-from placewise_core.domain.cluster import Gpu, NodeState, RunState, Telemetry
+from placewise_core.domain.cluster import (
+    Gpu,
+    HeadReservation,
+    NodeState,
+    QueueSettings,
+    QueueState,
+    RunState,
+    Telemetry,
+)
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.domain.decision import (
     DecisionMeta,
@@ -24,8 +32,10 @@ from placewise_core.domain.decision import (
     Verdict,
 )
 from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Architecture, CoRun, JobId, Priority, Role, SubtaskState
 from placewise_core.domain.validate import Limits, check_node
+from placewise_core.view.view import ClusterView
 from placewise_service.api.convert import convert_cluster, convert_in, convert_out
 from placewise_service.api.docs import examples
 from placewise_service.engine.answers import held_until
@@ -107,6 +117,7 @@ def test_a_full_job_arrives_whole() -> None:
             "elastic": {"minGpus": 1, "maxGpus": 8},
             "shape": {"nodes": 2, "gpusPerNode": 4},
             "attainedGpuSeconds": 12,
+            "user": "ada",
         },
         job_pb2.Job(),
     )
@@ -124,6 +135,7 @@ def test_a_full_job_arrives_whole() -> None:
     assert job.subtasks[0].profile == {"sm": 0.5}
     assert (job.subtasks[1].state, job.subtasks[1].unit) == (SubtaskState.DONE, "gpu0")
     assert (job.single_gpu_s, job.params_millions, job.attained_gpu_s) == (60.0, 138.0, 12.0)
+    assert (job.queue, job.user) == ("q", "ada")
     assert (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown) == (True, 2.0)
     assert job.gpu_sharing.co_runs == (CoRun("LM", 0.6, 0.7, "V100", 2.0), CoRun("GNMT", 0.5))
     assert job.elastic is not None
@@ -235,3 +247,15 @@ def test_each_partition_tells_its_own_excluded_units() -> None:
         assert (share.node, share.unit, share.scale, share.predicted_seconds) == ("n2", "gpu3", 2.0, 3.0)
         assert (share.predicted_peak_celsius, share.capability) == (40.0, 0.5)
         assert (message.units, message.meta.decision_id) == (1, "d")
+
+
+def test_a_queue_tells_its_bound_and_the_reservation_of_its_head() -> None:
+    head = HeadReservation("j", ("n0", "n1"), start_s=10.5, since_s=1.0, bound_s=61.0, expire_s=600.0)
+    queues = {"q": QueueState("q", head=head), "r": QueueState("r")}
+    view = ClusterView(ClusterRecords("c", 0, "e", queues=queues))
+    message, other = convert_cluster.totals(view, False, 0.0, lambda _: QueueSettings(bound_s=60.0)).queues
+    assert message.wait_bound.ToSeconds() == 60
+    assert (message.head.job_id, list(message.head.nodes)) == ("j", ["n0", "n1"])
+    assert message.head.start_time.ToMilliseconds() == 10_500
+    assert (message.head.bound_time.seconds, message.head.expire_time.seconds) == (61, 600)
+    assert not other.HasField("head")

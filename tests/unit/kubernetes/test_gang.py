@@ -136,6 +136,7 @@ def test_a_job_carries_what_its_pods_say() -> None:
     server = make_pod("p", "ps", requests={"cpu": 4.0})
     job = build_job("ns/train/1", {"worker": 2, "ps": 1}, {"worker": worker, "ps": server}, GroupFacts(), RULES)
     assert (job.model, job.total_epochs, job.batch_size, job.queue) == ("ResNet-50", 90, 0, "vision")
+    assert job.user == "ns"
     assert job.priority == Job.URGENT
     assert job.architecture == Job.PARAMETER_SERVER
     assert job.submit_time.seconds == 1_700_000_000
@@ -457,3 +458,8 @@ async def test_each_answer_wakes_only_the_calls_that_wait_for_it() -> None:
     assert not waiting.done()
     gang.answer_callers()
     assert await waiting
+
+
+def test_the_user_of_a_gang_is_the_one_named_on_its_pods() -> None:
+    worker = make_pod("w", "worker", annotations={names.USER: "ada"})
+    assert build_job("ns/train/1", {"worker": 1}, {"worker": worker}, GroupFacts(), RULES).user == "ada"

@@ -133,6 +133,11 @@ def test_a_gang_has_one_task_per_node() -> None:
     assert (group.demand.cpu_cores, group.demand.gpus, group.demand.memory_gib) == (4, 2, 2)
 
 
+def test_a_job_has_its_partition_as_queue_and_its_user() -> None:
+    job = to_job(dataclasses.replace(HELD, user="ada"), SiteNames())
+    assert (job.queue, job.user) == ("main", "ada")
+
+
 def test_a_node_range_is_elastic_and_a_cpu_job_is_not() -> None:
     elastic = to_job(dataclasses.replace(HELD, max_nodes=4), SiteNames())
     assert (elastic.elastic.min_gpus, elastic.elastic.max_gpus, len(elastic.groups)) == (2, 8, 0)

@@ -218,6 +218,7 @@ def build_job(
         single_gpu_seconds=_float(lead, names.SINGLE_GPU_SECONDS),
         priority=rules.priority(lead, facts),
         queue=rules.queue(lead, facts),
+        user=lead.setting(names.USER) or lead.namespace,
     )
     job.architecture = _architecture(lead, job)
     created_s = facts.created_s or min((pod.created_s for pod in examples.values() if pod.created_s), default=0.0)

@@ -293,8 +293,22 @@ class RunningJob(_message.Message):
     speed: float
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[RunningJob.State, str]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., speed: _Optional[float] = ...) -> None: ...
 
+class QueueHead(_message.Message):
+    __slots__ = ("job_id", "nodes", "start_time", "bound_time", "expire_time")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    BOUND_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    start_time: _timestamp_pb2.Timestamp
+    bound_time: _timestamp_pb2.Timestamp
+    expire_time: _timestamp_pb2.Timestamp
+    def __init__(self, job_id: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., bound_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class QueueState(_message.Message):
-    __slots__ = ("queue", "backlog_seconds", "delay_seconds", "slot", "v", "epsilon_seconds", "tau_seconds", "slot_duration", "waiting_jobs")
+    __slots__ = ("queue", "backlog_seconds", "delay_seconds", "slot", "v", "epsilon_seconds", "tau_seconds", "slot_duration", "waiting_jobs", "wait_bound", "head")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DELAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -304,6 +318,8 @@ class QueueState(_message.Message):
     TAU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SLOT_DURATION_FIELD_NUMBER: _ClassVar[int]
     WAITING_JOBS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_BOUND_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     queue: str
     backlog_seconds: float
     delay_seconds: float
@@ -313,21 +329,25 @@ class QueueState(_message.Message):
     tau_seconds: float
     slot_duration: _duration_pb2.Duration
     waiting_jobs: int
-    def __init__(self, queue: _Optional[str] = ..., backlog_seconds: _Optional[float] = ..., delay_seconds: _Optional[float] = ..., slot: _Optional[int] = ..., v: _Optional[float] = ..., epsilon_seconds: _Optional[float] = ..., tau_seconds: _Optional[float] = ..., slot_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., waiting_jobs: _Optional[int] = ...) -> None: ...
+    wait_bound: _duration_pb2.Duration
+    head: QueueHead
+    def __init__(self, queue: _Optional[str] = ..., backlog_seconds: _Optional[float] = ..., delay_seconds: _Optional[float] = ..., slot: _Optional[int] = ..., v: _Optional[float] = ..., epsilon_seconds: _Optional[float] = ..., tau_seconds: _Optional[float] = ..., slot_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., waiting_jobs: _Optional[int] = ..., wait_bound: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., head: _Optional[_Union[QueueHead, _Mapping]] = ...) -> None: ...
 
 class QueueSettings(_message.Message):
-    __slots__ = ("queue", "v", "epsilon_seconds", "tau_seconds", "slot_duration")
+    __slots__ = ("queue", "v", "epsilon_seconds", "tau_seconds", "slot_duration", "wait_bound")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     V_FIELD_NUMBER: _ClassVar[int]
     EPSILON_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TAU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SLOT_DURATION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_BOUND_FIELD_NUMBER: _ClassVar[int]
     queue: str
     v: float
     epsilon_seconds: float
     tau_seconds: float
     slot_duration: _duration_pb2.Duration
-    def __init__(self, queue: _Optional[str] = ..., v: _Optional[float] = ..., epsilon_seconds: _Optional[float] = ..., tau_seconds: _Optional[float] = ..., slot_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    wait_bound: _duration_pb2.Duration
+    def __init__(self, queue: _Optional[str] = ..., v: _Optional[float] = ..., epsilon_seconds: _Optional[float] = ..., tau_seconds: _Optional[float] = ..., slot_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait_bound: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Explorer(_message.Message):
     __slots__ = ("policy", "weight")

@@ -163,7 +163,7 @@ class Shape(_message.Message):
     def __init__(self, nodes: _Optional[int] = ..., gpus_per_node: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "priority", "queue", "submit_time", "subtasks", "single_gpu_seconds", "params_millions", "gpu_sharing", "elastic", "shape", "attained_gpu_seconds", "layers")
+    __slots__ = ("id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "priority", "queue", "submit_time", "subtasks", "single_gpu_seconds", "params_millions", "gpu_sharing", "elastic", "shape", "attained_gpu_seconds", "layers", "user")
     class Architecture(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ARCHITECTURE_UNSPECIFIED: _ClassVar[Job.Architecture]
@@ -205,6 +205,7 @@ class Job(_message.Message):
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     ATTAINED_GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     id: str
     model: str
     architecture: Job.Architecture
@@ -224,4 +225,5 @@ class Job(_message.Message):
     shape: Shape
     attained_gpu_seconds: float
     layers: _containers.RepeatedCompositeFieldContainer[Layer]
-    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., architecture: _Optional[_Union[Job.Architecture, str]] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., total_epochs: _Optional[float] = ..., batch_size: _Optional[int] = ..., dataset_size: _Optional[int] = ..., iterations: _Optional[float] = ..., priority: _Optional[_Union[Job.Priority, str]] = ..., queue: _Optional[str] = ..., submit_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., single_gpu_seconds: _Optional[float] = ..., params_millions: _Optional[float] = ..., gpu_sharing: _Optional[_Union[GpuSharing, _Mapping]] = ..., elastic: _Optional[_Union[ElasticRange, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., attained_gpu_seconds: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ...) -> None: ...
+    user: str
+    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., architecture: _Optional[_Union[Job.Architecture, str]] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., total_epochs: _Optional[float] = ..., batch_size: _Optional[int] = ..., dataset_size: _Optional[int] = ..., iterations: _Optional[float] = ..., priority: _Optional[_Union[Job.Priority, str]] = ..., queue: _Optional[str] = ..., submit_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., single_gpu_seconds: _Optional[float] = ..., params_millions: _Optional[float] = ..., gpu_sharing: _Optional[_Union[GpuSharing, _Mapping]] = ..., elastic: _Optional[_Union[ElasticRange, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., attained_gpu_seconds: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., user: _Optional[str] = ...) -> None: ...

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
+
 from placewise.v1 import cluster_pb2, job_pb2
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import (
@@ -14,6 +16,7 @@ from placewise_core.domain.cluster import (
     Node,
     NodeState,
     QueueSettings,
+    QueueState,
     RunningJob,
     RunState,
     Telemetry,
@@ -60,7 +63,7 @@ def totals(
         stale_node_count=int(view.is_stale(now_s).sum()),
         running_jobs=len(running) - reserved,
         reserved_jobs=reserved,
-        queues=[queue_state(state, queue_settings(name)) for name, state in sorted(view.queues.items())],
+        queues=[_queue(state, queue_settings(name)) for name, state in sorted(view.queues.items())],
         settings=settings(view.settings),
         stale=is_stale,
     )
@@ -140,6 +143,17 @@ def _guard_message(guard: ExplorationGuard) -> cluster_pb2.ExplorationGuard | No
     )
 
 
+def _queue(state: QueueState, parameters: QueueSettings) -> cluster_pb2.QueueState:
+    message = queue_state(state, parameters)
+    if (head := state.head) is not None:
+        message.head.job_id = head.job
+        message.head.nodes.extend(head.nodes)
+        set_time(message.head.start_time, head.start_s)
+        set_time(message.head.bound_time, head.bound_s)
+        set_time(message.head.expire_time, head.expire_s)
+    return message
+
+
 def _queue_settings(queue: str, item: QueueSettings) -> cluster_pb2.QueueSettings:
     return cluster_pb2.QueueSettings(
         queue=queue,
@@ -147,6 +161,7 @@ def _queue_settings(queue: str, item: QueueSettings) -> cluster_pb2.QueueSetting
         epsilon_seconds=item.epsilon_s,
         tau_seconds=item.tau_s,
         slot_duration=duration(item.slot_s),
+        wait_bound=duration(item.bound_s),
     )
 
 
@@ -189,10 +204,11 @@ def _changed_queues(
             v=item.v if item.HasField("v") else base.v,
             epsilon_s=item.epsilon_seconds if item.HasField("epsilon_seconds") else base.epsilon_s,
             tau_s=item.tau_seconds if item.HasField("tau_seconds") else base.tau_s,
-            slot_s=_span_s(item) if item.HasField("slot_duration") else base.slot_s,
+            slot_s=_span_s(item.slot_duration) if item.HasField("slot_duration") else base.slot_s,
+            bound_s=_span_s(item.wait_bound) if item.HasField("wait_bound") else base.bound_s,
         )
     return queues
 
 
-def _span_s(item: cluster_pb2.QueueSettings) -> float:
-    return item.slot_duration.seconds + item.slot_duration.nanos / 1e9
+def _span_s(span: Duration) -> float:
+    return span.seconds + span.nanos / 1e9

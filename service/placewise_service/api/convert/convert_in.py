@@ -165,6 +165,7 @@ def job(message: job_pb2.Job) -> Job:
         elastic=ElasticRange(message.elastic.min_gpus, message.elastic.max_gpus) if has("elastic") else None,
         shape=Shape(message.shape.nodes, message.shape.gpus_per_node) if has("shape") else None,
         attained_gpu_s=message.attained_gpu_seconds,
+        user=message.user,
     )
 
 

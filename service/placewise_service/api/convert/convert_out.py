@@ -257,6 +257,7 @@ def queue_state(state: QueueState, settings: QueueSettings) -> cluster_pb2.Queue
         tau_seconds=settings.tau_s,
         slot_duration=duration(settings.slot_s),
         waiting_jobs=len(state.waiting),
+        wait_bound=duration(settings.bound_s),
     )
 
 

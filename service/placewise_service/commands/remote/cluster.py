@@ -237,7 +237,8 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         spared += ["urgent"] * guard.spare_urgent
         rows.append(("not explored", ", ".join(spared)))
     for queue in settings.queues:
-        slot_s = queue.slot_duration.ToTimedelta().total_seconds()
-        text = f"V={queue.v:g} ε={queue.epsilon_seconds:g} s τ={queue.tau_seconds:g} s slot={slot_s:g} s"
+        slot_s, bound_s = (span.ToTimedelta().total_seconds() for span in (queue.slot_duration, queue.wait_bound))
+        times = f"τ={queue.tau_seconds:g} s slot={slot_s:g} s bound={bound_s:g} s"
+        text = f"V={queue.v:g} ε={queue.epsilon_seconds:g} s {times}"
         rows.append((f"queue {queue.queue}", text))
     return rows

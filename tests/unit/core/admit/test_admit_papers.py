@@ -134,6 +134,7 @@ OTHERWISE = {
     "submit_time_s": 5.0,
     "subtasks": (Subtask("s", "k"),),
     "attained_gpu_s": 5e4,
+    "user": "somebody",
 }
 
 

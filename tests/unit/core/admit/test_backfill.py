@@ -303,3 +303,13 @@ def test_a_head_is_told_by_the_state_as_it_was_stored() -> None:
     assert view.heads == {"q": head}
     tell(view, QueueState("q"))
     assert view.heads == {}
+
+
+def test_a_bound_that_is_set_anew_holds_for_the_head_that_waits() -> None:
+    view, gang = busy(100_000.0), job("gang", 4, tasks=2)
+    ask([gang], view, QueueState("q"))
+    context = AdmitContext(NOW_S + 5.0, 0, QueueSettings(bound_s=2.0), 0)
+    plan = POLICIES["fifo"].admit([gang, job("short", 1, 1.0)], view, view.queues["q"], context)
+    assert admitted(plan) == set()
+    assert plan.queue.head is not None
+    assert plan.queue.head.bound_s == NOW_S + 2.0
