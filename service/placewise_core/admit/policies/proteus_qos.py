@@ -31,6 +31,7 @@ class ProteusQos:
     def __init__(self, throughput: ThroughputModel) -> None:
         self._proteus = Proteus(throughput)
         self._shapes = self.shapes(throughput)
+        self._shapes.backfills = False  # it ranks jobs and shapes them; Proteus says who starts
         self._cheapest = TetrisCer(throughput)
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:

@@ -2,7 +2,8 @@
 
 Equations (9)–(11) and (16). Slack and the wish for a shape come from all shapes the platform has; what starts must fit
 now. If a shape of the platform would meet the expectation and none that fits now does, the job waits for it, as in the
-paper. If no shape meets it at all, waiting gains nothing and the best that fits now starts.
+paper. If no shape meets it at all, waiting gains nothing and the best that fits now starts. Unlike in the paper, the
+first job that waits reserves its nodes, and others may pass it.
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,10 @@ class _Wish:
 
 
 class QosAware(GreedyAdmission):
-    """Luo, Chen, Wang (2021): CER under the expected completion time, least slack first, until resources end."""
+    """Luo, Chen, Wang (2021): CER under the expected completion time, least slack first, with EASY backfill."""
 
     name = "qos"
+    backfills = True
 
     def __init__(self, throughput: ThroughputModel) -> None:
         super().__init__(throughput)

@@ -15,7 +15,7 @@ class QosPaper(QosAware):
     """Least slack first, each job in the shape that is best on the whole platform, until one does not fit."""
 
     name = "qos-paper"
-    stops_at_first_wait = True  # "until the resources no longer meet the need"
+    backfills = False  # "until the resources no longer meet the need"
 
     def __init__(self, throughput: ThroughputModel) -> None:
         super().__init__(throughput.in_form("qos"))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
@@ -15,7 +16,7 @@ from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.decision import AdmitPlan, Outcome, Reason, Verdict
 from placewise_core.domain.events import Event, QueueAdvanced
-from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
+from placewise_core.domain.job import Job, JobId, Priority, Resources, Role, TaskGroup
 from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
 from placewise_core.policies.consolidate import Consolidate
@@ -313,3 +314,13 @@ def test_a_bound_that_is_set_anew_holds_for_the_head_that_waits() -> None:
     assert admitted(plan) == set()
     assert plan.queue.head is not None
     assert plan.queue.head.bound_s == NOW_S + 2.0
+
+
+@pytest.mark.parametrize(("policy", "passes"), [("qos", {"short"}), ("qos-savable", {"short"}), ("qos-paper", set())])
+def test_qos_passes_over_the_job_of_least_slack_that_does_not_fit(policy: str, passes: set[str]) -> None:
+    gang = replace(job("gang", 4, tasks=2), priority=Priority.URGENT)
+    context = AdmitContext(NOW_S, 0, QueueSettings(bound_s=BOUND_S), 0)
+    jobs = [job("short", 1, 50.0), gang, job("long", 1, 600.0)]
+    plan = POLICIES[policy].admit(jobs, busy(500.0), QueueState("q"), context)
+    assert admitted(plan) == passes
+    assert (plan.queue.head is not None) == bool(passes)

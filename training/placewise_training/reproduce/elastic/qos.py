@@ -395,5 +395,6 @@ def paper(is_quick: bool) -> Paper:
             "Placement is `consolidate` for all, so that FIFO is plain consolidation; five seeds; the paper has "
             "three runs. Shortest first gives FIFO and Capacity the job with the least time on one GPU first, "
             "which the paper leaves out (Min-Min and the Tetris pair have orders of their own).",
+            "`qos` and `qos-savable` pass over a job that waits (EASY backfill), where the paper ends the round.",
         ),
     )
