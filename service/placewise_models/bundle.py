@@ -18,6 +18,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import feature_schema
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
+from placewise_models.ncf import NCF_MODEL, NCF_REPORT, NcfMatrix
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
 from placewise_models.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_models.session import ModelError
@@ -73,6 +74,7 @@ class Bundle:
     stdm: StdmRuntime | None = None
     ldwp: LdwpRuntime | None = None
     sharing: SharingRuntime | None = None
+    ncf: NcfMatrix | None = None
 
     @property
     def name(self) -> str:
@@ -114,6 +116,7 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
         stdm=nets.load(StdmRuntime.load, STDM_REPORT, STDM_MODEL),
         ldwp=nets.load(LdwpRuntime.load, LDWP_REPORT, LDWP_MODEL),
         sharing=nets.load(SharingRuntime.load, SHARING_REPORT, SHARING_MODEL),
+        ncf=nets.load(NcfMatrix.load, NCF_REPORT, NCF_MODEL),
     )
 
 

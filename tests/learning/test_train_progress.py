@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, set[str]]] = {
         "--draws 3 --pretrain-steps 5 --sgd-steps 5 --completion-steps 5 --processes 1",
         {"stdm"},
     ),
+    "ncf": ("--draws 2 --pretrain-steps 5 --sgd-steps 5", {"ncf"}),
     "sharing": ("--steps 5 --draws 2 --ncf-steps 6 --processes 1", {"sharing"}),
     "throughput": ("--splits 1", {"fitting"}),
 }

@@ -19,8 +19,9 @@ from placewise_training.sharing import card as sharing_card
 from placewise_training.sharing import train as train_sharing
 from placewise_training.sharing.export import export_sharing
 from placewise_training.stdm import card as stdm_card
+from placewise_training.stdm import ncf as train_ncf
 from placewise_training.stdm import train as train_stdm
-from placewise_training.stdm.export import export_stdm
+from placewise_training.stdm.export import export_ncf, export_stdm
 from placewise_training.throughput import card as throughput_card
 from placewise_training.throughput import train as train_throughput
 
@@ -55,6 +56,11 @@ def _stdm_rows(report: Report) -> Rows:
     for name, found in report["metrics"].items():
         for method, errors in found["methods"].items():
             yield name, method, f"{errors['mae']:.4f}"
+
+
+def _ncf_rows(report: Report) -> Rows:
+    loss = report["metrics"]["loss"]
+    yield str(len(report["kinds"])), str(report["gpus"]), f"{loss['first']:.4f}", f"{loss['last']:.4f}"
 
 
 def _sharing_rows(report: Report) -> Rows:
@@ -116,6 +122,18 @@ TRAINERS = (
         stdm_card.card,
         export=export_stdm,
         stage="stdm",
+    ),
+    Trainer(
+        "ncf",
+        "Train the NCF of the IAWP paper on measured kinds of subtasks, for `iawp-paper`; copies it to more GPUs.",
+        train_ncf.Args,
+        train_ncf.train,
+        train_ncf.REPORT,
+        ("kinds", "GPUs of a node", "loss (5) at first", "at last"),
+        _ncf_rows,
+        stdm_card.ncf_card,
+        export=export_ncf,
+        stage="ncf",
     ),
     Trainer(
         "sharing",

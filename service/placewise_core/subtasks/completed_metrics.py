@@ -35,9 +35,41 @@ class CompletedMetrics:
             return given
         return {**self._completer.complete(known), **given}
 
+    def on(self, gpu: int) -> "CompletedMetrics":
+        return self
+
+
+class KindMetrics(Protocol):
+    """A learned matrix of kinds and metrics, with columns for each GPU of a node. Must not raise."""
+
+    def of_kind(self, kind: str, gpu: int) -> Mapping[str, float]:
+        """All metrics of a kind on a GPU; empty for a kind that it does not know."""
+        ...
+
+
+class MatrixMetrics:
+    """The known metrics, and for subtasks with a GPU version the others of their kind in the matrix."""
+
+    def __init__(self, known: SubtaskMetrics, matrix: KindMetrics, gpu: int = 0) -> None:
+        self._known, self._matrix, self._gpu = known, matrix, gpu
+
+    def of(self, subtask: Subtask) -> Mapping[str, float]:
+        known = self._known.of(subtask)
+        return {**self._matrix.of_kind(subtask.kind, self._gpu), **known} if subtask.has_gpu_version else known
+
+    def on(self, gpu: int) -> "MatrixMetrics":
+        return MatrixMetrics(self._known, self._matrix, gpu)
+
 
 def metrics_source(completer: MetricCompleter | None) -> Callable[[ClusterView], SubtaskMetrics]:
     """The metrics that a scheduler of subtasks reads of a view: completed ones, or known ones without a completion."""
     if completer is None:
         return KnownMetrics.from_view
     return lambda view: CompletedMetrics(KnownMetrics.from_view(view), completer)
+
+
+def matrix_source(matrix: KindMetrics | None) -> Callable[[ClusterView], SubtaskMetrics]:
+    """As metrics_source, with a learned matrix."""
+    if matrix is None:
+        return KnownMetrics.from_view
+    return lambda view: MatrixMetrics(KnownMetrics.from_view(view), matrix)

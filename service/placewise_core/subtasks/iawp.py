@@ -10,7 +10,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, JobDecision, Outcome, Reason
 from placewise_core.domain.job import Job
-from placewise_core.subtasks.baselines import EctRound, PatsRound, RandomRound
+from placewise_core.subtasks.baselines import EctRound, PatsRound, RandomRound, untimed
 from placewise_core.subtasks.contention import ContentionRound
 from placewise_core.subtasks.graph import check_pipeline
 from placewise_core.subtasks.metrics import KnownMetrics, SubtaskMetrics, column_scales, cosine, gpu_vector
@@ -31,6 +31,12 @@ class SubtaskScheduler:
         self._settings = settings or IawpSettings()
         # Where metrics come from that the caller does not give: known ones, or those a bundle completes.
         self.metrics_of: Callable[[ClusterView], SubtaskMetrics] = KnownMetrics.from_view
+        # What an answer says that is not as the rules have it, whatever is asked.
+        self.lack = ""
+
+    def caveat(self, jobs: Sequence[Job], view: ClusterView) -> str:
+        """What these rules lack to decide these jobs as they should; "" for nothing."""
+        return untimed(jobs, view) if self.rules is EctRound else self.lack
 
     def assign(
         self,
@@ -99,17 +105,27 @@ class AsWritten(SubtaskRound):
 
     def dispatch(self) -> None:
         """Lines 13–20, one subtask at a time: each one changes the comparison for the next."""
-        vectors = {id(r): gpu_vector(r.subtask, self.metrics) for r in self.queue}
-        scales = column_scales([*vectors.values(), *(v for gpu in self.units.gpus for v in gpu.running)])
+        by_gpu = self._vectors()
+        queued = (v for vectors in by_gpu.values() for v in vectors.values())
+        scales = column_scales([*queued, *(v for gpu in self.units.gpus for v in gpu.running)])
         while self.queue:
-            open_gpus = [(gpu, takers) for gpu in self.units.gpus if (takers := self._takers(gpu, vectors))]
+            open_gpus = [(gpu, takers) for gpu in self.units.gpus if (takers := self._takers(gpu, by_gpu[gpu.index]))]
             if not open_gpus:
                 break
             gpu, takers = min(open_gpus, key=lambda entry: (entry[0].util, len(entry[0].running), entry[0].index))
+            vectors = by_gpu[gpu.index]
             running = [v / scales for v in gpu.running]
             chosen = max(takers, key=lambda r: _priority(r, [cosine(vectors[id(r)] / scales, v) for v in running]))
             gpu.take(chosen.job.id, vectors[id(chosen)], self.memory_gib(chosen), 1.0 / self.settings.max_per_gpu)
             self.to_gpu(chosen, gpu)
+
+    def _vectors(self) -> dict[int, dict[int, FloatArray]]:
+        """G of every queued subtask on each GPU. Known metrics are the same on all."""
+        sources = {gpu.index: self.metrics.on(gpu.index) for gpu in self.units.gpus}
+        by_source = {
+            id(source): {id(r): gpu_vector(r.subtask, source) for r in self.queue} for source in {*sources.values()}
+        }
+        return {g: by_source[id(source)] for g, source in sources.items()}
 
     def _takers(self, gpu: GpuUnit, vectors: Mapping[int, FloatArray]) -> list[Ready]:
         limits = self.settings

@@ -34,6 +34,10 @@ class SubtaskMetrics(Protocol):
         """Metrics by name: those of METRICS that are known, and what else its profile holds."""
         ...
 
+    def on(self, gpu: int) -> "SubtaskMetrics":
+        """The metrics on this GPU of a node, in so far as GPUs are told apart."""
+        ...
+
 
 class KnownMetrics:
     """The request's profile of the subtask first, then the store's row of its kind."""
@@ -48,6 +52,9 @@ class KnownMetrics:
     def of(self, subtask: Subtask) -> Mapping[str, float]:
         stored = self._profiles.get(subtask.kind)
         return {**stored, **subtask.profile} if stored else subtask.profile
+
+    def on(self, gpu: int) -> "KnownMetrics":
+        return self
 
 
 def measured_times(outcome: SubtaskOutcome, known: Mapping[str, float]) -> dict[str, float]:

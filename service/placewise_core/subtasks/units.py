@@ -135,7 +135,7 @@ def _add_running(
         if gpu is None:
             continue
         util, memory, free_gib = gpu.util, gpu.memory_util, gpu.free_gib
-        gpu.take(job_id, gpu_vector(subtask, metrics), metrics.of(subtask).get(GPU_MEMORY_GIB, 0.0), 0.0)
+        gpu.take(job_id, gpu_vector(subtask, metrics.on(gpu.index)), metrics.of(subtask).get(GPU_MEMORY_GIB, 0.0), 0.0)
         if gpu.index not in silent:
             gpu.util, gpu.memory_util, gpu.free_gib = util, memory, free_gib
 

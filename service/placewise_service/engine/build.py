@@ -18,11 +18,12 @@ from placewise_core.policies.registry import placement_policies
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_core.subtasks.completed_metrics import metrics_source
+from placewise_core.subtasks.completed_metrics import matrix_source, metrics_source
 from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_models.learned import LEARNED_POLICIES, learned_policies
+from placewise_models.ncf import NCF_MODEL
 from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.engine import Engine
@@ -116,9 +117,11 @@ class _ActivePolicies:
         self._speed = ThroughputSpeed(throughput)
         self.admission.update(admission_policies(throughput))
         self.partition.update(partition)
-        for name, scheduler in self.subtasks.items():
-            if name != "iawp-paper":  # Algorithm 2 rests on what was measured: the bundle's completion is ours
-                scheduler.metrics_of = metrics_source(bundle.stdm)
+        for scheduler in self.subtasks.values():
+            scheduler.metrics_of = metrics_source(bundle.stdm)
+        paper = self.subtasks["iawp-paper"]  # on the paper's own completion: the other one is ours
+        paper.metrics_of = matrix_source(bundle.ncf)
+        paper.lack = "" if bundle.ncf else f"{paper.name}: the bundle has no {NCF_MODEL}: metrics as measured alone"
         self.interference.completer = bundle.sharing
         for name in LEARNED_POLICIES:
             self.placement.pop(name, None)

@@ -119,3 +119,18 @@ def _worth(report: Mapping[str, Any]) -> str:
 
 
 _KNOWN = {"two": "two metrics, nothing filled in", "completed": "two metrics, the rest completed", "all": "all metrics"}
+
+
+def ncf_card(report: Mapping[str, Any]) -> str:
+    """The text of the card of a run of NCF."""
+    loss = report["metrics"]["loss"]
+    rows = {
+        "kinds": ", ".join(report["kinds"]),
+        "GPUs of a node": report["gpus"],
+        "rows of the history": report["history_rows"],
+        "training rows": f"SHA-256 `{report['data']['training'][:16]}…`",
+        "loss (5) of SGD": f"{loss['first']:.4f} at first, {loss['last']:.4f} at last",
+        "export": exported(report),
+    }
+    title = "# NCF of the IAWP paper\n\nBy kind and metric, equations (4) and (5); read by `iawp-paper`.\n\n| | |\n|---|---|\n"
+    return title + facts(rows)

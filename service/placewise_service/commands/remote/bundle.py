@@ -13,6 +13,7 @@ from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRe
 from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_REPORT
+from placewise_models.ncf import NCF_REPORT
 from placewise_models.policy import POLICY_REPORT
 from placewise_models.reward import REWARD_REPORT
 from placewise_models.sharing import SHARING_REPORT
@@ -42,6 +43,7 @@ _REPORTS = (
     STDM_REPORT,
     SHARING_REPORT,
     LDWP_REPORT,
+    NCF_REPORT,
     "throughput.json",
     "capability.json",
 )

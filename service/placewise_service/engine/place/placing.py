@@ -12,7 +12,6 @@ from placewise_core.domain.events import Event
 from placewise_core.domain.job import JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.subtasks.baselines import untimed
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import Choice, DecisionRecord, Draw
@@ -243,11 +242,12 @@ class Placing:
         name = command.policy or NODE_POLICY
         check_policy_exists(name, self.subtasks, "policy")
         seed = seed_of(command.seed) if name == "random" else 0
-        decisions = self.subtasks[name].assign(
+        scheduler = self.subtasks[name]
+        decisions = scheduler.assign(
             command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed
         )
         elapsed_ms = self.parts.elapsed_ms(started_s)
-        reason = untimed(command.jobs, live.view) if name == "ect" else ""
+        reason = scheduler.caveat(command.jobs, live.view)
         meta = self.parts.meta(name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
         self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), seed, (), ())
