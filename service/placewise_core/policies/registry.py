@@ -10,7 +10,7 @@ from placewise_core.policies.ldwp import LearnedNodes, NodeValues
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.profiled.ect import ExpectedCompletionTime
 from placewise_core.policies.profiled.lif import LeastInterference
-from placewise_core.policies.profiled.pats import RelativePerformance
+from placewise_core.policies.profiled.pats_on_nodes import RelativePerformance
 from placewise_core.policies.profiled.tables import PlacementTables, packaged_tables
 from placewise_core.policies.profiled.tiresias import Tiresias
 from placewise_core.policies.random_fit import Random

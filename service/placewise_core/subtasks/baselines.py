@@ -5,7 +5,8 @@ GPU at a time; the paper does not say how many its baselines put there.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -64,29 +65,38 @@ class RandomRound(OneToAUnit):
                 gpus = [gpu for gpu in gpus if gpu != unit]
 
 
+# Units of one kind as a heap: (free in seconds, its place, name, is idle).
+UnitQueue = list[tuple[float, int, str, bool]]
+Item = TypeVar("Item")
+
+
+def first_done(
+    asked: Iterable[tuple[Item, Mapping[bool, float]]], queues: Mapping[bool, UnitQueue]
+) -> Iterator[tuple[Item, str]]:
+    """ECT: what starts now, and where. Each one in turn, with its seconds by kind of unit (True: a GPU), goes behind what
+    is there to the unit that should complete it first; it starts if nothing is before it, else it waits."""
+    for item, own_s in asked:
+        open_kinds = [is_gpu for is_gpu in own_s if queues[is_gpu]]
+        if not open_kinds:
+            continue
+        best = min(open_kinds, key=lambda is_gpu: queues[is_gpu][0][0] + own_s[is_gpu])
+        wait_s, i, unit, is_idle = queues[best][0]
+        heapq.heapreplace(queues[best], (wait_s + own_s[best], i, unit, False))
+        if is_idle:
+            yield item, unit
+
+
 class EctRound(OneToAUnit):
-    """Minimum completion time: in order of arrival, each to the unit that should complete it first, behind what is
-    there; it starts now if nothing is before it, else it waits. A running subtask counts with its whole time, as no
-    report says when it began."""
+    """Minimum completion time, in order of arrival. A running subtask counts with its whole time, as no report says when
+    it began."""
 
     def share_out(self) -> None:
         seconds = core_seconds(self.jobs, self.view)
-        queues = self._queues(seconds)
-        for ready in self._by_arrival(self.jobs):
-            own_s = {False: seconds[ready.subtask.kind] * _size(ready.subtask)}
-            if ready.subtask.has_gpu_version:
-                own_s[True] = own_s[False] / max(ready.speedup, 1e-9)
-            open_kinds = [is_gpu for is_gpu in own_s if queues[is_gpu]]
-            if not open_kinds:
-                continue
-            best = min(open_kinds, key=lambda is_gpu: queues[is_gpu][0][0] + own_s[is_gpu])
-            wait_s, i, unit, is_idle = queues[best][0]
-            heapq.heapreplace(queues[best], (wait_s + own_s[best], i, unit, False))
-            if is_idle:
-                self._start(ready, unit)
+        asked = [(ready, _own_s(ready, seconds)) for ready in self._by_arrival(self.jobs)]
+        for ready, unit in first_done(asked, self._queues(seconds)):
+            self._start(ready, unit)
 
-    def _queues(self, seconds: Mapping[str, float]) -> dict[bool, list[tuple[float, int, str, bool]]]:
-        """By kind of unit: (free in seconds, its place, name, is idle)."""
+    def _queues(self, seconds: Mapping[str, float]) -> dict[bool, UnitQueue]:
         left: dict[str, float] = {}
         for job in self.jobs:
             for s in job.subtasks:
@@ -104,6 +114,13 @@ class EctRound(OneToAUnit):
         for queue in free.values():
             heapq.heapify(queue)
         return free
+
+
+def _own_s(ready: Ready, seconds: Mapping[str, float]) -> dict[bool, float]:
+    own_s = {False: seconds[ready.subtask.kind] * _size(ready.subtask)}
+    if ready.subtask.has_gpu_version:
+        own_s[True] = own_s[False] / max(ready.speedup, 1e-9)
+    return own_s
 
 
 def core_seconds(jobs: Sequence[Job], view: ClusterView) -> dict[str, float]:

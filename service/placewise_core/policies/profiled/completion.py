@@ -38,22 +38,23 @@ class NodeSpeeds:
         key = offer.job.model if offer.demand[GPUS] > 0 else ""
         speeds = kept.get(key)
         if speeds is None:
-            speeds = kept[key] = self._on_gpus(view, key) if offer.demand[GPUS] > 0 else _on_cpus(view)
+            speeds = kept[key] = self.on_gpus(view, key) if offer.demand[GPUS] > 0 else self.on_cpus(view)
         return speeds if offer.nodes is None else speeds[offer.nodes]
 
-    def _on_gpus(self, view: ClusterView, model: str) -> FloatArray:
+    def on_gpus(self, view: ClusterView, model: str) -> FloatArray:
+        """(M,) as `of` for a task on GPUs; 1 where nobody measured."""
         # gpu_model is -1 for a missing GPU: that picks the last entry.
         by_model = np.array([*(self._gpu_speeds.of(model, name) for name in view.gpu_model_names()), 0.0])
         speeds = by_model[view.gpu_model].max(axis=1, initial=0.0)
         return np.asarray(np.where(speeds > 0, speeds, 1.0))
 
-
-def _on_cpus(view: ClusterView) -> FloatArray:
-    known = view.cpu_ghz > 0
-    if not known.any():
-        return np.ones(view.size)
-    mean = view.cpu_ghz[known].mean()
-    return np.asarray(np.where(known, view.cpu_ghz, mean) / mean)
+    def on_cpus(self, view: ClusterView) -> FloatArray:
+        """(M,) as `of` for a CPU task."""
+        known = view.cpu_ghz > 0
+        if not known.any():
+            return np.ones(view.size)
+        mean = view.cpu_ghz[known].mean()
+        return np.asarray(np.where(known, view.cpu_ghz, mean) / mean)
 
 
 @dataclass(slots=True)

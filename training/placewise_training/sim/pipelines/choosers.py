@@ -10,11 +10,11 @@ from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Architecture, Job, Resources, Role, SubtaskState, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.subtasks.metrics import CORE_SECONDS
+from placewise_core.policies.profiled.pats_on_nodes import idle_pace, mean_speedup
+from placewise_core.subtasks.metrics import CORE_SECONDS, KnownMetrics
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
 from placewise_training.sim.pipelines.queues import NodeQueue
-from placewise_training.sim.pipelines.units import speedup_of
 from placewise_training.sim.speed.profiles import gpu_speed
 
 
@@ -62,25 +62,19 @@ def asked(task: PipelineTask) -> Job:
 
 
 class LoadedPats:
-    """PATS carried over to nodes: the one with the largest product of pace and idle share over the tasks queued there.
-    A node's pace counts all its cores, and all its GPUs at the mean speedup profiled of the task's subtasks."""
+    """The service's PATS for pipelines, told what is queued on each node and how fast its parts are."""
 
     name = "pats"
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
-        gains = [speedup_of(subtask) for subtask in task.job.subtasks if subtask.has_gpu_version]
-        speedup = sum(gains) / len(gains) if gains else 0.0
+        speedup = mean_speedup(task.job.subtasks, KnownMetrics({}))
         return max(nodes, key=lambda name: self._score(nodes[name], speedup))
 
     def _score(self, queue: NodeQueue, speedup: float) -> float:
         cpu, _, gpu, _ = queue.utilisation()
         on_cores = queue.cores * queue.spec.cpu_speed
         on_gpus = queue.gpus * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * speedup if queue.gpus else 0.0
-        idle_pace = on_cores * (1.0 - cpu + _LEAST_IDLE) + on_gpus * (1.0 - gpu + _LEAST_IDLE)
-        return idle_pace / (1.0 + len(queue.tasks))
-
-
-_LEAST_IDLE = 1e-3  # of busy nodes the faster one
+        return idle_pace(on_cores, on_gpus, cpu, gpu, float(len(queue.tasks)))
 
 
 class BacklogEct:

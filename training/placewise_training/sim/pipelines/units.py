@@ -1,8 +1,8 @@
 """Which subtask runs on which computing unit of a node: IAWP as the service has it, and the paper's baselines.
 
-PATS runs as the service has it. Random and ECT stand here once more, as this ECT knows true times and when each unit is
-free. They know no similarity and put one subtask on a GPU at a time; the paper does not say how many its baselines put
-there.
+PATS runs as the service has it, and ECT by the service's rule, with true times and the moments at which units are free. Random
+stands here once more, as it draws from a stream of its own. They know no similarity and put one subtask on a GPU at a
+time; the paper does not say how many its baselines put there.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from placewise_core.domain.job import Job, Subtask
-from placewise_core.subtasks.baselines import PatsRound
+from placewise_core.subtasks.baselines import PatsRound, UnitQueue, first_done
 from placewise_core.subtasks.graph import split
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.subtasks.metrics import SPEEDUP, SubtaskMetrics
@@ -105,8 +105,7 @@ class RandomUnits(_OneByOne):
 
 
 class EctUnits:
-    """Minimum completion time: every ready subtask in turn goes to the unit that should complete it first, behind
-    the subtasks there; it starts now if nothing is before it, else it waits.
+    """The service's ECT, told when each unit is free.
 
     `truth` lets it know how long each kind takes on a core; without, all kinds are taken to be alike, as no profile
     holds times.
@@ -121,28 +120,20 @@ class EctUnits:
     def assign(
         self, jobs: Sequence[Job], node: str, view: ClusterView, units: Sequence[UnitState], now_s: float
     ) -> list[tuple[str, str, str]]:
-        # (free in seconds, place in the order of units, is idle) by kind of unit: units of a kind are alike
-        queues: dict[bool, list[tuple[float, int, bool]]] = {False: [], True: []}
+        queues: dict[bool, UnitQueue] = {False: [], True: []}
         for i, unit in enumerate(units):
-            queues[unit.is_gpu].append((unit.free_in_s, i, unit.running == 0))
+            queues[unit.is_gpu].append((unit.free_in_s, i, unit.name, unit.running == 0))
         for queue in queues.values():
             heapq.heapify(queue)
-        made: list[tuple[str, str, str]] = []
-        for job in jobs:
-            for subtask in split(job.subtasks)[0]:
-                core_s = subtask.size * self._core_s.get(subtask.kind, _TYPICAL_CORE_S)
-                own_s = {False: core_s, True: core_s / speedup_of(subtask)}
-                usable = [
-                    is_gpu for is_gpu, queue in queues.items() if queue and (subtask.has_gpu_version or not is_gpu)
-                ]
-                if not usable:
-                    continue
-                best = min(usable, key=lambda is_gpu: queues[is_gpu][0][0] + own_s[is_gpu])
-                wait_s, i, is_idle = queues[best][0]
-                heapq.heapreplace(queues[best], (wait_s + own_s[best], i, False))
-                if is_idle:
-                    made.append((job.id, subtask.id, units[i].name))
-        return made
+        ready = [(job.id, subtask) for job in jobs for subtask in split(job.subtasks)[0]]
+        asked = [((job_id, subtask.id), self._own_s(subtask)) for job_id, subtask in ready]
+        return [(job_id, subtask_id, unit) for (job_id, subtask_id), unit in first_done(asked, queues)]
+
+    def _own_s(self, subtask: Subtask) -> dict[bool, float]:
+        core_s = subtask.size * self._core_s.get(subtask.kind, _TYPICAL_CORE_S)
+        if not subtask.has_gpu_version:
+            return {False: core_s}
+        return {False: core_s, True: core_s / subtask.profile.get(SPEEDUP, 1.0)}
 
 
 _TYPICAL_CORE_S = 0.02  # seconds per unit of size on a core
@@ -156,9 +147,3 @@ class PatsUnits(IawpUnits):
     def __init__(self, metrics: SubtaskMetrics | None = None) -> None:
         super().__init__(metrics, SubtaskScheduler(rules=PatsRound, name=self.name))
 
-
-def speedup_of(subtask: Subtask) -> float:
-    """Speedup on a GPU as profiled; 1 if unknown, tiny for a subtask without a GPU version."""
-    if not subtask.has_gpu_version:
-        return 1e-6
-    return subtask.profile.get(SPEEDUP, 1.0)

@@ -1,0 +1,97 @@
+"""PATS carried over to nodes: the one with the largest relative speed · idle share.
+
+PATS itself (Teodoro et al.) chooses computing units: in order of speedup, GPUs take the subtasks with the most and cores
+those with the least (subtasks/baselines.py). The choice of nodes is our reading of it, as LDWP compares with it on a
+cluster.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from placewise_core.basics.arrays import FloatArray
+from placewise_core.domain.job import Job, Subtask
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.greedy import Terms
+from placewise_core.gang.offer import Offer
+from placewise_core.gang.scored import ScoredPolicy
+from placewise_core.policies.profiled.completion import NodeSpeeds
+from placewise_core.policies.profiled.tables import GpuSpeeds
+from placewise_core.subtasks.metrics import SPEEDUP, KnownMetrics, SubtaskMetrics
+from placewise_core.view.view import CPU, GPUS, TELEMETRY_COLUMNS, ClusterView
+
+_BUSY = [TELEMETRY_COLUMNS.index(name) for name in ("cpu_util", "gpu_util")]
+_LEAST_IDLE = 1e-3  # of busy nodes the faster one
+Amount = TypeVar("Amount", float, FloatArray)
+
+
+class RelativePerformance(ScoredPolicy):
+    """Score = relative speedup · idle share of the kind of unit the task runs on.
+
+    PATS weighs the speedup that a task has on an accelerator with the loads of CPUs and GPUs. Read for nodes: for a
+    task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times the share of the node's
+    GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first. For a pipeline, which runs on
+    cores and GPUs alike: the pace of both that is idle, over the tasks there.
+    """
+
+    name = "pats"
+
+    def __init__(self, gpu_speeds: GpuSpeeds) -> None:
+        self._gpu_speeds = gpu_speeds
+        self._speeds = NodeSpeeds(gpu_speeds)
+
+    def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
+        names = view.gpu_model_names()
+        return sorted(jobs, key=lambda job: -self._spread(job, names))
+
+    def scores(self, offer: Offer) -> FloatArray:
+        return self._pace(offer) if offer.job.subtasks else self._speedup(offer) * _idle(offer)
+
+    def terms(self, offer: Offer, m: int) -> Terms:
+        if offer.job.subtasks:
+            return (("pace", float(self._pace(offer)[0, m])), ("tasks", float(offer.task_count[0, m])))
+        return (("speedup", float(self._speedup(offer)[m])), ("idle", float(_idle(offer)[0, m])))
+
+    def _pace(self, offer: Offer) -> FloatArray:
+        """(J, N) of a pipeline. Speedups are taken to be those on the mean GPU of the cluster."""
+        view, at = offer.view, offer.at
+        speedup = mean_speedup(offer.job.subtasks, KnownMetrics.from_view(view))
+        gpus, speeds = view.capacity[GPUS], self._speeds.on_gpus(view, offer.job.model)
+        mean = float(np.average(speeds, weights=gpus)) if gpus.any() else 1.0
+        on_cores = view.capacity[CPU, at] * self._speeds.on_cpus(view)[at]
+        on_gpus = (gpus * speeds)[at] / mean * speedup
+        cpu_util, gpu_util = (np.nan_to_num(view.telemetry[row, at]) for row in _BUSY)
+        return np.asarray(idle_pace(on_cores, on_gpus, cpu_util, gpu_util, offer.task_count))
+
+    def _speedup(self, offer: Offer) -> FloatArray:
+        """(N,) over the slowest node that may take the task."""
+        everywhere = self._speeds.of(offer.whole)
+        slowest = np.where(offer.whole.mask, everywhere, np.inf).min(initial=np.inf)
+        return np.asarray(everywhere[offer.at] / slowest)
+
+    def _spread(self, job: Job, gpu_models: Sequence[str]) -> float:
+        """How much faster the job is on the fastest GPU model of the cluster than on the slowest."""
+        speeds = [self._gpu_speeds.of(job.model, name) for name in gpu_models]
+        return max(speeds) / min(speeds) if speeds and job.gpus > 0 else 1.0
+
+
+def mean_speedup(subtasks: Sequence[Subtask], metrics: SubtaskMetrics) -> float:
+    """Of those with a GPU version; 0 without any. An unknown one counts as 1."""
+    gains = [metrics.of(subtask).get(SPEEDUP, 1.0) for subtask in subtasks if subtask.has_gpu_version]
+    return sum(gains) / len(gains) if gains else 0.0
+
+
+def idle_pace(on_cores: Amount, on_gpus: Amount, cpu_util: Amount, gpu_util: Amount, tasks: Amount) -> Amount:
+    """What of a node's pace is idle, on its cores and on its GPUs, over the tasks there: numbers, or arrays of nodes."""
+    idle = on_cores * (1.0 - cpu_util + _LEAST_IDLE) + on_gpus * (1.0 - gpu_util + _LEAST_IDLE)
+    return idle / (1.0 + tasks)
+
+
+def _idle(offer: Offer) -> FloatArray:
+    """(J, N) idle share of the units."""
+    row = GPUS if offer.demand[GPUS] > 0 else CPU
+    idle: FloatArray = offer.free[row] * offer.inverse_capacity[row]
+    np.minimum(np.maximum(idle, 0.0, out=idle), 1.0, out=idle)  # not clip: it takes longer than both
+    idle += 1e-3
+    return idle
