@@ -33,12 +33,16 @@ class NcfMatrix:
 
     @classmethod
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
-        """From the model's bytes and its report. Raises ModelError for one that is torn, reads other inputs, or does not
-        answer its sample as it should."""
+        """From the model's bytes and its report. Raises ModelError for one that is torn, reads other inputs, or does
+        not answer its sample as it should."""
         if report.get("schema") != _SCHEMA:
             raise ModelError(f"{NCF_REPORT} is not a {_SCHEMA} document")
         try:
-            gpus, first, kinds = int(report["gpus"]), int(report["history_rows"]), [str(kind) for kind in report["kinds"]]
+            gpus, first, kinds = (
+                int(report["gpus"]),
+                int(report["history_rows"]),
+                [str(kind) for kind in report["kinds"]],
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{NCF_REPORT} names no kinds: export it again") from error
         session = open_column_net(content, NCF_MODEL, ncf_columns(gpus))

@@ -73,8 +73,8 @@ Item = TypeVar("Item")
 def first_done(
     asked: Iterable[tuple[Item, Mapping[bool, float]]], queues: Mapping[bool, UnitQueue]
 ) -> Iterator[tuple[Item, str]]:
-    """ECT: what starts now, and where. Each one in turn, with its seconds by kind of unit (True: a GPU), goes behind what
-    is there to the unit that should complete it first; it starts if nothing is before it, else it waits."""
+    """ECT: what starts now, and where. Each one in turn, with its seconds by kind of unit (True: a GPU), goes behind
+    what is there to the unit that should complete it first; it starts if nothing is before it, else it waits."""
     for item, own_s in asked:
         open_kinds = [is_gpu for is_gpu in own_s if queues[is_gpu]]
         if not open_kinds:
@@ -87,8 +87,8 @@ def first_done(
 
 
 class EctRound(OneToAUnit):
-    """Minimum completion time, in order of arrival. A running subtask counts with its whole time, as no report says when
-    it began."""
+    """Minimum completion time, in order of arrival. A running subtask counts with its whole time, as no report says
+    when it began."""
 
     def share_out(self) -> None:
         seconds = core_seconds(self.jobs, self.view)

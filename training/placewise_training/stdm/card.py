@@ -132,5 +132,5 @@ def ncf_card(report: Mapping[str, Any]) -> str:
         "loss (5) of SGD": f"{loss['first']:.4f} at first, {loss['last']:.4f} at last",
         "export": exported(report),
     }
-    title = "# NCF of the IAWP paper\n\nBy kind and metric, equations (4) and (5); read by `iawp-paper`.\n\n| | |\n|---|---|\n"
-    return title + facts(rows)
+    title = "# NCF of the IAWP paper\n\nBy kind and metric, equations (4) and (5); read by `iawp-paper`.\n\n"
+    return title + "| | |\n|---|---|\n" + facts(rows)

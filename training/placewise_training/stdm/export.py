@@ -1,4 +1,5 @@
-"""Writes the nets that complete subtask metrics (`stdm.onnx`, `ncf.onnx`) and completes their reports. Trains nothing."""
+"""Writes the nets that complete subtask metrics (`stdm.onnx`, `ncf.onnx`) and completes their reports. Trains
+nothing."""
 
 from pathlib import Path
 

@@ -2,10 +2,10 @@
 
     python -m placewise_training.stdm.ncf --out var/train/ncf --profiles profiles.json        (placewise train ncf)
 
-`profiles.json` holds the measured metrics of each kind: {"detect": {"sm": 0.4, "speedup": 9}, …}. Without it, two random
-metrics of each kind of the training truth, with the profiler's error. `--start` goes on from an earlier run: its kinds
-stay, and for nodes with more GPUs (`--gpus`) the parameters of the GPU metrics are copied (4.3.4). Metrics of a second
-GPU are named `gpu1/sm`.
+`profiles.json` holds the measured metrics of each kind: {"detect": {"sm": 0.4, "speedup": 9}, …}. Without it, two
+random metrics of each kind of the training truth, with the profiler's error. `--start` goes on from an earlier run: its
+kinds stay, and for nodes with more GPUs (`--gpus`) the parameters of the GPU metrics are copied (4.3.4). Metrics of a
+second GPU are named `gpu1/sm`.
 """
 
 import argparse
@@ -67,7 +67,8 @@ class Known:
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """The report, also written to `out` beside the checkpoint. Raises ValueError for a profile that is no share of 1."""
+    """The report, also written to `out` beside the checkpoint. Raises ValueError for a profile that is no share of
+    1."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,8 @@ def new_rows(args: Args) -> dict[str, dict[str, float]]:
 
 
 def row_of(profile: Mapping[str, float], gpus: int) -> Matrix:
-    """(N,) the profile in the order of ncf_columns, NaN where unknown. Raises ValueError for a value on another scale."""
+    """(N,) the profile in the order of ncf_columns, NaN where unknown. Raises ValueError for a value on another
+    scale."""
     further = [to_unit({name.partition("/")[2]: value}) for name, value in profile.items() if name.startswith("gpu")]
     names = [name for name in profile if name.startswith("gpu")]
     row = np.full(len(ncf_columns(gpus)), np.nan)

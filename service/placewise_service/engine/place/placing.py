@@ -243,9 +243,7 @@ class Placing:
         check_policy_exists(name, self.subtasks, "policy")
         seed = seed_of(command.seed) if name == "random" else 0
         scheduler = self.subtasks[name]
-        decisions = scheduler.assign(
-            command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed
-        )
+        decisions = scheduler.assign(command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed)
         elapsed_ms = self.parts.elapsed_ms(started_s)
         reason = scheduler.caveat(command.jobs, live.view)
         meta = self.parts.meta(name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller)

@@ -1,8 +1,8 @@
 """Which subtask runs on which computing unit of a node: IAWP as the service has it, and the paper's baselines.
 
-PATS runs as the service has it, and ECT by the service's rule, with true times and the moments at which units are free. Random
-stands here once more, as it draws from a stream of its own. They know no similarity and put one subtask on a GPU at a
-time; the paper does not say how many its baselines put there.
+PATS runs as the service has it, and ECT by the service's rule, with true times and the moments at which units are free.
+Random stands here once more, as it draws from a stream of its own. They know no similarity and put one subtask on a GPU
+at a time; the paper does not say how many its baselines put there.
 """
 
 import heapq
@@ -146,4 +146,3 @@ class PatsUnits(IawpUnits):
 
     def __init__(self, metrics: SubtaskMetrics | None = None) -> None:
         super().__init__(metrics, SubtaskScheduler(rules=PatsRound, name=self.name))
-
