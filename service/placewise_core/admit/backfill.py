@@ -28,7 +28,7 @@ class Backfill:
         self._asked = {job.id for job in jobs}
         self._head: HeadReservation | None = None
         self._is_served = False
-        before = queue.head
+        before = queue.head if queue.queue in view.heads else None  # the view drops the heads of jobs that ended
         if before is not None and before.job not in self._asked and is_in_force(before, view, context.now_s):
             self._head = before
         self._others = [head for name, head in view.heads.items() if name != queue.queue]
@@ -83,6 +83,7 @@ class Backfill:
         known = self._head or self._queue.head
         if known is not None and known.job == job.id:
             self._head, self._is_served = taken(known, takes, self._view, now_s), True
+            self._passes.append(job.id)  # another job may become the head before it is placed
         elif self.needs_head or self._head is None or not bars(self._head, job, _fewest_gpus(job), now_s):
             self._passes.append(job.id)
 

@@ -356,6 +356,8 @@ class ClusterView(RoomArrays):
             case JobsEnded():
                 for job_id in change.job_ids:
                     self.remove_job(job_id)
+                gone = () if change.is_expiry else change.job_ids
+                self.heads = {name: head for name, head in self.heads.items() if head.job not in gone}
             case QueueAdvanced():
                 self.show_queue(change.queue)
             case SettingsChanged():

@@ -15,7 +15,7 @@ from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.decision import AdmitPlan, Outcome, Reason, Verdict
-from placewise_core.domain.events import Event, QueueAdvanced
+from placewise_core.domain.events import Event, JobsEnded, QueueAdvanced
 from placewise_core.domain.job import Job, JobId, Priority, Resources, Role, TaskGroup
 from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
@@ -324,3 +324,24 @@ def test_qos_passes_over_the_job_of_least_slack_that_does_not_fit(policy: str, p
     plan = POLICIES[policy].admit(jobs, busy(500.0), QueueState("q"), context)
     assert admitted(plan) == passes
     assert (plan.queue.head is not None) == bool(passes)
+
+
+def test_a_head_that_may_start_is_placed_though_another_becomes_the_head() -> None:
+    view, gang, long = busy(), job("gang", 4, 0.0, tasks=2), job("long", 1, 90_000.0)
+    ask([gang, long], view, QueueState("q"))
+    view.remove_job(JobId("runs"))
+    assert admitted(ask([gang, long], view, view.queues["q"], NOW_S + 500.0)) == {"gang"}
+    assert view.heads["q"].job == "long"
+    assert start(view, gang, NOW_S + 501.0)
+
+
+def test_the_reservation_of_a_head_ends_with_its_job() -> None:
+    view, gang, long = busy(), job("gang", 4, tasks=2), job("long", 1, 90_000.0)
+    ask([gang], view, QueueState("q"))
+    view.remove_job(JobId("runs"))
+    ask([gang], view, view.queues["q"], NOW_S + 500.0)
+    assert start(view, gang, NOW_S + 500.0)
+    view.apply(Event(view.version + 1, view.epoch, JobsEnded((gang.id,))))
+    assert view.heads == {}
+    assert start(view, long, NOW_S + 510.0)
+    assert ask([job("next", 1)], view, view.queues["q"], NOW_S + 511.0).queue.head is None

@@ -14,7 +14,7 @@ import numpy as np
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, NodeState, RunningJob
-from placewise_core.domain.events import ClusterRecords, NodesReported
+from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import can_fit
@@ -355,7 +355,7 @@ class Simulation:
             if part.node in self.nodes:
                 self.nodes[part.node].remove(job_id)
                 self._dirty[part.node] = None
-        self.view.remove_job(JobId(job_id))
+        self.view.apply_change(JobsEnded((JobId(job_id),)))
         self._failed.clear()
         return live
 
