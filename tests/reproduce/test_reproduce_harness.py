@@ -29,7 +29,7 @@ from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "reproduction"
-PLAIN = {"fifo", "fifo, consolidate", "consolidate, shortest first"}
+PLAIN = {"fifo-strict", "fifo-strict, consolidate", "consolidate, shortest first"}
 TIMES = Metric("time", "time", "min", scale=1 / 60)
 
 

@@ -32,14 +32,14 @@ _HARMONY_LIKE = "consolidate"
 
 
 _FIFO, _PROTEUS, _SHAPED, _PLACED, _SAVED = (
-    "fifo, load-balance",
+    "fifo-strict, load-balance",
     "proteus, load-balance",
     "proteus × qos shape, load-balance",
     "proteus × qos shape, consolidate",
     "proteus × qos-savable, consolidate",
 )
 _SEARCHED, _LEARNED_PLACE = "proteus × qos shape, search", "proteus × qos shape, harmony"
-_FIFO_PLAIN, _FIFO_SHORT = "fifo, consolidate", f"fifo{SHORTEST}, consolidate"
+_FIFO_PLAIN, _FIFO_SHORT = "fifo-strict, consolidate", f"fifo-strict{SHORTEST}, consolidate"
 _QOS, _SAVABLE, _CER, _CER_SPREAD = (
     "qos, consolidate",
     "qos-savable, consolidate",
