@@ -7,12 +7,15 @@ decision. The prints are the figures.
 from __future__ import annotations
 
 import os
+import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_cluster import wait_for
+from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
 from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
 
 _LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
@@ -50,3 +53,49 @@ def test_distributed_shells_run_where_the_service_said(world: YarnWorld) -> None
         check_gang(world, application)
     assert world.released() == {}
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+
+
+def drive(world: YarnWorld, specs: list[Spec], timeout_s: float = 300) -> Account:
+    found = account(world, Driver(world).start(specs).results(timeout_s))
+    print(found)
+    return found
+
+
+def test_mixed_gangs_run_as_decided_under_contention(world: YarnWorld) -> None:
+    fillers = [
+        {"name": f"filler-{n}", "tags": ["placewise=off"], "waves": [[{"count": 1, "gpus": 3}]], "seconds": 8}
+        for n in range(2)
+    ]
+    Driver(world, "fillers").start(fillers)
+    found = drive(world, mixed(60, random.Random(20)))
+    assert (found.elsewhere, found.let_go, found.never_decided) == ([], [], [])
+    wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+
+
+def test_waves_are_questions_of_their_own(world: YarnWorld) -> None:
+    waves = [[{"count": 2, "gpus": 2}], [{"count": 1, "gpus": 4}], [{"count": 3, "gpus": 1}]]
+    specs = [{"name": f"waves-{n}", "delayMs": 200 * n, "waves": waves, "seconds": 0.3} for n in range(20)]
+    found = drive(world, specs)
+    assert found.as_decided == 60, found
+
+
+def test_a_dry_run_holds_nothing_and_agrees_seldom() -> None:
+    """The control: the same gangs as YARN places them, against the decisions that were only logged."""
+    with yarn_world({**_PATIENT, "placewise.dry-run": "true"}) as world:
+        results = Driver(world).start(mixed(30, random.Random(20))).results(300)
+        found = account(world, results)
+        print(f"dry run: {found}")
+        assert (found.as_decided, len(found.let_go)) == (0, 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_gangs_go_on_when_the_service_does_not(number: signal.Signals) -> None:
+    with yarn_world() as world:
+        specs = mixed(20, random.Random(7), longest_s=1.0, every_ms=400)
+        driver = Driver(world).start(specs)
+        wait_for(lambda: len(driver.ended()) >= 5, "five gangs to end", 120)
+        world.signal_service(number)
+        found = account(world, driver.results(240))
+        print(f"service {number.name}: {found}")
+        assert found.elsewhere == [] and found.never_decided == []
+        assert found.let_go and found.as_decided >= 3

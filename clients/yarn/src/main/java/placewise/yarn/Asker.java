@@ -113,7 +113,10 @@ final class Asker implements AutoCloseable {
       try {
         service.cluster(REPORT_BUDGET_MS);
       } catch (ServiceException error) {
-        LOG.info("Placewise: warm-up: {}", error.getMessage());
+        if (error.status == 0) {
+          LOG.info("Placewise: {} does not answer yet: {}", settings.url, error.getMessage());
+          return;
+        }
       }
     }
   }
@@ -137,9 +140,9 @@ final class Asker implements AutoCloseable {
     if (!host.isReady()) {
       return;
     }
-    host.checkContainers();
     broker.splitPartial(PARTIAL_MS);
     broker.withdrawOverdue(host::isUsable);
+    host.checkContainers(); // after these two: what they scatter is reported with what they end
     metrics.waiting.set(broker.waiting());
     Map<String, List<Gang>> due = broker.due();
     if (breaker.isOpen()) {
@@ -209,6 +212,11 @@ final class Asker implements AutoCloseable {
     }
     try {
       put(queueAndLabel.substring(0, queueAndLabel.indexOf('\u0000')), sent);
+      for (Gang gang : allowed) {
+        if (!sent.contains(gang)) { // its turn comes with the next question
+          broker.waits(gang, gang.id(), "behind gangs that wait", "");
+        }
+      }
     } catch (ServiceException error) {
       if (error.isRefusal() && sent.size() > 1) {
         sent.forEach(gang -> ask(queueAndLabel, java.util.Collections.singletonList(gang)));

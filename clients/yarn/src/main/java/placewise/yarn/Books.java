@@ -80,7 +80,7 @@ final class Books {
     }
     singles.add(id);
     ObjectNode job = Questions.single(id.toString(), text(container.getQueueName()), container.getAllocatedResource());
-    ObjectNode event = Questions.event(id.toString(), "STARTED", container.getCreationTime());
+    ObjectNode event = Questions.event(id.toString(), "STARTED", System.currentTimeMillis());
     ObjectNode task = event.putArray("placement").addObject().put("task", "worker-0").put("role", "WORKER");
     task.put("node", node).set("demand", Questions.resources(container.getAllocatedResource()));
     event.set("job", job);

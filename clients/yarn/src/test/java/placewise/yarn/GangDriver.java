@@ -1,0 +1,196 @@
+package placewise.yarn;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.security.PrivilegedExceptionAction;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.YarnApplicationState;
+import org.apache.hadoop.yarn.client.api.AMRMClient;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
+import org.apache.hadoop.yarn.client.api.NMTokenCache;
+import org.apache.hadoop.yarn.client.api.YarnClient;
+import org.apache.hadoop.yarn.client.api.YarnClientApplication;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+
+/**
+ * Many unmanaged ApplicationMasters in one JVM, on YARN's ordinary clients. Reads a JSON array of applications, prints one
+ * JSON line for each that ends:
+ * {"name": …, "delayMs": …, "tags": […], "queue": …, "waves": [[{"count": 2, "gpus": 4}]], "seconds": 1.5}.
+ */
+public final class GangDriver {
+  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final int POLL_MS = 20;
+  private final YarnConfiguration configuration = new YarnConfiguration();
+  private final JsonNode spec;
+  private final ObjectNode result = JSON.createObjectNode();
+  private final Map<ContainerId, Container> running = new HashMap<>();
+  private final Set<ContainerId> ended = new HashSet<>();
+  private NMClient nodes;
+
+  private GangDriver(JsonNode spec) {
+    this.spec = spec;
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    JsonNode specs = JSON.readTree(Files.readAllBytes(Paths.get(arguments[0])));
+    List<Thread> threads = new ArrayList<>();
+    for (JsonNode spec : specs) {
+      Thread thread = new Thread(new GangDriver(spec)::run, spec.path("name").asText());
+      threads.add(thread);
+      thread.start();
+    }
+    for (Thread thread : threads) {
+      thread.join();
+    }
+    System.exit(0);
+  }
+
+  private void run() {
+    result.put("name", spec.path("name").asText());
+    try {
+      Thread.sleep(spec.path("delayMs").asLong());
+      serve();
+    } catch (Exception error) {
+      result.put("error", error + ", cause " + error.getCause());
+    }
+    synchronized (GangDriver.class) {
+      System.out.println(result);
+    }
+  }
+
+  private void serve() throws Exception {
+    YarnClient client = YarnClient.createYarnClient();
+    client.init(configuration);
+    client.start();
+    ApplicationId id = submit(client);
+    result.put("application", id.toString());
+    while (client.getApplicationReport(id).getYarnApplicationState() != YarnApplicationState.ACCEPTED
+        || client.getAMRMToken(id) == null) {
+      Thread.sleep(POLL_MS);
+    }
+    UserGroupInformation user = UserGroupInformation.createRemoteUser(UserGroupInformation.getCurrentUser().getUserName());
+    user.addToken(client.getAMRMToken(id));
+    user.doAs((PrivilegedExceptionAction<Void>) () -> {
+      master();
+      return null;
+    });
+    client.stop();
+  }
+
+  private ApplicationId submit(YarnClient client) throws Exception {
+    YarnClientApplication created = client.createApplication();
+    ApplicationSubmissionContext context = created.getApplicationSubmissionContext();
+    context.setApplicationName(spec.path("name").asText());
+    context.setQueue(spec.path("queue").asText("default"));
+    context.setPriority(Priority.newInstance(spec.path("priority").asInt()));
+    context.setUnmanagedAM(true);
+    context.setMaxAppAttempts(1);
+    context.setResource(Resource.newInstance(64, 1));
+    context.setAMContainerSpec(ContainerLaunchContext.newInstance(null, null, null, null, null, null));
+    Set<String> tags = new HashSet<>();
+    spec.path("tags").forEach(tag -> tags.add(tag.asText()));
+    context.setApplicationTags(tags);
+    return client.submitApplication(context);
+  }
+
+  private void master() throws Exception {
+    AMRMClient<ContainerRequest> scheduler = AMRMClient.createAMRMClient();
+    NMTokenCache tokens = new NMTokenCache(); // the default one is shared by the whole JVM
+    scheduler.setNMTokenCache(tokens);
+    scheduler.init(configuration);
+    scheduler.start();
+    nodes = NMClient.createNMClient();
+    nodes.setNMTokenCache(tokens);
+    nodes.init(configuration);
+    nodes.start();
+    scheduler.registerApplicationMaster("localhost", 0, "");
+    ArrayNode waves = result.putArray("waves");
+    for (JsonNode wave : spec.path("waves")) {
+      waves.add(wave(scheduler, wave));
+    }
+    scheduler.unregisterApplicationMaster(FinalApplicationStatus.SUCCEEDED, "", "");
+    scheduler.stop();
+    nodes.cleanupRunningContainersOnStop(false);
+    nodes.stop();
+  }
+
+  private ObjectNode wave(AMRMClient<ContainerRequest> scheduler, JsonNode asks) throws Exception {
+    Map<Integer, List<ContainerRequest>> wanted = new HashMap<>();
+    int left = 0;
+    int priority = 1;
+    for (JsonNode ask : asks) {
+      Resource each = Resource.newInstance(ask.path("mib").asInt(64), ask.path("cores").asInt(1),
+          Collections.singletonMap("yarn.io/gpu", ask.path("gpus").asLong()));
+      for (int i = 0; i < ask.path("count").asInt(); i++) {
+        ContainerRequest request = new ContainerRequest(each, null, null, Priority.newInstance(priority), true,
+            ask.hasNonNull("label") ? ask.path("label").asText() : null);
+        scheduler.addContainerRequest(request);
+        wanted.computeIfAbsent(priority, key -> new ArrayList<>()).add(request);
+        left++;
+      }
+      priority++;
+    }
+    ObjectNode outcome = JSON.createObjectNode().put("askedMs", System.currentTimeMillis());
+    ArrayNode containers = outcome.putArray("containers");
+    while (left > 0) {
+      for (Container container : poll(scheduler)) {
+        List<ContainerRequest> open = wanted.get(container.getPriority().getPriority());
+        if (open == null || open.isEmpty()) { // YARN may allocate one more than was asked for
+          scheduler.releaseAssignedContainer(container.getId());
+          continue;
+        }
+        scheduler.removeContainerRequest(open.remove(0));
+        containers.addObject().put("id", container.getId().toString()).put("node", container.getNodeId().getHost());
+        launch(container);
+        left--;
+      }
+    }
+    outcome.put("allocatedMs", System.currentTimeMillis());
+    while (!running.isEmpty()) {
+      poll(scheduler).forEach(container -> scheduler.releaseAssignedContainer(container.getId()));
+    }
+    return outcome;
+  }
+
+  private List<Container> poll(AMRMClient<ContainerRequest> scheduler) throws Exception {
+    Thread.sleep(POLL_MS);
+    AllocateResponse response = scheduler.allocate(0);
+    for (ContainerStatus status : response.getCompletedContainersStatuses()) {
+      ended.add(status.getContainerId());
+      running.remove(status.getContainerId());
+    }
+    return response.getAllocatedContainers();
+  }
+
+  private void launch(Container container) throws Exception {
+    String command = "sleep " + spec.path("seconds").asText("1");
+    ContainerLaunchContext context = ContainerLaunchContext.newInstance(Collections.emptyMap(),
+        Collections.emptyMap(), Collections.singletonList(command), Collections.emptyMap(), (ByteBuffer) null,
+        Collections.emptyMap());
+    nodes.startContainer(container, context);
+    running.put(container.getId(), container);
+  }
+}

@@ -1,0 +1,105 @@
+"""Gangs for a real YARN, and the account of where they ran against where they should have run."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.e2e.yarn.yarn_artefacts import DRIVER, HADOOP
+from tests.e2e.yarn.yarn_world import YarnWorld
+
+Spec = dict[str, Any]
+
+
+def mixed(count: int, rng: random.Random, longest_s: float = 3.0, every_ms: int = 150) -> list[Spec]:
+    """Half of the gangs have 2 to 4 containers, a fifth has unequal asks."""
+    specs = []
+    for number in range(count):
+        tasks = rng.randint(2, 4) if rng.random() < 0.5 else 1
+        asks = [{"count": tasks, "gpus": rng.choice([1, 2, 4, 8] if tasks < 4 else [1, 2, 4])}]
+        if number % 5 == 0:
+            asks.append({"count": 1, "gpus": rng.choice([1, 2])})
+        seconds = round(rng.uniform(0.3, longest_s), 2)
+        specs.append({"name": f"gang-{number}", "delayMs": number * every_ms, "waves": [asks], "seconds": seconds})
+    return specs
+
+
+@dataclass
+class Driver:
+    """One JVM with all applications, started by `start`."""
+
+    world: YarnWorld
+    name: str = "driver"
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, specs: Sequence[Spec]) -> Driver:
+        path = self.world.root / f"{self.name}.json"
+        path.write_text(json.dumps(specs))
+        java = self.world.yarn.java("rm", [DRIVER, f"{HADOOP}/*"], 384)
+        with (self.world.root / f"{self.name}.out").open("wb") as out, (self.world.root / "driver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*java, "placewise.yarn.GangDriver", str(path)], stdout=out, stderr=log, cwd=self.world.root
+            )
+        return self
+
+    def results(self, timeout_s: float) -> list[dict[str, Any]]:
+        """One per application. Raises TimeoutExpired if they do not all end."""
+        assert self.process is not None
+        try:
+            self.process.wait(timeout=timeout_s)
+        finally:
+            self.process.kill()
+        return self.ended()
+
+    def ended(self) -> list[dict[str, Any]]:
+        """Those that have ended so far."""
+        text = (self.world.root / f"{self.name}.out").read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+@dataclass
+class Account:
+    """Gangs, over all that were submitted; what the containers' log folders say against the service's decisions."""
+
+    as_decided: int = 0
+    elsewhere: list[str] = field(default_factory=list)
+    let_go: list[str] = field(default_factory=list)
+    never_decided: list[str] = field(default_factory=list)
+    waits_ms: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        total = self.as_decided + len(self.elsewhere) + len(self.let_go) + len(self.never_decided)
+        waits = sorted(self.waits_ms) or [0.0]
+        return (
+            f"{self.as_decided} of {total} gangs as decided, {len(self.let_go)} let go, {len(self.elsewhere)} elsewhere,"
+            f" {len(self.never_decided)} never decided; ask to last container: p50 {waits[len(waits) // 2]:.0f} ms,"
+            f" longest {waits[-1]:.0f} ms"
+        )
+
+
+def account(world: YarnWorld, results: Sequence[dict[str, Any]]) -> Account:
+    """Joins containers with decisions by the decision's id, wave by wave."""
+    found, decisions, released = Account(), world.decisions(), world.released()
+    for result in results:
+        application = result["application"]
+        assert "error" not in result, result
+        ran = world.yarn.containers(application)
+        gangs = decisions.get(application, [])
+        let_go = [gang for gang in released if application.split("_", 1)[1] in gang]
+        for number, wave in enumerate(result["waves"]):
+            found.waits_ms.append(wave["allocatedMs"] - wave["askedMs"])
+            name = f"{application} wave {number + 1}"
+            really = Counter(ran[container["id"]] for container in wave["containers"])
+            decided = [pair for pair in gangs if f"/w{number + 1}." in pair[0]]
+            if not decided:
+                (found.let_go if let_go else found.never_decided).append(name)
+            elif really == world.decided_nodes(decided[-1][1], decided[-1][0]):
+                found.as_decided += 1
+            else:
+                found.elsewhere.append(f"{name}: {dict(really)} for {decided}")
+    return found
