@@ -78,7 +78,9 @@ class YarnCluster:
     def write(self) -> None:
         """Writes a folder of configuration for the ResourceManager, which clients share, and one for each node."""
         lines = ["127.0.0.1 localhost", f"127.0.0.1 {os.uname().nodename}"]
-        lines += [f"127.0.0.{11 + number} {node}" for number, node in enumerate(NODES)]
+        # Addresses of this run alone: another run on the same machine uses the same ports.
+        net = f"127.{1 + os.getpid() // 250 % 250}.{os.getpid() % 250}"
+        lines += [f"{net}.{11 + number} {node}" for number, node in enumerate(NODES)]
         self.hosts.write_text("\n".join(lines) + "\n")
         self._write_configuration("rm", self._site(), {})
         for node in NODES:
@@ -199,6 +201,15 @@ class YarnCluster:
     def running_nodes(self) -> int:
         nodes = (self.get("nodes?states=RUNNING") or {}).get("nodes") or {}
         return len(nodes.get("node", []))
+
+    def used(self) -> dict[str, tuple[int, int, int]]:
+        """GPUs, cores and MiB of memory that containers hold, by node."""
+        found = {}
+        for node in ((self.get("nodes") or {}).get("nodes") or {}).get("node", []):
+            amounts = node["usedResource"]["resourceInformations"]["resourceInformation"]
+            by_name = {amount["name"]: int(amount["value"]) for amount in amounts}
+            found[node["nodeHostName"]] = (by_name["yarn.io/gpu"], by_name["vcores"], by_name["memory-mb"])
+        return found
 
     def applications(self) -> dict[str, dict[str, Any]]:
         apps = (self.get("apps") or {}).get("apps") or {}

@@ -41,7 +41,10 @@ class Driver:
         path = self.world.root / f"{self.name}.json"
         path.write_text(json.dumps(specs))
         java = self.world.yarn.java("rm", [DRIVER, f"{HADOOP}/*"], 384)
-        with (self.world.root / f"{self.name}.out").open("wb") as out, (self.world.root / "driver.log").open("ab") as log:
+        with (
+            (self.world.root / f"{self.name}.out").open("wb") as out,
+            (self.world.root / "driver.log").open("ab") as log,
+        ):
             self.process = subprocess.Popen(
                 [*java, "placewise.yarn.GangDriver", str(path)], stdout=out, stderr=log, cwd=self.world.root
             )
@@ -76,8 +79,9 @@ class Account:
         total = self.as_decided + len(self.elsewhere) + len(self.let_go) + len(self.never_decided)
         waits = sorted(self.waits_ms) or [0.0]
         return (
-            f"{self.as_decided} of {total} gangs as decided, {len(self.let_go)} let go, {len(self.elsewhere)} elsewhere,"
-            f" {len(self.never_decided)} never decided; ask to last container: p50 {waits[len(waits) // 2]:.0f} ms,"
+            f"{self.as_decided} of {total} gangs as decided, {len(self.let_go)} let go,"
+            f" {len(self.elsewhere)} elsewhere, {len(self.never_decided)} never decided;"
+            f" ask to last container: p50 {waits[len(waits) // 2]:.0f} ms,"
             f" longest {waits[-1]:.0f} ms"
         )
 

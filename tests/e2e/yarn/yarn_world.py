@@ -117,6 +117,20 @@ class YarnWorld:
         (entry,) = [one for one in answer["decisions"] if one["jobId"] == gang]
         return Counter(task["node"] for task in entry["assignments"])
 
+    def held(self) -> dict[str, tuple[int, int, int]]:
+        """GPUs, cores and MiB of memory that the service counts as held, by node."""
+        cluster = self.cluster()
+        found = {node["id"]: (0, 0, 0) for node in cluster.get("nodes", [])}
+        for job in cluster.get("jobs", []):
+            for task in job["assignments"]:
+                demand, (gpus, cores, mib) = task["demand"], found[task["node"]]
+                found[task["node"]] = (
+                    gpus + round(demand.get("gpus", 0)),
+                    cores + round(demand.get("cpuCores", 0)),
+                    mib + round(demand.get("memoryGib", 0) * 1024),
+                )
+        return found
+
     def is_quiet(self) -> bool:
         """Nothing is held at the service."""
         return not self.cluster().get("jobs")
