@@ -17,6 +17,7 @@ from placewise_core.domain.job import Job, NodeId, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gpus import pick_gpus, takers
 from placewise_core.gang.offer import NodeLeft, Offer, open_gpus, slots_on
+from placewise_core.view.slots import whole_tasks
 from placewise_core.view.view import GPUS, ClusterView, tenant_of
 
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
@@ -165,7 +166,7 @@ class Gang:
             return slots_on(self.view, left, wanted.demand)
         free = left.whole()
         free[GPUS] = open_gpus(self.view, m, left, wanted.demand, group, self.job)
-        return max(0.0, min([free[row] // amount for row, amount in wanted.whole], default=math.inf))
+        return whole_tasks(free, wanted.whole)
 
     def lacks_slots(self, group: TaskGroup) -> bool:
         """True if counting says that the group fits in no way."""

@@ -3,7 +3,6 @@
 A policy scores an offer. Nothing here changes or decides anything; gang.py keeps account of tasks that have nodes.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.lazy import lazy
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
-from placewise_core.view.slots import GpuUsage
+from placewise_core.view.slots import GpuUsage, whole_tasks
 from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, ClusterView
 
 _LOADED = (CPU, MEMORY, NETWORK, GPUS)  # what ClusterView.load counts, in the order in which it adds up
@@ -271,7 +270,7 @@ def count_slots(offer: Offer, demand: FloatArray, group: TaskGroup, promised: Fl
 def slots_on(view: ClusterView, left: NodeLeft, demand: FloatArray) -> float:
     """As `count_slots`, of one node that has tasks of the gang, for a countable demand."""
     free = left.whole()
-    return max(0.0, min([free[row] // amount for row, amount in view.need(demand).pairs], default=math.inf))
+    return whole_tasks(free, view.need(demand).pairs)
 
 
 def gpu_slots(offer: Offer, demand: FloatArray, group: TaskGroup) -> FloatArray:

@@ -1,6 +1,7 @@
 """Counts where a task would fit, on the arrays of a view. Reads only; view.py takes and gives back."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -136,8 +137,7 @@ class RoomArrays(NodeArrays):
     def plain_rooms_on(self, m: int, demand: FloatArray) -> float:
         """`plain_rooms` of the one node m, counted now."""
         free: list[float] = self.plain_free[:, m].tolist()
-        rooms = min([free[row] // amount for row, amount in self.need(demand).pairs], default=math.inf)
-        return rooms if rooms > 0.0 else 0.0
+        return whole_tasks(free, self.need(demand).pairs)
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
@@ -198,6 +198,11 @@ class RoomArrays(NodeArrays):
             return np.asarray(self._free_gpus[rows] >= need)
         empty, shared = self.gpu_open(demand, group, sharing, rows)
         return np.asarray((empty | shared).sum(axis=1) >= need)
+
+
+def whole_tasks(free: Sequence[float], amounts: Iterable[tuple[int, float]]) -> float:
+    """Tasks that fit at once into `free` (R,), each taking the (row, amount) pairs; inf if it takes nothing."""
+    return max(0.0, min([free[row] // amount for row, amount in amounts], default=math.inf))
 
 
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
