@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.harmony import Harmony
+from placewise_core.policies.harmony_draw import HarmonyDraw
+from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.registry import (
     HARMONY_POLICY,
     LDWP_POLICY,
@@ -27,4 +30,14 @@ def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) 
         found[LDWP_POLICY] = ldwp_policy(bundle.ldwp, heuristics)
     if bundle.reward is not None:
         found[SEARCH_POLICY] = search_policy(bundle.reward, heuristics, harmony=harmony)
+    return found
+
+
+def explorers(policies: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
+    """Policies that may explore, by name: all of these, `random` without its dead ends, and draws from Harmony's net if
+    there is one."""
+    found = {**policies, RandomAhead.name: RandomAhead()}
+    harmony = policies.get(HARMONY_POLICY)
+    if isinstance(harmony, Harmony):
+        found[HarmonyDraw.name] = HarmonyDraw(harmony)
     return found

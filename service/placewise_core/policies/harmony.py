@@ -235,6 +235,15 @@ class Harmony(PlacementPolicy):
         encoded = self._encode(batch, looked, view, context)
         return _Decoding(self._net, encoded, candidates, choose).run(looked.free)
 
+    def steps(self, job: Job, view: ClusterView, context: PlaceContext) -> "NetSteps":
+        """The gang before its first task, on an encoding of its own: the same for equal states, whatever was asked
+        before. Raises the net's own errors."""
+        batch = _chunk(job, self._request(context).jobs)
+        rows = shortlist(batch, view, context, self._most_nodes)
+        looked = self._look(rows, view, context.now_s, context.slices)
+        state = self._net.read(looked.state, self._encoder.encode_new(batch))
+        return NetSteps(self._net, state, Candidates(Gang(job, view, context), rows), looked.free)
+
     def _request(self, context: PlaceContext) -> _Request:
         request: _Request | None = context.notes.get(self)
         if request is None or request.now_s != context.now_s:
@@ -266,6 +275,46 @@ class Harmony(PlacementPolicy):
         return replace(proposal, is_fallback=True, fallback_reason=f"{self.name}: {reason}")
 
 
+class NetSteps:
+    """One gang, decoded task by task by whoever chooses. The job's token is the first of the state. For one use."""
+
+    def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, free: Float32) -> None:
+        self.candidates = candidates
+        self._net, self._state = net, state
+        self._tokens: StepTokens | None = None if candidates.is_stuck() else StepTokens(candidates, free)
+
+    def odds(self) -> tuple[int, FloatArray] | None:
+        """As `node_odds` for the next task; None if no action is possible. Raises PolicyNetError."""
+        if self._tokens is None or self.candidates.is_stuck():
+            return None
+        logits, mask = self._net.decode(self._state, 0, self._tokens.features), self.candidates.mask
+        if logits.shape != mask.shape or not np.isfinite(logits[mask]).all():
+            raise PolicyNetError(f"no logits of shape {mask.shape}, or some that are no numbers")
+        return node_odds(logits, mask)
+
+    def take(self, action: int) -> None:
+        """Places the next task of a countable group."""
+        assert self._tokens is not None
+        self.candidates.take(action)
+        if self.candidates.gang.remaining:
+            self._tokens.update(action % len(self.candidates.rows))
+
+
+def node_odds(logits: Float32, mask: BoolArray) -> tuple[int, FloatArray]:
+    """The first action of the likelier role, and (C,) the probability of each candidate for it."""
+    size = len(mask) // 2
+    first = size * (int(np.where(mask, logits, -np.inf).argmax()) // size)
+    half = slice(first, first + size)
+    odds = np.where(mask[half], np.exp(logits[half] - logits[half][mask[half]].max()), 0.0).astype(np.float64)
+    return first, odds / odds.sum()
+
+
+def drawn_from(odds: FloatArray, uniform: float) -> int:
+    """The candidate that a number in [0, 1) stands for."""
+    drawn = np.searchsorted(np.cumsum(odds), uniform, side="right")
+    return min(int(drawn), int(np.flatnonzero(odds)[-1]))
+
+
 class HarmonySample(PlacementPolicy):
     """Another placement by the same net: drawn from its distribution with numbers that `seed` fixes.
 
@@ -286,13 +335,8 @@ class HarmonySample(PlacementPolicy):
             return None
 
     def _draw(self, logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
-        size = len(mask) // 2
-        first = size * (int(np.where(mask, logits, -np.inf).argmax()) // size)
-        half = slice(first, first + size)
-        odds = np.where(mask[half], np.exp(logits[half] - logits[half][mask[half]].max()), 0.0).astype(np.float64)
-        odds /= odds.sum()
-        drawn = np.searchsorted(np.cumsum(odds), self._uniform[task % len(self._uniform)], side="right")
-        c = min(int(drawn), int(np.flatnonzero(odds)[-1]))
+        first, odds = node_odds(logits, mask)
+        c = drawn_from(odds, self._uniform[task % len(self._uniform)])
         return first + c, float(odds[c])
 
 

@@ -13,7 +13,6 @@ from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.partition.registry import partition_policies
 from placewise_core.policies.profiled.tables import packaged_tables
-from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.registry import placement_policies
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.solo import ThroughputSpeed
@@ -22,7 +21,7 @@ from placewise_core.subtasks.completed_metrics import matrix_source, metrics_sou
 from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
-from placewise_models.learned import LEARNED_POLICIES, learned_policies
+from placewise_models.learned import LEARNED_POLICIES, explorers, learned_policies
 from placewise_models.ncf import NCF_MODEL
 from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
@@ -127,8 +126,7 @@ class _ActivePolicies:
             self.placement.pop(name, None)
         self.placement.update(learned_policies(bundle, self.placement))
         self.explorers.clear()
-        self.explorers.update(self.placement)
-        self.explorers[RandomAhead.name] = RandomAhead()
+        self.explorers.update(explorers(self.placement))
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""

@@ -1,6 +1,7 @@
 """Harmony's policy around a net: its inputs, its choices, and no failure reaches the caller."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from placewise_core.inputs.reward import PartTokens
 from placewise_core.inputs.shortlist import MOST_NODES, shortlist
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
+from placewise_core.policies.harmony_draw import HarmonyDraw
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.registry import harmony_policy, placement_policies, search_policy
 from placewise_core.policies.search import SpeedScorer
@@ -415,6 +417,35 @@ def test_the_propensity_of_a_sample_is_its_probability() -> None:
 def test_a_sample_of_a_broken_net_proposes_nothing(answer: object) -> None:
     sample = HarmonySample(Harmony(Broken(answer), Consolidate()), 1)
     assert sample.propose(make_job("a"), a_view(), context()) is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "gpus"), [(1, 0, 1), (2, 0, 1), (3, 0, 2), (4, 0, 2), (2, 1, 1), (2, 2, 1)]
+)
+def test_draws_sum_to_one_and_never_fail(workers: int, servers: int, gpus: int) -> None:
+    """Every assignment of tasks to four nodes is asked for its probability; draws fit these."""
+    groups = [TaskGroup(Role.WORKER, workers, Resources(cpu_cores=1, gpus=1))]
+    if servers:
+        groups.append(TaskGroup(Role.PARAMETER_SERVER, servers, Resources(cpu_cores=1)))
+    view, job = a_view(4, gpus), Job(JobId("a"), groups=tuple(groups))
+    policy = HarmonyDraw(Harmony(Spreads(sharpness=0.7), Consolidate()))
+    first = policy.propose(job, view, context())
+    assert first is not None
+    expected: dict[tuple[str, ...], float] = {}
+    for nodes in itertools.product(["n0", "n1", "n2", "n3"], repeat=workers + servers):
+        tasks = [dataclasses.replace(a, node=NodeId(n)) for a, n in zip(first.assignments, nodes, strict=True)]
+        expected[nodes] = policy.probability(tasks, job, view, context())
+    assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
+    asked = PlaceContext(0.0, 3)
+    drawn: Counter[tuple[str, ...]] = Counter()
+    for _ in range(300):
+        proposal = policy.propose(job, view, asked)
+        assert proposal is not None
+        key = tuple(nodes_of(proposal))
+        assert proposal.propensity == pytest.approx(expected[key], abs=1e-9)
+        drawn[key] += 1
+    for key, p in expected.items():
+        assert drawn[key] / 300 == pytest.approx(p, abs=5 * (p * (1 - p) / 300) ** 0.5 + 0.02)
 
 
 class FirstIsBest(SpeedScorer):

@@ -1,0 +1,108 @@
+"""Draws from the distribution of Harmony's net, for exploration. Never runs into a dead end; its propensity is exact.
+
+The role to place next is the likelier one, and only the node is drawn. A plan for the rest of the gang is kept. If the
+node drawn leaves no plan, or the net has no node left, the rest goes as planned. So a placement comes about in one way
+by draws alone, and perhaps after a draw that ended them at some step:
+
+    q(a) = Π p(node of each task) + Σ over steps, if the plan there gives a: Π p(nodes so far) · (chance to end here)
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import Job, TaskGroup
+from placewise_core.gang.actions import decode_action
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.gang import Gang
+from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
+from placewise_core.policies.harmony import Harmony, NetSteps, drawn_from
+from placewise_core.policies.plan import Plan, plan_of
+from placewise_core.view.view import ClusterView
+
+
+class HarmonyDraw(PlacementPolicy):
+    """Explores with Harmony's net. Gangs on shared GPUs are placed as Harmony places them, without a draw. Proposes
+    nothing if best fit finds no placement, or if the net fails."""
+
+    name = "harmony-sample"
+
+    def __init__(self, harmony: Harmony) -> None:
+        self._harmony = harmony
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        if not _is_countable(job, view, context):
+            return self._harmony.propose(job, view, context)
+        try:
+            assignments = self._drawn(job, view, context)
+            if assignments is None:
+                return None
+            return Proposal(assignments, self.probability(assignments, job, view, context))
+        except Exception:  # a broken net never fails a call: the policy in force places the job
+            return None
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        if not _is_countable(job, view, context):
+            return self._harmony.probability(assignments, job, view, context)
+        steps, wanted = self._harmony.steps(job, view, context), action_of(assignments)
+        gang, nodes = steps.candidates.gang, {a.task: view.index.get(a.node, -1) for a in assignments}
+        plan, total, so_far = plan_of(gang), 0.0, 1.0
+        if plan is None:
+            return 0.0
+        while gang.remaining:
+            found = steps.odds()
+            if found is None:
+                return total + so_far * (action_of(plan.rest()) == wanted)
+            first, odds = found
+            group, is_open = _open(steps, first, plan)
+            closed = float(odds[~is_open].sum())
+            if closed > 0 and action_of(plan.rest()) == wanted:
+                total += so_far * closed
+            m = nodes.get(gang.next_name(group), -1)
+            c = int(steps.candidates.rows.searchsorted(m))
+            if m < 0 or c >= len(odds) or steps.candidates.rows[c] != m or not is_open[c]:
+                return total
+            so_far *= float(odds[c])
+            if not so_far:
+                return total
+            steps.take(first + c)
+            plan.change(group, m)
+            context.slices.pause()
+        return total + so_far
+
+    def _drawn(self, job: Job, view: ClusterView, context: PlaceContext) -> tuple[Assignment, ...] | None:
+        steps = self._harmony.steps(job, view, context)
+        gang = steps.candidates.gang
+        plan = plan_of(gang)
+        if plan is None:
+            return None
+        while gang.remaining:
+            found = steps.odds()
+            if found is None:
+                return plan.rest()
+            first, odds = found
+            group, is_open = _open(steps, first, plan)
+            c = drawn_from(odds, context.rng.random())
+            if not is_open[c]:
+                return plan.rest()
+            steps.take(first + c)
+            plan.change(group, int(steps.candidates.rows[c]))
+            context.slices.pause()
+        return gang.assignments()
+
+
+def _is_countable(job: Job, view: ClusterView, context: PlaceContext) -> bool:
+    gang = Gang(job, view, context)
+    return all(gang.wanted(group) is None or gang.is_countable(group) for group in job.groups)
+
+
+def _open(steps: NetSteps, first: int, plan: Plan) -> tuple[TaskGroup, BoolArray]:
+    """The group whose task is next in the role of action `first`, and (C,) the candidates that leave a plan."""
+    candidates = steps.candidates
+    role, _ = decode_action(first, len(candidates.rows))
+    group = candidates.turns[role].group
+    return group, np.isin(candidates.rows, plan.open_to(group))
