@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port, gang, pod
@@ -181,7 +182,7 @@ async def test_gangs_of_jobs_are_decided_ahead_of_their_pods_and_once(
 ) -> None:
     gangs = gangs_of([4, 8, 1, 2, 4, 6] * 5, MODES[mode])
     for name, pods in gangs.items():
-        await watched.make_job(f"{name}-{recorder.port}", pods)
+        await watched.make_job(f"{name}-{uuid4().hex[:8]}", pods)
     await _until(lambda: len(recorder.decided) == len(gangs))
     for pods in gangs.values():
         await watched.create(pods)
@@ -270,7 +271,7 @@ async def test_a_short_gang_passes_one_that_does_not_fit_and_a_long_one_does_not
         await watched.until_bound(names_of(first))
         head = gang("head", NODES, gpus=GPUS_PER_NODE, scheduler="placewise")
         await watched.create(head)
-        await _until(lambda: any("insufficient gpu" in text for text in events_of(plane, "head-0")), limit_s=20)
+        await _until(lambda: any("GPUs short" in text for text in events_of(plane, "head-0")), limit_s=20)
         long = gang("long", 1, scheduler="placewise", annotations={"placewise.dev/single-gpu-seconds": "360000"})
         short = gang("short", 1, scheduler="placewise", annotations={"placewise.dev/single-gpu-seconds": "60"})
         await watched.create(long)
@@ -320,7 +321,7 @@ async def test_a_killed_adapter_takes_up_what_it_had_decided(
     try:
         whole = gang("half", 4, scheduler=MODES[mode])
         # The gang is decided ahead of its pods, and bound as they come: two of them when the adapter has been replaced.
-        await watched.make_job(f"half-{recorder.port}", whole)
+        await watched.make_job(f"half-{uuid4().hex[:8]}", whole)
         early = whole[:2]
         await watched.create(early)
         await watched.until_bound(names_of(early))
@@ -355,7 +356,7 @@ async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
             if number == 8:
                 await (service.stop() if fault == "service" else asyncio.to_thread(adapter.kill))
             if number % 2:  # decided ahead of its pods, which are bound as they come
-                await watched.make_job(f"{name}-{recorder.port}", pods)
+                await watched.make_job(f"{name}-{uuid4().hex[:8]}", pods)
             await watched.create(pods)
             if number == 16:
                 await (service.start() if fault == "service" else _again(adapter, recorder, options))
@@ -433,7 +434,7 @@ async def test_a_pod_that_replaces_another_takes_its_place(
 async def test_the_size_of_a_gang_comes_from_its_group(
     mode: str, running: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder
 ) -> None:
-    name = f"{mode}-{recorder.port}"  # one that no other test has used
+    name = f"{mode}-{uuid4().hex[:8]}"  # one that no other test has used
     group = await asyncio.to_thread(make_pod_group, plane, name, 3)
     job = await asyncio.to_thread(make_batch_job, plane, name, 2)
     labels = {"scheduling.x-k8s.io/pod-group": group}
