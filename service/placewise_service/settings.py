@@ -61,8 +61,8 @@ class ServerSettings(Section):
     reflection: bool = Field(default=True, description="Serve gRPC reflection.")
     short_turns: bool = Field(
         default=False,
-        description="Ask Linux (6.12 and later) for turns of 0.3 ms on the processor: sooner answers where others keep "
-        "every core busy, at some per cent of the rate of a service that computes all the time.",
+        description="Ask Linux (6.12 and later) for turns of 0.3 ms on the processor. Answers come sooner when other "
+        "processes keep every core busy. A service that computes all the time loses some per cent of its rate.",
     )
     drain_timeout_s: float = Field(default=20.0, ge=0, description="Time for requests in flight after SIGTERM.")
 

@@ -21,7 +21,7 @@ def levelled(scale: float, capability: FloatArray, start_s: FloatArray, cap_s: F
     """
     room = float((capability * cap_s).sum())
     if scale > room:
-        raise ValueError(f"the caps leave room for a scale of {room:g}, not {scale:g}")
+        raise ValueError(f"the units take {room:g} within their caps, less than the scale {scale:g}")
     if not start_s.any() and bool((scale / capability.sum() <= cap_s).all()):
         return proportional(scale, capability)
     level = _water_level(scale, capability, start_s, cap_s)

@@ -265,8 +265,8 @@ class Host:
 
 def settings_request(plan: ReplayPlan, queues: Sequence[str]) -> UpdateClusterSettingsRequest:
     """The settings of a replayed cluster, with parameters for these queues."""
-    # The service's slots are wall time and a replay runs far faster: every question is a slot of its own.
-    # Nor does wall time say when a job of the trace ends: nobody passes the head of a queue on its nodes.
+    # Slots last wall time and a replay runs far faster, so every question gets a slot of its own.
+    # Wall time does not say either when a job of the trace ends, so no job passes the head of a queue on its nodes.
     slot, bound = Duration(nanos=1_000_000), Duration()
     settings = ClusterSettings(exploration_rate=plan.exploration_rate)
     for name in queues:

@@ -184,8 +184,8 @@ class StateStore(Protocol):
         ...
 
     async def look_up(self, cluster: str, job_ids: Sequence[JobId]) -> Mapping[JobId, RunningJob | None]:
-        """What these jobs hold now; None for those that have ended. Those that hold nothing are missing, and so are
-        those whose reservation is past its time."""
+        """Each job with its resources, or None if it has ended. A job that holds nothing is missing, and so is one
+        whose reservation is past its time."""
         ...
 
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:

@@ -54,7 +54,7 @@ class Args:
     margin: float = field(default=0.1, metadata={"help": "By how much the teacher's node must lead (DQfD's margin)."})
     margin_weight: float = field(default=1.0, metadata={"help": "Of the margin loss at first; falls to 0."})
     balance: float = field(
-        default=2.0, metadata={"help": "Usual turnarounds (300 s) that a node's load (7) above the mean costs."}
+        default=2.0, metadata={"help": "Cost of a unit of load (7) above the mean, in turnarounds of 300 s."}
     )
     explore: float = field(default=0.25, metadata={"help": "Random decisions at first; falls to 0.02."})
     target_every: int = field(default=200, metadata={"help": "Optimiser steps between copies to the target net."})
@@ -64,7 +64,7 @@ class Args:
     judged_tasks: int = field(default=400, metadata={"help": "Tasks of each run of the judgement."})
     validate_every: int = field(default=15, metadata={"help": "Episodes between validations and checkpoints."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
-    device: str = field(default="", metadata={"help": "torch device; empty: a GPU if there is one."})
+    device: str = field(default="", metadata={"help": "Torch device. If empty: a GPU, or the CPU without one."})
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 

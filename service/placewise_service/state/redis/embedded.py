@@ -177,7 +177,7 @@ class EmbeddedRedis:
         for pid in self._own_servers():
             log.info("ending processes of an embedded redis that was killed", pid=pid)
             with contextlib.suppress(ProcessLookupError):
-                # A server leads its process group. A child may still rewrite the file, and ignores SIGTERM.
+                # A child, which leads no process group, may still rewrite the file and ignores SIGTERM.
                 is_server = os.getpgid(pid) == pid
                 _end(pid, (signal.SIGTERM, signal.SIGKILL) if is_server else (signal.SIGKILL,))
         for unfinished in self._directory.glob("temp-*.aof"):

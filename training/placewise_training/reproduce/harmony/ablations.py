@@ -33,8 +33,8 @@ TECHNIQUES: Mapping[str, tuple[str, float]] = {
     "without multi-head attention": ("without-multi-head", 5.246),
     "without experience replay": ("without-replay", 5.137),
 }
-# Fig. 15: the varied quantity, its values, the one in the policy of Table II's first row, and the paper's best. The
-# paper has twice the neurons, 64, 128 and 256, which takes four times as long to train, and two layers.
+# Fig. 15: the varied quantity, its values, the value in the policy of Table II's first row, and the paper's best value.
+# The paper has two layers and twice the neurons: 64, 128 and 256. These take four times as long to train.
 DESIGN: Mapping[str, tuple[Sequence[int], int, int]] = {
     "neurons": ((32, 64, 128), 64, 128),
     "layers": ((1, 2, 4), 1, 2),

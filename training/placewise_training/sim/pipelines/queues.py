@@ -54,7 +54,7 @@ class NodeQueue:
         return self._by_unit.get(unit, ())
 
     def units(self, now_s: float) -> list[UnitState]:
-        """Cores, then GPUs, each with what runs there."""
+        """The cores, then the GPUs, each with its subtasks."""
         there = self._by_unit
         return [_state_of(unit, there[unit.name], now_s) if there.get(unit.name) else unit for unit in self._idle]
 
