@@ -194,7 +194,8 @@ class _Found:
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     """(K,) progress of all jobs per second: Σ_n c_n/e_n, equation (1) of the Harmony paper. c_n is speed ×
-    linear speed, so c_n/e_n is speed × workers / (time on one GPU). A job of unknown length counts as one of median length."""
+    linear speed, so c_n/e_n is speed × workers / (time on one GPU). A job of unknown length counts as one of
+    median length."""
     jobs = (job, *(held.job for held in tokens.neighbours))
     known = [other.single_gpu_s for other in jobs if other.single_gpu_s > 0]
     middling_s = median(known) if known else 1.0
