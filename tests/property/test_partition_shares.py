@@ -87,7 +87,7 @@ def test_no_other_split_is_faster(data: st.DataObject) -> None:
 
 
 def test_caps_without_room_are_an_error() -> None:
-    with pytest.raises(ValueError, match="leave room"):
+    with pytest.raises(ValueError, match="within their caps"):
         levelled(10.0, np.array([1.0, 1.0]), np.zeros(2), np.array([4.0, 5.0]))
 
 
