@@ -162,7 +162,7 @@ class AuditLog:
         self._retry_s = retry_s
         self._queue: deque[AuditRecord] = deque()
         self._pending: list[bytes] = []
-        self._told = 0  # of the pending lines, how many were counted as unwritten
+        self._counted = 0  # of the pending lines, how many were counted as unwritten
         self._failure = ""
         self._is_losing = False
         self._writing_since_s: float | None = None
@@ -228,7 +228,7 @@ class AuditLog:
         finally:
             self._writing_since_s = None
         del self._pending[:written]
-        self._told = max(0, self._told - written)
+        self._counted = max(0, self._counted - written)
         if self._failure and written:
             log.info("audit records are written again")
             self._failure = ""
@@ -240,5 +240,5 @@ class AuditLog:
         if reason != self._failure:
             log.error("audit records cannot be written", reason=reason)
         self._failure = reason
-        self._counters.audit_unwritten(len(self._pending) - self._told)
-        self._told = len(self._pending)
+        self._counters.audit_unwritten(len(self._pending) - self._counted)
+        self._counted = len(self._pending)

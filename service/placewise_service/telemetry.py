@@ -314,9 +314,9 @@ class _Tracing:
             resource=Resource.create({"service.name": "placewise"}),
             sampler=ParentBasedTraceIdRatio(settings.sample_rate),
         )
-        is_plain = not settings.endpoint.startswith("https://")
+        is_insecure = not settings.endpoint.startswith("https://")
         self._provider.add_span_processor(
-            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, insecure=is_plain))
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, insecure=is_insecure))
         )
         self._tracer = self._provider.get_tracer("placewise")
         self._propagator = TraceContextTextMapPropagator()

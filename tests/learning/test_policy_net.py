@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, PACE_COLUMNS
+from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, LINEAR_SPEED_COLUMNS
 from placewise_core.inputs.policy import IS_NEW
 from placewise_core.speed.linear_speed import stretched
 from placewise_models.policy import PolicyRuntime
@@ -127,15 +127,15 @@ def test_the_guess_of_the_minutes_starts_from_what_the_job_declares() -> None:
     torch.nn.init.zeros_(model.encoder.length.weight)
     torch.nn.init.zeros_(model.encoder.length.bias)
     x = tensors(3, 2, 0, 3)
-    column = next(i for i, c in enumerate(PACE_COLUMNS) if c.name == "linear_minutes_left")
-    x["jobs"][0, 0, len(JOB_COLUMNS) + column] = PACE_COLUMNS[column].scale * float(np.log1p(37.0))
+    column = next(i for i, c in enumerate(LINEAR_SPEED_COLUMNS) if c.name == "linear_minutes_left")
+    x["jobs"][0, 0, len(JOB_COLUMNS) + column] = LINEAR_SPEED_COLUMNS[column].scale * float(np.log1p(37.0))
     assert float(encoded(model, x)[2][0, 0]) == pytest.approx(37.0, rel=1e-4)
 
 
 def test_the_service_says_the_same_minutes() -> None:
     model, x = net(), tensors(3, 4, 2, 5)
     _, jobs, minutes = encoded(model, x)
-    scale = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
+    scale = next(column.scale for column in LINEAR_SPEED_COLUMNS if column.name == "linear_minutes_left")
     with torch.no_grad():
         stretch = model.encoder.length(jobs)[0, :, 0]
     declared = torch.expm1(x["jobs"][0, :, LINEAR_MINUTES] / scale)

@@ -143,7 +143,7 @@ def _check_held(answer: PlaceDecision, jobs: dict[Any, RunningJob]) -> None:
 def _check_same(view: ClusterView, anew: ClusterView) -> None:
     order = [anew.index[node.id] for node in view.nodes]
     assert view.jobs.keys() == anew.jobs.keys()
-    for name in ("free", "plain_free", *BY_NODE):
+    for name in ("free", "countable_free", *BY_NODE):
         mine, other = getattr(view, name), getattr(anew, name)
         assert np.array_equal(mine, other[order] if name in BY_NODE else other[:, order]), name
     assert view._idle_gpus == [anew._idle_gpus[m] for m in order]

@@ -15,7 +15,7 @@ import grpc
 Token = str | Callable[[], str]
 
 
-_PLAIN, _SECURE = "http://", "https://"
+_HTTP, _HTTPS = "http://", "https://"
 
 # The service cuts off clients that ping an idle connection more often than every 5 s.
 MIN_KEEPALIVE_S = 10.0
@@ -111,7 +111,7 @@ class Target:
         schemes = {_scheme(address) for address in self.addresses}
         if len(schemes) > 1:
             raise TargetError("addresses of several kinds: give all as http://, all as https://, or all as host:port")
-        if schemes == {_PLAIN} and self.tls is not None:
+        if schemes == {_HTTP} and self.tls is not None:
             raise TargetError("TLS needs https:// instead of http://")
 
     @property
@@ -121,7 +121,7 @@ class Target:
 
     @property
     def _is_encrypted(self) -> bool:
-        return self.tls is not None or any(_scheme(address) == _SECURE for address in self.addresses)
+        return self.tls is not None or any(_scheme(address) == _HTTPS for address in self.addresses)
 
     def hosts(self) -> Sequence[str]:
         """The addresses without their scheme."""
@@ -175,7 +175,7 @@ class Target:
 
 
 def _scheme(address: str) -> str:
-    return next((scheme for scheme in (_PLAIN, _SECURE) if address.startswith(scheme)), "")
+    return next((scheme for scheme in (_HTTP, _HTTPS) if address.startswith(scheme)), "")
 
 
 def _split(address: str) -> tuple[str, int]:

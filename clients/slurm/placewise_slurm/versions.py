@@ -140,7 +140,7 @@ def _read_node(raw: Json) -> SlurmNode:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainVersion:
+class BareVersion:
     """v0.0.36 … v0.0.38."""
 
     name: str
@@ -190,7 +190,7 @@ class StructuredVersion:
 
 
 VERSIONS: Mapping[str, Version] = {
-    "v0.0.38": PlainVersion("v0.0.38"),
+    "v0.0.38": BareVersion("v0.0.38"),
     "v0.0.40": StructuredVersion("v0.0.40"),
     "v0.0.41": StructuredVersion("v0.0.41"),
     "v0.0.42": StructuredVersion("v0.0.42"),

@@ -222,29 +222,26 @@ class Pool:
         most = float(group.count if job.is_rigid else DEFAULT_MAX_GPUS)
         if group.max_per_node:
             most = min(most, group.max_per_node)
-        is_counted = self._is_as_viewed and self._wants_plain_gpus(job, group, demand)
-        rooms = self.view.plain_rooms(demand) if is_counted else self._count_rooms(job, group, demand)
+        is_counted = self._is_as_viewed and self._wants_whole_gpus(job, group, demand)
+        slots = self.view.countable_slots(demand) if is_counted else self._count_slots(job, group, demand)
         mask = self._usable & self.view.selected(group) if group.node_selector else self._usable
-        return (np.minimum(rooms, most) * mask).astype(np.int64)
+        return (np.minimum(slots, most) * mask).astype(np.int64)
 
-    def _count_rooms(self, job: Job, group: TaskGroup, demand: FloatArray) -> FloatArray:
-        rooms = np.full(self.view.size, np.inf)
-        free = self._current()
-        for row in demand.nonzero()[0].tolist():
-            if row not in (GPUS, GPU_MEMORY):
-                np.minimum(rooms, free[row] // demand[row], out=rooms)
-        need = math.ceil(demand[GPUS])
-        if need:
-            np.minimum(rooms, self._open_gpus(job, group, demand) // need, out=rooms)
-        return np.asarray(np.maximum(rooms, 0.0))
+    def _count_slots(self, job: Job, group: TaskGroup, demand: FloatArray) -> FloatArray:
+        beside_gpus = demand.copy()
+        beside_gpus[[GPUS, GPU_MEMORY]] = 0.0
+        slots = self.view.count_slots(self._current(), beside_gpus)
+        if need := math.ceil(demand[GPUS]):
+            np.minimum(slots, self._open_gpus(job, group, demand) // need, out=slots)
+        return slots
 
-    def _wants_plain_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> bool:
+    def _wants_whole_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> bool:
         """True for whole exclusive GPUs of any model."""
         return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, job.gpu_sharing)
 
     def _open_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> IntArray:
         """(M,) GPUs that could take a task of the group: whole free ones, and those it may share."""
-        if self._wants_plain_gpus(job, group, demand):
+        if self._wants_whole_gpus(job, group, demand):
             return self.gpus
         if self._is_whole:
             taken = self._gpu_open.sum(axis=1) - self.gpus

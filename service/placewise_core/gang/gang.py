@@ -114,7 +114,7 @@ class Gang:
             )
         found = None if mask is not None else self._first.offers.get(id(group))
         if found is None:
-            slots = self.view.plain_rooms(wanted.demand) if wanted.is_countable else None
+            slots = self.view.countable_slots(wanted.demand) if wanted.is_countable else None
             first = self.mask_of(group, wanted) if mask is None else mask
             found = Offer(
                 self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining, slots=slots
@@ -132,7 +132,7 @@ class Gang:
     def mask_of(self, group: TaskGroup, wanted: Wanted) -> BoolArray:
         """(M,) nodes that the group's next task may go to."""
         if wanted.is_countable:
-            mask = self.view.plain_rooms(wanted.demand) >= 1.0
+            mask = self.view.countable_slots(wanted.demand) >= 1.0
             mask &= self.usable
             if group.node_selector:
                 mask &= self.view.selected(group)
@@ -161,7 +161,7 @@ class Gang:
         wanted, left = self._wanted[id(group)], self.left.get(m)
         assert wanted is not None
         if left is None:
-            return float(self.view.plain_rooms(wanted.demand)[m])
+            return float(self.view.countable_slots(wanted.demand)[m])
         if wanted.is_countable:
             return slots_on(self.view, left, wanted.demand)
         free = left.whole()
@@ -336,7 +336,7 @@ def _wanted(job: Job, group: TaskGroup, view: ClusterView) -> Wanted | None:
     if demand is None:
         return None
     need = view.need(demand)
-    is_countable = view.is_plain(demand, group, job.gpu_sharing)
+    is_countable = view.is_countable(demand, group, job.gpu_sharing)
     return Wanted(demand, math.ceil(demand.item(GPUS)), need.exact, need.pairs, is_countable)
 
 

@@ -9,10 +9,10 @@ from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.offer import NOTHING_LEFT, NodeLeft
 from placewise_core.speed.interference import GpuInterference
-from placewise_core.view.nodes import Company
+from placewise_core.view.nodes import CoTenants
 from placewise_core.view.view import GPUS, ClusterView, may_share
 
-_COMPANY_SPAN = 2**32  # GPU model and company of a GPU in one number
+_CO_TENANTS_SPAN = 2**32  # GPU model and co-tenants of a GPU in one number
 
 
 def pick_gpus(
@@ -33,9 +33,9 @@ def pick_gpus(
     need = math.ceil(demand[GPUS])
     if need == 0:
         return ()
-    if view.wants_plain_gpus(demand, group, job.gpu_sharing):
-        plain = tuple((view.idle_gpus(m) if left is None else left.idle)[:need])
-        return plain if len(plain) == need else None
+    if view.wants_whole_gpus(demand, group, job.gpu_sharing):
+        idle = tuple((view.idle_gpus(m) if left is None else left.idle)[:need])
+        return idle if len(idle) == need else None
     own = left.taken if left is not None else ()  # two tasks of one job on one GPU would wait for each other
     empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1), None if left is None else left.usage)
     free = np.flatnonzero(empty[0]).tolist()
@@ -68,11 +68,11 @@ def takers(
         return mask
     empty, shared = view.gpu_open(demand, group, job.gpu_sharing)
     shared &= mask[:, None]
-    kinds = view.gpu_model.astype(np.int64) * _COMPANY_SPAN + view.gpu_company
+    kinds = view.gpu_model.astype(np.int64) * _CO_TENANTS_SPAN + view.gpu_co_tenants
     asked, where = np.unique(kinds[shared], return_inverse=True)
-    companies, names = view.companies(), view.gpu_model_names()
+    co_tenants, names = view.co_tenants(), view.gpu_model_names()
     answers = [
-        _is_company_tolerated(companies[kind % _COMPANY_SPAN], names[kind // _COMPANY_SPAN], job, interference)
+        _are_tolerated(co_tenants[kind % _CO_TENANTS_SPAN], names[kind // _CO_TENANTS_SPAN], job, interference)
         for kind in asked.tolist()
     ]
     shared[shared] = np.array(answers, dtype=np.bool_)[where]
@@ -89,15 +89,15 @@ def is_tolerated(view: ClusterView, m: int, g: int, job: Job, interference: GpuI
     tenants = view.tenants(m, g)
     if any(t.job_id == job.id for t in tenants):
         return False  # two tasks of one job on one GPU would wait for each other
-    company = tuple((t.model, t.max_slowdown) for t in tenants)
-    return _is_company_tolerated(company, gpu_model_of(view, m, g), job, interference)
+    co_tenants = tuple((t.model, t.max_slowdown) for t in tenants)
+    return _are_tolerated(co_tenants, gpu_model_of(view, m, g), job, interference)
 
 
-def _is_company_tolerated(company: Company, gpu_model: str, job: Job, interference: GpuInterference) -> bool:
-    models = [model for model, _ in company]
+def _are_tolerated(co_tenants: CoTenants, gpu_model: str, job: Job, interference: GpuInterference) -> bool:
+    models = [model for model, _ in co_tenants]
     if not _within(interference.relative_speed(job.model, models, gpu_model), job.gpu_sharing.max_slowdown):
         return False
-    for i, (model, limit) in enumerate(company):
+    for i, (model, limit) in enumerate(co_tenants):
         others = [job.model, *models[:i], *models[i + 1 :]]
         if not _within(interference.relative_speed(model, others, gpu_model), limit):
             return False

@@ -147,7 +147,7 @@ class Offer:
     @lazy
     def whole_free(self) -> FloatArray:
         """As `free`, but with the GPUs that serve nobody in the row of GPUs: a shared one may be promised twice."""
-        free = self._now(self.view.plain_free, NodeLeft.whole)[:, None]
+        free = self._now(self.view.countable_free, NodeLeft.whole)[:, None]
         return free if self.depth == 1 else free - self.counts * self.view.amounts(self.demand)[:, None, None]
 
     def _now(self, kept: FloatArray, of: Callable[[NodeLeft], list[float]]) -> FloatArray:
@@ -256,9 +256,11 @@ def count_slots(offer: Offer, demand: FloatArray, group: TaskGroup, promised: Fl
     are not looked at, and a GPU counts for one task of the job, as two never share one. Do not write.
     """
     view, sharing = offer.view, offer.job.gpu_sharing
-    if view.is_plain(demand, group, sharing):
+    if view.is_countable(demand, group, sharing):
         if promised is None and offer.nodes is None:
-            kept: FloatArray = offer.patched(view.plain_rooms(demand), lambda m, left: slots_on(view, left, demand))[0]
+            kept: FloatArray = offer.patched(
+                view.countable_slots(demand), lambda m, left: slots_on(view, left, demand)
+            )[0]
             return kept
         free = offer.whole_free[:, 0]
     else:
@@ -276,7 +278,7 @@ def slots_on(view: ClusterView, left: NodeLeft, demand: FloatArray) -> float:
 def gpu_slots(offer: Offer, demand: FloatArray, group: TaskGroup) -> FloatArray:
     """(N,) GPUs that can each serve one task of the group, or one GPU's part of it."""
     view, sharing = offer.view, offer.job.gpu_sharing
-    if view.wants_plain_gpus(demand, group, sharing):
+    if view.wants_whole_gpus(demand, group, sharing):
         return np.asarray(offer.free_gpus[0])
     empty, shared = view.gpu_open(demand, group, sharing)
     found = (empty | shared).sum(axis=1)[offer.at].astype(np.float64)

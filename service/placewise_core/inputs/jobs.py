@@ -1,4 +1,4 @@
-"""One job as a token (tables.JOB_COLUMNS and PACE_COLUMNS), and where its tasks are. Knows no nodes.
+"""One job as a token (tables.JOB_COLUMNS and LINEAR_SPEED_COLUMNS), and where its tasks are. Knows no nodes.
 
 A job's declaration never changes, and the facts about a running one change only with its reports: both are encoded
 once and remembered.
@@ -19,15 +19,15 @@ from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.inputs.tables import (
     JOB_COLUMNS,
     JOB_FEATURES,
+    LINEAR_SPEED_COLUMNS,
     MODEL_VOCABULARY,
-    PACE_COLUMNS,
     STATIC_JOB_FEATURES,
 )
 from placewise_core.speed.linear_speed import linear_minutes, reported_speed, worker_step_ms, workers_of
 
 _REMEMBERED = 20_000
-_DYNAMIC, _PACE = slice(STATIC_JOB_FEATURES, len(JOB_COLUMNS)), slice(len(JOB_COLUMNS), JOB_FEATURES)
-_MINUTES_SCALE, _STEP_SCALE = PACE_COLUMNS[1].scale, PACE_COLUMNS[3].scale
+_DYNAMIC, _LINEAR_SPEED = slice(STATIC_JOB_FEATURES, len(JOB_COLUMNS)), slice(len(JOB_COLUMNS), JOB_FEATURES)
+_MINUTES_SCALE, _STEP_SCALE = LINEAR_SPEED_COLUMNS[1].scale, LINEAR_SPEED_COLUMNS[3].scale
 _SCALE = {column.name: column.scale for column in JOB_COLUMNS}
 _STATIC_SCALES = np.asarray([column.scale for column in JOB_COLUMNS[:STATIC_JOB_FEATURES]])
 _FEW_SCALE, _NODES_SCALE = _SCALE["placed_workers"], _SCALE["nodes_used"]
@@ -100,19 +100,19 @@ NOWHERE = Held((), {}, np.zeros((3, 0), dtype=np.int64), (0.0, 0.0, 0.0))
 
 
 @frozen
-class _Pace:
+class _LinearSpeed:
     """A job's declared length: minutes at its linear speed, and its encoded step. 0: unknown."""
 
     minutes: float
     step: float
 
     @classmethod
-    def of(cls, job: Job) -> "_Pace":
+    def of(cls, job: Job) -> "_LinearSpeed":
         step_ms = worker_step_ms(job, workers_of(job))
         return cls(linear_minutes(job), math.log1p(step_ms) * _STEP_SCALE)
 
     def columns(self, left: float, speed: float) -> tuple[float, ...]:
-        """PACE_COLUMNS with `left` of the work to do and a reported speed (0: none)."""
+        """LINEAR_SPEED_COLUMNS with `left` of the work to do and a reported speed (0: none)."""
         minutes = math.log1p(self.minutes * left) * _MINUTES_SCALE
         return (self.minutes > 0.0, minutes, self.step > 0.0, self.step, speed > 0.0, speed)
 
@@ -165,15 +165,15 @@ class JobTokens:
     """Writes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
 
     def __init__(self) -> None:
-        self._static: Bounded[JobId, tuple[Job, Float32, _Pace]] = Bounded(_REMEMBERED)
+        self._static: Bounded[JobId, tuple[Job, Float32, _LinearSpeed]] = Bounded(_REMEMBERED)
         self._running = _Block()
         self._last = RunningTokens((), {}, self._running.rows[:0], numbered(()), ())
 
     def write_new(self, row: Float32, job: Job, held: Held, *, is_current: bool) -> None:
         """A job of the batch, of which `held` is tentatively placed."""
-        row[:STATIC_JOB_FEATURES], pace = self._static_of(job)
+        row[:STATIC_JOB_FEATURES], linear_speed = self._static_of(job)
         row[_DYNAMIC] = (1.0, is_current, *held.summary, 1.0)
-        row[_PACE] = pace.columns(1.0, 0.0)
+        row[_LINEAR_SPEED] = linear_speed.columns(1.0, 0.0)
 
     def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> RunningTokens:
         """`index` as in Held.of. Jobs that began a list before the same way are not looked at again."""
@@ -204,18 +204,18 @@ class JobTokens:
         if held.assignments is not running.assignments or held.index is not index:
             held = kept.held[slot] = Held.of(running.assignments, index)
         row = kept.rows[slot]
-        row[:STATIC_JOB_FEATURES], pace = self._static_of(running.job)
+        row[:STATIC_JOB_FEATURES], linear_speed = self._static_of(running.job)
         left = 1.0
         if running.job.total_epochs > 0:
             left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
         row[_DYNAMIC] = (0.0, 0.0, *held.summary, left)
-        row[_PACE] = pace.columns(left, reported_speed(running))
+        row[_LINEAR_SPEED] = linear_speed.columns(left, reported_speed(running))
         return slot
 
-    def _static_of(self, job: Job) -> tuple[Float32, _Pace]:
+    def _static_of(self, job: Job) -> tuple[Float32, _LinearSpeed]:
         found = self._static.get(job.id)
         if found is None or found[0] is not job:
-            found = self._static[job.id] = (job, encode_job(job), _Pace.of(job))
+            found = self._static[job.id] = (job, encode_job(job), _LinearSpeed.of(job))
         return found[1], found[2]
 
 

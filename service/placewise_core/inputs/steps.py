@@ -115,7 +115,7 @@ class _Rest:
 
     def __init__(self, candidates: Candidates) -> None:
         self._gang = gang = candidates.gang
-        self._free: FloatArray = gang.view.plain_free[:, candidates.at].copy()
+        self._free: FloatArray = gang.view.countable_free[:, candidates.at].copy()
         self._need: FloatArray = np.zeros(len(self._free))
         for m, left in gang.left.items():
             self._free[:, candidates.rows.searchsorted(m)] = left.whole()

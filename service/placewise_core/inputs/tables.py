@@ -103,7 +103,7 @@ JOB_COLUMNS = (
     Column("epochs_left_share", "1"),
 )
 # A job's declared length and its host's reported speed (linear_speed.py), after the columns above.
-PACE_COLUMNS = (
+LINEAR_SPEED_COLUMNS = (
     Column("has_length", "flag"),
     Column("linear_minutes_left", "minutes", 0.2, is_log=True),
     Column("has_step", "flag"),
@@ -169,7 +169,7 @@ STEP_COLUMNS = (
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "nodes": NODE_COLUMNS,
     "jobs": JOB_COLUMNS,
-    "pace": PACE_COLUMNS,
+    "pace": LINEAR_SPEED_COLUMNS,
     "placement": PLACEMENT_COLUMNS,
     "parts": PART_COLUMNS,
     "step": STEP_COLUMNS,
@@ -181,7 +181,7 @@ MODEL_TABLES: Mapping[str, tuple[str, ...]] = {
     "policy": ("nodes", "jobs", "pace", "placement", "step"),
     "ldwp": ("utilisation",),
 }
-NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS) + len(PACE_COLUMNS)
+NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS) + len(LINEAR_SPEED_COLUMNS)
 STATIC_JOB_FEATURES = [column.name for column in JOB_COLUMNS].index("is_new")
 PART_FEATURES = STATIC_JOB_FEATURES + len(PART_COLUMNS)
 STEP_FEATURES = len(STEP_COLUMNS)

@@ -77,7 +77,7 @@ class Exclusion:
         for reason in self.counts():
             code = CODES[reason]
             rows = np.flatnonzero(self.codes == code)[: limit - len(found)].tolist()
-            found += [units.told.get((u, code)) or _told(units, u, reason) for u in spaced(rows, slices)]
+            found += [units.entries.get((u, code)) or _entry(units, u, reason) for u in spaced(rows, slices)]
         named = self._named[is_explaining] = tuple(found)
         return named
 
@@ -94,10 +94,10 @@ class Exclusion:
         return {reason: count for reason, count in zip(REASONS, counts[1:], strict=True) if count}
 
 
-def _told(units: Units, u: int, reason: Reason) -> Excluded:
+def _entry(units: Units, u: int, reason: Reason) -> Excluded:
     excluded = Excluded(units.node_ids[u], units.names[u], reason, MESSAGES[reason])
-    if len(units.told) < _KEPT:
-        units.told[u, CODES[reason]] = excluded
+    if len(units.entries) < _KEPT:
+        units.entries[u, CODES[reason]] = excluded
     return excluded
 
 
@@ -152,10 +152,10 @@ def _exclude_small(exclusion: Exclusion, units: Units, view: ClusterView, demand
     rows = ((CPU, Reason.INSUFFICIENT_CPU), (MEMORY, Reason.INSUFFICIENT_MEMORY))
     for row, reason in rows:
         if vector is not None and vector[row] > 0:
-            room = view.free[row] // vector[row]
+            slots = view.count_slots(view.free, np.where(np.arange(len(vector)) == row, vector, 0.0))
             open_units = exclusion.codes == 0
             rank = _rank_on_node(units.node, open_units)
-            exclusion.add(open_units & (rank >= room[units.node]), reason)
+            exclusion.add(open_units & (rank >= slots[units.node]), reason)
 
 
 def _rank_on_node(node: IntArray, is_open: BoolArray) -> IntArray:

@@ -202,10 +202,10 @@ def _too_hot(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan
     considered = np.flatnonzero((exclusion.codes >= 0) & (figures.of_units > 0))
     thermal = figures.thermal
     cool = replace(thermal, now=np.fmin(thermal.now, np.fmin(thermal.limit, thermal.steady) - _COOLED_BY))
-    rooms = figures.of_units[considered] * allowed_s(cool)[figures.units.node[considered]]
+    most = figures.of_units[considered] * allowed_s(cool)[figures.units.node[considered]]
     message = f"a computing scale of {short:.4g} more than the idle units may take below their limits"
     blocker = Blocker(Reason.THERMAL_LIMIT, len(candidates.rows), short, "scale", message)
-    is_enough = rooms.sum() >= task.parallel_scale + task.serial_scale and rooms.max() >= task.serial_scale
+    is_enough = most.sum() >= task.parallel_scale + task.serial_scale and most.max() >= task.serial_scale
     outcome = Outcome.WAIT if is_enough else Outcome.NO_FIT
     return _nothing(outcome, q, (blocker,)), exclusion
 
@@ -271,8 +271,8 @@ def _peaks(task: DivisibleTask, chosen: Candidates, seconds: FloatArray, figures
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
     peaks = peak_celsius(figures.thermal.rows(figures.units.node[chosen.rows]), working)
-    told: list[float] = np.where(np.isnan(peaks), 0.0, peaks).tolist()
-    return told
+    shown: list[float] = np.where(np.isnan(peaks), 0.0, peaks).tolist()
+    return shown
 
 
 def _nothing(outcome: Outcome, q: float, blockers: tuple[Blocker, ...]) -> PartitionPlan:

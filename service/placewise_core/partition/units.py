@@ -22,7 +22,7 @@ NO_GPU = -1
 class Units:
     """All units in node order: (U,) node index and GPU index (NO_GPU for a CPU), and names; (M,) facts of their nodes.
 
-    `told` caches the entries of excluded units, by unit and reason code: the busy ones are the same in most answers.
+    `entries` caches the entries of excluded units, by unit and reason code: the busy ones are the same in most answers.
     """
 
     node: IntArray
@@ -34,7 +34,7 @@ class Units:
     node_ids: list[str]
     names: list[str]  # the part after the node
     has_every_cpu: bool = False
-    told: dict[tuple[int, int], Excluded] = field(default_factory=dict)
+    entries: dict[tuple[int, int], Excluded] = field(default_factory=dict)
 
     def is_idle(self, view: ClusterView) -> BoolArray:
         """(U,) units that serve no job."""

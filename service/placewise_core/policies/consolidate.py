@@ -48,22 +48,22 @@ class Consolidate(ScoredPolicy):
         begun. A new array."""
         group, view = offer.group, offer.view
         here = group.count - sum([other is group for other, _ in offer.placed])
-        rooms = _taken(offer, offer.slots, group, here)
+        fitting = _taken(offer, offer.slots, group, here)
         if len(offer.job.groups) == 1:
-            return rooms
+            return fitting
         begun = {id(other) for other, _ in offer.placed}
         waiting = [other for other in offer.job.groups if other is not group and id(other) not in begun]
-        demand, taken = offer.demand, rooms
+        demand, taken = offer.demand, fitting
         promised: FloatArray | None = None
         for other in waiting:
-            mine = view.amounts(demand)[:, None] * rooms
+            mine = view.amounts(demand)[:, None] * fitting
             promised = mine if promised is None else promised + mine
             later = view.demand_vector(other.demand)
             if later is None:
                 break
             slots = count_slots(offer, later, other, promised)
-            demand, rooms = later, _taken(offer, slots, other, other.count)
-            taken = taken + rooms
+            demand, fitting = later, _taken(offer, slots, other, other.count)
+            taken = taken + fitting
         return taken
 
     @staticmethod

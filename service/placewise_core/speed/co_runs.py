@@ -24,7 +24,7 @@ _OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
 _KEPT = 64
 
 Rows = Mapping[str, Mapping[str, float]]
-Told = tuple[str, tuple[CoRun, ...]]  # a job's model, and that model's co-runs
+JobCoRuns = tuple[str, tuple[CoRun, ...]]  # a job's model, and that model's co-runs
 
 
 @frozen
@@ -50,10 +50,10 @@ def row_kind(model: str) -> str:
     return _PREFIX + canonical(model)
 
 
-def rows_of(told: Iterable[Told]) -> dict[str, dict[str, float]]:
+def rows_of(stated: Iterable[JobCoRuns]) -> dict[str, dict[str, float]]:
     """Co-runs as rows of the store: by model, values by neighbour, GPU model and kind of measurement."""
     rows: dict[str, dict[str, float]] = {}
-    for model, co_runs in told:
+    for model, co_runs in stated:
         for co_run in co_runs:
             rows.setdefault(row_kind(model), {}).update(_cells(co_run))
     return rows
@@ -77,18 +77,18 @@ class KnownCoRuns:
     def __init__(self, rows: Rows, beneath: "KnownCoRuns | None" = None) -> None:
         self._rows: dict[str, Mapping[str, float]] = {} if beneath is None else dict(beneath._rows)
         # (Model → other and GPU model → speeds) as reported for the model, and the same speeds by the other one.
-        self._told: dict[str, Pairs] = {} if beneath is None else dict(beneath._told)
-        self._told_by: dict[str, Pairs] = {} if beneath is None else dict(beneath._told_by)
+        self._stated: dict[str, Pairs] = {} if beneath is None else dict(beneath._stated)
+        self._stated_by: dict[str, Pairs] = {} if beneath is None else dict(beneath._stated_by)
         copied: set[str] = set()
         for kind, row in rows.items():
             self._rows[kind] = {**self._rows.get(kind, {}), **row}
             model = kind.removeprefix(_PREFIX)
-            self._told[model] = _pairs(self._rows[kind])
-            for (other, gpu), speeds in self._told[model].items():
+            self._stated[model] = _pairs(self._rows[kind])
+            for (other, gpu), speeds in self._stated[model].items():
                 if other not in copied:
                     copied.add(other)
-                    self._told_by[other] = dict(self._told_by.get(other, {}))
-                self._told_by[other][model, gpu] = speeds
+                    self._stated_by[other] = dict(self._stated_by.get(other, {}))
+                self._stated_by[other][model, gpu] = speeds
 
     @property
     def is_empty(self) -> bool:
@@ -113,8 +113,8 @@ class KnownCoRuns:
 
     def _seen_from(self, model: str) -> Pairs:
         """The model's own co-runs, and for other pairs the co-runs that others report of it."""
-        pairs = dict(self._told.get(model, {}))
-        for at, speeds in self._told_by.get(model, {}).items():
+        pairs = dict(self._stated.get(model, {}))
+        for at, speeds in self._stated_by.get(model, {}).items():
             own = pairs.get(at)
             if own is None and speeds.neighbour > 0:
                 pairs[at] = PairSpeeds(speeds.neighbour, speeds.own)
@@ -140,13 +140,13 @@ class CoRunBook:
     def __init__(self, rows: Rows, jobs: Iterable[Job]) -> None:
         self._stored = KnownCoRuns({kind: row for kind, row in rows.items() if is_row(kind)})
         # Jobs of one series bring the same co-runs: only the first and the last of them change the known ones.
-        self._brought: Counter[Told] = Counter(_told(job) for job in jobs if job.gpu_sharing.co_runs)
+        self._brought: Counter[JobCoRuns] = Counter(_stated(job) for job in jobs if job.gpu_sharing.co_runs)
         # A sum over all brought co-runs: a job that comes and goes again, as in a dry run, changes nothing.
         self._state = 0
-        for told in self._brought:
-            self._state ^= hash(told)
+        for stated in self._brought:
+            self._state ^= hash(stated)
         # By state and by the request's unknown co-runs: a job is often asked about again while it waits.
-        self._known: Bounded[tuple[int, tuple[Told, ...]], KnownCoRuns] = Bounded(_KEPT)
+        self._known: Bounded[tuple[int, tuple[JobCoRuns, ...]], KnownCoRuns] = Bounded(_KEPT)
         self.is_empty = self._stored.is_empty and not self._brought
 
     def fork(self) -> "CoRunBook":
@@ -180,30 +180,30 @@ class CoRunBook:
 
     def add(self, job: Job) -> None:
         """A job with co-runs runs now."""
-        told = _told(job)
-        self._brought[told] += 1
-        if self._brought[told] == 1:
-            self._state ^= hash(told)
+        stated = _stated(job)
+        self._brought[stated] += 1
+        if self._brought[stated] == 1:
+            self._state ^= hash(stated)
             self.is_empty = False
 
     def remove(self, job: Job) -> None:
         """The inverse of add."""
-        told = _told(job)
-        self._brought[told] -= 1
-        if not self._brought[told]:
-            del self._brought[told]
-            self._state ^= hash(told)
+        stated = _stated(job)
+        self._brought[stated] -= 1
+        if not self._brought[stated]:
+            del self._brought[stated]
+            self._state ^= hash(stated)
             self.is_empty = self._stored.is_empty and not self._brought
 
-    def known(self, jobs: Iterable[Job]) -> KnownCoRuns:
+    def known_with(self, jobs: Iterable[Job]) -> KnownCoRuns:
         """All of it, and what these jobs bring; the same object while nothing is new."""
-        told = dict.fromkeys(_told(job) for job in jobs if job.gpu_sharing.co_runs)
-        news = tuple(one for one in told if one not in self._brought)
+        stated = dict.fromkeys(_stated(job) for job in jobs if job.gpu_sharing.co_runs)
+        news = tuple(one for one in stated if one not in self._brought)
         found = self._known.get((self._state, news))
         if found is None:
             # Of several that differ the same one stands on every replica.
             rows = rows_of(news or sorted(self._brought, key=repr))
-            found = self._known[self._state, news] = KnownCoRuns(rows, self.known(()) if news else self._stored)
+            found = self._known[self._state, news] = KnownCoRuns(rows, self.known_with(()) if news else self._stored)
         return found
 
 
@@ -219,5 +219,5 @@ def _holds(name: str, part: str) -> bool:
     return bool(part) and re.search(re.escape(part) + ends, name) is not None
 
 
-def _told(job: Job) -> Told:
+def _stated(job: Job) -> JobCoRuns:
     return job.model, job.gpu_sharing.co_runs

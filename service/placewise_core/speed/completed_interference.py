@@ -113,7 +113,7 @@ class InterferenceSource:
         """For jobs about to be placed on the cluster whose co-runs are in `book`."""
         if book.is_empty and not any(job.gpu_sharing.co_runs for job in jobs):  # nearly always
             return self.table
-        key = book.known(jobs), self.completer
+        key = book.known_with(jobs), self.completer
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = CompletedInterference(self.table, *key)

@@ -19,7 +19,7 @@ _GAIN_PER_GPU = 0.5
 _ATTAINED_FACTOR, _LEAST_LEFT_S = 1.0, 60.0
 
 
-def told_s(job: Job, gpus: float) -> float:
+def expected_s(job: Job, gpus: float) -> float:
     """Seconds that the job takes on `gpus` GPUs by its own word; infinite if it gives none."""
     if job.single_gpu_s <= 0:
         return float("inf")
@@ -37,7 +37,7 @@ def expected_end_s(running: RunningJob, now_s: float) -> float:
 
 def end_of_start_s(job: Job, gpus: float, start_s: float, now_s: float) -> float:
     """The expected end of a job that started at `start_s`: by its word, or by its age if that is over or missing."""
-    end_s = start_s + told_s(job, gpus)
+    end_s = start_s + expected_s(job, gpus)
     if now_s < end_s < float("inf"):
         return end_s
     return now_s + max(_LEAST_LEFT_S, _ATTAINED_FACTOR * (now_s - start_s))
@@ -76,7 +76,7 @@ def bars(head: HeadReservation, job: Job, gpus: float, now_s: float) -> bool:
     """True if the job may not take the head's nodes now. Past the bound no earlier admission counts."""
     if now_s >= head.bound_s:
         return True
-    return now_s + told_s(job, gpus) > head.start_s and job.id not in head.passes
+    return now_s + expected_s(job, gpus) > head.start_s and job.id not in head.passes
 
 
 def rows_of(view: ClusterView, heads: list[HeadReservation]) -> BoolArray | None:

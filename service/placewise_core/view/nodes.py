@@ -35,7 +35,7 @@ TELEMETRY_COLUMNS = (
 )
 
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
-_KEPT_ROOMS = 64  # demands whose rooms are kept: few, as each is as long as the cluster
+_KEPT_SLOTS = 64  # demands whose slots are kept: few, as each is as long as the cluster
 
 
 @frozen
@@ -88,7 +88,7 @@ class NodeColumns:
 
 
 # Tenants of a GPU that a newcomer would share: (model, limit) of each, sorted.
-Company = tuple[tuple[str, float], ...]
+CoTenants = tuple[tuple[str, float], ...]
 
 
 class NodeArrays:
@@ -247,25 +247,25 @@ class NodeArrays:
         self._cpu_scale: list[float] = cpu_scale.tolist()
         self._clear_usage()
 
-    def _clear_rooms(self) -> None:
+    def _clear_slots(self) -> None:
         # By demand: rooms, and the usage stamp at which they were counted.
-        self._rooms: Bounded[bytes, tuple[FloatArray, int]] = Bounded(_KEPT_ROOMS)
+        self._slots: Bounded[bytes, tuple[FloatArray, int]] = Bounded(_KEPT_SLOTS)
 
     def _clear_usage(self) -> None:
         """Clears the usage: the arrays of claims are new, and shared with no earlier state."""
         self.free: FloatArray = self.capacity.copy()
-        # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what plain tasks are counted on.
-        self.plain_free: FloatArray = self.capacity.copy()
+        # As `free`, but with the GPUs that serve nobody at all in the row of GPUs: what countable tasks are counted on.
+        self.countable_free: FloatArray = self.capacity.copy()
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
-        self.plain_free[GPUS] = self._free_gpus
+        self.countable_free[GPUS] = self._free_gpus
         self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
         self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
         self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)
         self.gpu_memory_free: FloatArray = self.gpu_memory.copy()
-        self.gpu_company: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
+        self.gpu_co_tenants: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.shared_gpus = 0  # GPUs that serve several tenants
-        self._companies: dict[Company, int] = {(): 0}
+        self._co_tenants: dict[CoTenants, int] = {(): 0}
         # By node; borrowed lists belong to another view as well, and are copied before they are written.
         self._idle_gpus: list[list[int]] = list(self._all_gpus)
         nobody: dict[int, tuple[GpuTenant, ...]] = {}
@@ -277,7 +277,7 @@ class NodeArrays:
             2.0 + self._free_gpus + self.free[CPU].clip(min=0.0) / (1.0 + self.capacity[CPU])
         )
         self._load: FloatArray = np.zeros(self.size)
-        self._clear_rooms()
+        self._clear_slots()
         # Grows with every claim and release, over all nodes: a value derived from a node's jobs is valid
         # while the node's stamp is the one it was derived at.
         self.usage_stamp += 1

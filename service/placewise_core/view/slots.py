@@ -27,13 +27,13 @@ class GpuUsage(NamedTuple):
         )
 
 
-class RoomArrays(NodeArrays):
+class SlotArrays(NodeArrays):
     """The arrays, and which nodes and GPUs have room for a task."""
 
     def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
         """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
-        if self.is_plain(demand, group, sharing):
-            mask = self.plain_feasible(demand)
+        if self.is_countable(demand, group, sharing):
+            mask = self.countable_feasible(demand)
             mask &= usable
             return mask if not group.node_selector else mask & self.selected(group)
         mask = usable & self._gpu_feasible(demand, group, sharing)
@@ -51,8 +51,8 @@ class RoomArrays(NodeArrays):
 
     def feasible_on(self, m: int, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
         """`feasible` for the one node m, usability and labels aside: cheap, for after a claim."""
-        if self.is_plain(demand, group, sharing):
-            return self.plain_feasible_on(m, demand)
+        if self.is_countable(demand, group, sharing):
+            return self.countable_feasible_on(m, demand)
         rows = demand > 0
         rows[GPUS] = False  # counted per GPU, not in the pool: a shared one may be promised more than once
         if (self.free[rows, m] < demand[rows]).any():
@@ -63,20 +63,20 @@ class RoomArrays(NodeArrays):
         """(M,) GPUs that serve no job at all."""
         return self._free_gpus
 
-    def is_plain(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
-        """True where counting amounts and free GPUs says all about the room for a task: `plain_rooms` is then right."""
-        return demand.item(GPUS) == 0.0 or self.wants_plain_gpus(demand, group, sharing)
+    def is_countable(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+        """True if counting amounts and free GPUs is enough to know the slots of each node: `countable_slots`."""
+        return demand.item(GPUS) == 0.0 or self.wants_whole_gpus(demand, group, sharing)
 
-    def plain_feasible(self, demand: FloatArray) -> BoolArray:
-        """(M,) nodes with room for one task of a plain demand, usable or not."""
-        rooms = self._kept_rooms(demand)
-        if rooms is not None:
-            return rooms >= 1.0
-        return np.asarray(np.logical_and.reduce(self.plain_free >= self.need(demand).least, axis=0))
+    def countable_feasible(self, demand: FloatArray) -> BoolArray:
+        """(M,) nodes with room for one task of a countable demand, usable or not."""
+        slots = self._kept_slots(demand)
+        if slots is not None:
+            return slots >= 1.0
+        return np.asarray(np.logical_and.reduce(self.countable_free >= self.need(demand).least, axis=0))
 
-    def plain_feasible_on(self, m: int, demand: FloatArray) -> bool:
-        """`plain_feasible` for the one node m."""
-        free: list[float] = self.plain_free[:, m].tolist()
+    def countable_feasible_on(self, m: int, demand: FloatArray) -> bool:
+        """`countable_feasible` for the one node m."""
+        free: list[float] = self.countable_free[:, m].tolist()
         for row, amount in self.need(demand).pairs:  # noqa: SIM110 - a generator costs more
             if free[row] < amount:
                 return False
@@ -95,33 +95,33 @@ class RoomArrays(NodeArrays):
             found = self._needs[key] = Need(rows, amounts[rows, None], least[:, None], pairs, exact)
         return found
 
-    def plain_rooms(self, demand: FloatArray) -> FloatArray:
-        """(M,) whole number of tasks of a plain demand that each node has room for at once; inf for one that asks for
+    def countable_slots(self, demand: FloatArray) -> FloatArray:
+        """(M,) whole number of tasks of a countable demand that fit on each node at once; inf for one that asks for
         nothing. Do not write: it is kept, and only nodes that changed since are counted again."""
-        rooms = self._kept_rooms(demand)
-        if rooms is None:
-            rooms = self.count_slots(self.plain_free, demand)
-            self._rooms[demand.tobytes()] = (rooms, self.usage_stamp)
-        return rooms
+        slots = self._kept_slots(demand)
+        if slots is None:
+            slots = self.count_slots(self.countable_free, demand)
+            self._slots[demand.tobytes()] = (slots, self.usage_stamp)
+        return slots
 
-    def _kept_rooms(self, demand: FloatArray) -> FloatArray | None:
-        """`plain_rooms` if they are kept and only few nodes have changed since; else None."""
+    def _kept_slots(self, demand: FloatArray) -> FloatArray | None:
+        """`countable_slots` if they are kept and only few nodes have changed since; else None."""
         key = demand.tobytes()
-        kept = self._rooms.get(key)
+        kept = self._slots.get(key)
         if kept is None:
             return None
-        rooms, stamp = kept
+        slots, stamp = kept
         if stamp != self.usage_stamp:
             changed = (self.node_stamp > stamp).nonzero()[0].tolist()
             if len(changed) > _COUNTED_SINGLY + self.size // 100:
                 return None
             for m in changed:
-                rooms[m] = self.plain_rooms_on(m, demand)
-            self._rooms[key] = (rooms, self.usage_stamp)
-        return rooms
+                slots[m] = self.countable_slots_on(m, demand)
+            self._slots[key] = (slots, self.usage_stamp)
+        return slots
 
     def amounts(self, demand: FloatArray) -> FloatArray:
-        """(R,) amounts that one task of a plain demand takes, GPUs counted whole."""
+        """(R,) amounts that one task of a countable demand takes, GPUs counted whole."""
         amounts = demand.copy()
         amounts[GPUS] = math.ceil(demand[GPUS])
         return amounts
@@ -130,20 +130,20 @@ class RoomArrays(NodeArrays):
         """(N,) whole number of tasks that fit at once on nodes with so much free (R, N), GPUs counted whole; inf for a
         task that asks for nothing."""
         need = self.need(demand)
-        rooms: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
-        np.maximum(rooms, 0.0, out=rooms)  # a host may have reported more than there is
-        return rooms
+        slots: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
+        np.maximum(slots, 0.0, out=slots)  # a host may have reported more than there is
+        return slots
 
-    def plain_rooms_on(self, m: int, demand: FloatArray) -> float:
-        """`plain_rooms` of the one node m, counted now."""
-        free: list[float] = self.plain_free[:, m].tolist()
+    def countable_slots_on(self, m: int, demand: FloatArray) -> float:
+        """`countable_slots` of the one node m, counted now."""
+        free: list[float] = self.countable_free[:, m].tolist()
         return whole_tasks(free, self.need(demand).pairs)
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
         """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
         return tuple(self._idle_gpus[m][:count])
 
-    def wants_plain_gpus(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
+    def wants_whole_gpus(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
         """True for whole exclusive GPUs where every GPU there is has the model and the memory: the common case,
         answered by counting."""
         if group.gpu_model or may_share(demand, sharing):
@@ -194,7 +194,7 @@ class RoomArrays(NodeArrays):
         self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, rows: slice = slice(None)
     ) -> BoolArray:
         need = int(np.ceil(demand[GPUS]))
-        if self.wants_plain_gpus(demand, group, sharing):
+        if self.wants_whole_gpus(demand, group, sharing):
             return np.asarray(self._free_gpus[rows] >= need)
         empty, shared = self.gpu_open(demand, group, sharing, rows)
         return np.asarray((empty | shared).sum(axis=1) >= need)

@@ -39,11 +39,11 @@ from placewise_core.view.nodes import (
     NETWORK,
     RESOURCE_COLUMNS,
     TELEMETRY_COLUMNS,
-    Company,
+    CoTenants,
     GpuTenant,
     telemetry_row,
 )
-from placewise_core.view.slots import RoomArrays, may_share
+from placewise_core.view.slots import SlotArrays, may_share
 
 __all__ = [
     "CPU",
@@ -65,18 +65,18 @@ __all__ = [
 DEFAULT_STALE_AFTER_S = 90.0
 
 # Written in place by claims (…, M) and (M, …), or by reports that leave the layout as it is: a fork has its own.
-_CLAIMED_COLUMNS = ("free", "plain_free")
+_CLAIMED_COLUMNS = ("free", "countable_free")
 _CLAIMED_ROWS = (
     *("task_count", "_tightness", "_load", "_free_gpus"),
-    *("gpu_tenant_count", "gpu_is_exclusive", "gpu_fraction_free", "gpu_memory_free", "gpu_company"),
+    *("gpu_tenant_count", "gpu_is_exclusive", "gpu_fraction_free", "gpu_memory_free", "gpu_co_tenants"),
 )
 _REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s")
 
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
-_KEPT_COMPANIES = 100_000  # more than the GPUs of the largest cluster
+_KEPT_CO_TENANTS = 100_000  # more than the GPUs of the largest cluster
 
 
-class ClusterView(RoomArrays):
+class ClusterView(SlotArrays):
     """Structure-of-arrays snapshot of one cluster, at `version` of life `epoch`."""
 
     def __init__(self, records: ClusterRecords, stale_after_s: float = DEFAULT_STALE_AFTER_S) -> None:
@@ -267,7 +267,7 @@ class ClusterView(RoomArrays):
         self.gpu_is_exclusive[at] = not tenant.is_sharing
         self.gpu_fraction_free[at] = 1.0 - tenant.fraction
         self.gpu_memory_free[at] = self.gpu_memory[at] - tenant.memory_gib
-        self.gpu_company[at] = self._company((tenant,)) if tenant.is_sharing else 0
+        self.gpu_co_tenants[at] = self._number_of_co_tenants((tenant,)) if tenant.is_sharing else 0
 
     def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
         held = self._tenants[m].get(g, ())
@@ -295,7 +295,7 @@ class ClusterView(RoomArrays):
         self.gpu_is_exclusive[at] = is_exclusive
         self.gpu_fraction_free[at] = 1.0 - fraction
         self.gpu_memory_free[at] = self.gpu_memory[at] - memory
-        self.gpu_company[at] = 0 if is_exclusive or not tenants else self._company(tenants)
+        self.gpu_co_tenants[at] = 0 if is_exclusive or not tenants else self._number_of_co_tenants(tenants)
         if bool(before) != bool(tenants) and self.gpu_exists[at]:
             self._set_idle(m, g, not tenants)
 
@@ -305,32 +305,32 @@ class ClusterView(RoomArrays):
         else:
             self._idle_gpus[m].remove(g)
 
-    def _company(self, tenants: Iterable[GpuTenant]) -> int:
-        """The number in `gpu_company` of GPUs shared by such tenants; 0 stands for no company."""
-        company = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
-        if len(self._companies) > _KEPT_COMPANIES and company not in self._companies:
+    def _number_of_co_tenants(self, tenants: Iterable[GpuTenant]) -> int:
+        """The number in `gpu_co_tenants` of GPUs shared by such tenants; 0 stands for none."""
+        co_tenants = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
+        if len(self._co_tenants) > _KEPT_CO_TENANTS and co_tenants not in self._co_tenants:
             self._forget_companies()
-        return self._companies.setdefault(company, len(self._companies))
+        return self._co_tenants.setdefault(co_tenants, len(self._co_tenants))
 
     def _forget_companies(self) -> None:
         """Keeps the combinations that are there now: model names and limits come from users, in any number."""
-        self._companies = {(): 0}
+        self._co_tenants = {(): 0}
         for m, by_gpu in enumerate(self._tenants):
             for g, tenants in by_gpu.items():
                 if not any(not t.is_sharing for t in tenants):
-                    company = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
-                    self.gpu_company[m, g] = self._companies.setdefault(company, len(self._companies))
+                    co_tenants = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
+                    self.gpu_co_tenants[m, g] = self._co_tenants.setdefault(co_tenants, len(self._co_tenants))
 
-    def companies(self) -> tuple[Company, ...]:
-        """Combinations of tenants by their number in `gpu_company`."""
-        return tuple(self._companies)
+    def co_tenants(self) -> tuple[CoTenants, ...]:
+        """Combinations of tenants by their number in `gpu_co_tenants`."""
+        return tuple(self._co_tenants)
 
     def _touch(self, m: int, column: FloatArray) -> None:
         """Renews the values derived from the free amounts (R,) and GPUs of node m, and its stamp."""
         free: list[float] = column.tolist()
         idle = self._free_gpus[m] = len(self._idle_gpus[m])
-        self.plain_free[:, m] = column
-        self.plain_free[GPUS, m] = idle
+        self.countable_free[:, m] = column
+        self.countable_free[GPUS, m] = idle
         self._tightness[m] = 1.0 / (2.0 + idle + max(0.0, free[CPU]) / self._cpu_scale[m])
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
@@ -423,7 +423,7 @@ class ClusterView(RoomArrays):
         other.co_runs = self.co_runs.fork()
         other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
         other._idle_gpus = list(self._idle_gpus)
-        other._clear_rooms()  # its arrays are counted on in place
+        other._clear_slots()  # its arrays are counted on in place
         other.notes = WeakKeyDictionary()
         other.forked_stamp = self.usage_stamp
         self._is_borrowed = bytearray(b"\x01") * self.size
@@ -434,7 +434,7 @@ class ClusterView(RoomArrays):
         """True while nothing was taken or given back on node m since `fork` was made of this view."""
         if self.lineage is not fork.lineage or self.layout_stamp != fork.layout_stamp:
             return False
-        return self._companies is fork._companies and bool(self.node_stamp[m] <= fork.forked_stamp)
+        return self._co_tenants is fork._co_tenants and bool(self.node_stamp[m] <= fork.forked_stamp)
 
     def adopt(self, fork: "ClusterView", nodes: Sequence[int]) -> None:
         """Takes over the usage of these nodes, each of which must be as it was forked; costs less than claiming."""

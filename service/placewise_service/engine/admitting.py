@@ -96,7 +96,7 @@ class Admitting:
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:
         """The cluster's parameters of a queue, or the service's."""
-        live = self.parts.views.known(cluster)
+        live = self.parts.views.find(cluster)
         own = live.view.settings.queues.get(queue) if live is not None else None
         return own or self.parts.options.queue
 

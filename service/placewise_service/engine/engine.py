@@ -107,7 +107,7 @@ class Engine:
         self._following: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
         self._damaged: dict[str, str] = {}  # cluster → why, as logged
-        self._told: set[str] = set()  # clusters whose settings name `fifo`, once logged
+        self._logged: set[str] = set()  # clusters whose settings name `fifo`, once logged
 
     def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
         """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
@@ -215,14 +215,14 @@ class Engine:
     async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome:
         """Applies the host's events. Raises NotFoundError for an unknown cluster."""
         live = await self._parts.views.get(cluster)
-        told = ReportOutcome(0, 0, 0)
+        total = ReportOutcome(0, 0, 0)
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion)
             self._parts.telemetry.overcommits(cluster, len(outcome.overcommits))
             self._parts.apply(live, changes)
-            told = told.followed_by(outcome)
+            total = total.followed_by(outcome)
             await live.shown()
-        return told
+        return total
 
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
         live = await self._parts.views.get(cluster)
@@ -294,8 +294,8 @@ class Engine:
                 log.error("view cannot be built", cluster=cluster, reason=error.message)
         else:
             self._damaged.pop(cluster, None)
-            if live.view.settings.admit_policy == "fifo" and cluster not in self._told:
-                self._told.add(cluster)
+            if live.view.settings.admit_policy == "fifo" and cluster not in self._logged:
+                self._logged.add(cluster)
                 log.warning(_FIFO_PASSES, cluster=cluster)
 
     async def _expire_reservations(self) -> None:

@@ -20,7 +20,7 @@ class Growth:
 
     async def check_cluster(self, name: str) -> None:
         """Raises InvalidRequestError for a cluster too many."""
-        if self.parts.views.known(name) is not None:
+        if self.parts.views.find(name) is not None:
             return
         names, most = await self.parts.store.clusters(), self.parts.options.most_clusters
         if name not in names and len(names) >= most:

@@ -33,8 +33,8 @@ _STALE_AFTER_S = 3.0  # the tail hears from a live store every second
 # After a batch the tail rests: under load it then reads many events at once instead of waking up in the middle of every
 # decision. Writes of other replicas are seen this much later. A decision that misses one is refused, and repeated as
 # soon as the tail, which then rests no longer, has brought it. While nobody else writes, the tail rests longer.
-_PACE_S = 0.005
-_QUIET_PACE_S = 0.025
+_FOLLOW_EVERY_S = 0.005
+_FOLLOW_QUIET_EVERY_S = 0.025
 _STEP = 16  # gangs given back at a time
 _LARGE = 200  # nodes, and jobs, from which a view is built, or a report made ready, beside the loop
 _MOST_TASKS = 1024  # that an event takes or gives back in one go
@@ -110,7 +110,7 @@ class LiveView:
                         self.apply(())
                         continue
                     await self._apply_in_turn(events)
-                    await self._rest(_PACE_S if events else _QUIET_PACE_S)
+                    await self._rest(_FOLLOW_EVERY_S if events else _FOLLOW_QUIET_EVERY_S)
             except (StateUnavailableError, StaleSnapshotError) as error:
                 if isinstance(error, StateUnavailableError) and not self.is_lost:
                     log.warning("view lost its store", cluster=self.cluster, reason=error.message)
@@ -122,18 +122,18 @@ class LiveView:
         """The view's version, once a decision under way is answered. Redis sends the tail a reservation before it
         answers the caller, who must not wait while the tail reads events that the view has already."""
         if self._assumed:
-            await self._rest(_PACE_S)
+            await self._rest(_FOLLOW_EVERY_S)
         return self.view.version
 
     async def _reload(self) -> bool:
-        before, told = self.view.jobs, ""
+        before, logged = self.view.jobs, ""
         while True:
             try:
                 is_there = await self.load()
             except StateUnavailableError as error:
-                if isinstance(error, CorruptStateError) and error.message != told:
-                    told = error.message
-                    log.error("view cannot be built", cluster=self.cluster, reason=told)
+                if isinstance(error, CorruptStateError) and error.message != logged:
+                    logged = error.message
+                    log.error("view cannot be built", cluster=self.cluster, reason=logged)
                 await asyncio.sleep(_RETRY_S)
             else:
                 self.departed.note_missing(before, self.view.jobs)
@@ -170,8 +170,8 @@ class LiveView:
         jobs = self.view.jobs
         if isinstance(change, JobsEnded):
             return sum([len(jobs[job_id].assignments) for job_id in change.job_ids if job_id in jobs])
-        known = [(job.assignments, jobs.get(job.id)) for job in change.jobs]
-        return sum([len(new) for new, before in known if before is None or before.assignments is not new])
+        pairs = [(job.assignments, jobs.get(job.id)) for job in change.jobs]
+        return sum([len(new) for new, before in pairs if before is None or before.assignments is not new])
 
     async def _move(self, event: Event, change: JobsChanged | JobsEnded) -> None:
         """Applies a change of many jobs, each job whole; others have their turn in between. Later events wait for
@@ -321,7 +321,7 @@ class Views:
     def __iter__(self) -> Iterator[LiveView]:
         return iter(list(self._live.values()))
 
-    def known(self, cluster: str) -> LiveView | None:
+    def find(self, cluster: str) -> LiveView | None:
         """The view if it is loaded."""
         return self._live.get(cluster)
 

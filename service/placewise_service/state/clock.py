@@ -58,11 +58,11 @@ class StoreClock:
     async def look(self) -> None:
         """Asks the store once. An answer that was long on its way is not believed, unless it is the first."""
         before_s = self.monotonic_s()
-        told_s = await self._source.ping()
+        server_s = await self._source.ping()
         after_s = self.monotonic_s()
         if self._is_heard and after_s - before_s > _CREDIBLE_S:
             return
-        self._offset_s = told_s - (before_s + after_s) / 2
+        self._offset_s = server_s - (before_s + after_s) / 2
         if not self._is_heard and abs(ahead_s := self._own.now_s() - self.now_s()) > _REMARKABLE_S:
             log.warning("this machine's clock is not the store's; the store's is used", ahead_s=round(ahead_s, 3))
         self._is_heard = True

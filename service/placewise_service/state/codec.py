@@ -35,7 +35,7 @@ from placewise_service.state.sums import DamagedError, check_event, check_record
 NODES_PER_CHUNK = 200
 _COMPRESS_FROM_BYTES = 4096
 _COMPRESSED: Final = b"z"
-_PLAIN: Final = b"p"
+_AS_IS: Final = b"p"
 # An empty map in three bytes, as nobody writes one: a replica that knows of no forgetting merges nothing.
 _FORGOTTEN: Final = b"\xde\x00\x00"
 
@@ -53,7 +53,7 @@ _overhead = msgspec.msgpack.Decoder(tuple[str, int, float])
 _metrics = msgspec.msgpack.Decoder(dict[str, float])
 _names = msgspec.msgpack.Decoder(tuple[str, ...])
 _progress = msgspec.msgpack.Decoder(tuple[float, float, float])
-_lives = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
+_running_states = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
 
 encode = _encoder.encode
 decode_node = _node.decode
@@ -91,7 +91,7 @@ def pack_nodes(records: Sequence[bytes]) -> bytes:
 
 
 def _packed(data: bytes) -> bytes:
-    return _COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else _PLAIN + data
+    return _COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else _AS_IS + data
 
 
 def iterate_nodes(body: bytes) -> Iterator[tuple[Node, ...]]:
@@ -113,7 +113,7 @@ def decode_overhead(data: bytes) -> OverheadLearned:
     return OverheadLearned(*_overhead.decode(data))
 
 
-def with_life(job: RunningJob, expire_s: float, start_s: float, speed: float, epochs: float) -> RunningJob:
+def with_running_state(job: RunningJob, expire_s: float, start_s: float, speed: float, epochs: float) -> RunningJob:
     """The job as it lives in the store: what changes while it runs is kept beside its record."""
     return replace(
         job,
@@ -128,7 +128,7 @@ def with_life(job: RunningJob, expire_s: float, start_s: float, speed: float, ep
 def with_progress(job: RunningJob, expire_s: float, progress: bytes | None) -> RunningJob:
     """A job from its record as it lives: with its expiry (0 = confirmed) and its progress."""
     start_s, speed, epochs = _progress.decode(progress) if progress else (0.0, 0.0, 0.0)
-    return with_life(job, expire_s, start_s, speed, epochs)
+    return with_running_state(job, expire_s, start_s, speed, epochs)
 
 
 def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> RunningJob:
@@ -139,10 +139,10 @@ def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> Runnin
 def _decode_jobs(body: bytes, args: bytes) -> Change:
     """Scripts put stored records into new events, whose sums say nothing of what happened to the records before."""
     jobs = []
-    for record, life in zip(_records.decode(body), _lives.decode(args), strict=True):
+    for record, state in zip(_records.decode(body), _running_states.decode(args), strict=True):
         job = _job.decode(record)
         check_record(bytes(record), "jobs", job.id.encode())
-        jobs.append(with_life(job, *life))
+        jobs.append(with_running_state(job, *state))
     return JobsChanged(tuple(jobs))
 
 

@@ -18,19 +18,19 @@ def reserved(job: RunningJob, expire_s: float) -> RunningJob:
 
 def started(held: RunningJob | None, report: JobReport) -> RunningJob | None:
     """The job as the host started it; None for a repeat, or if its resources are unknown."""
-    told = report.running
-    if held is None and told is None:
+    reported = report.running
+    if held is None and reported is None:
         return None
     is_confirming = held is not None and held.state is RunState.RESERVED
-    if held is not None and not is_confirming and (told is None or holds_of(told) == holds_of(held)):
+    if held is not None and not is_confirming and (reported is None or holds_of(reported) == holds_of(held)):
         return None
-    job = told or held
+    job = reported or held
     assert job is not None
     return replace(
         job,
         state=RunState.RUNNING,
         expire_time_s=0.0,
-        start_time_s=told.start_time_s if told is not None else report.event_time_s,
+        start_time_s=reported.start_time_s if reported is not None else report.event_time_s,
         speed=report.speed,
         epochs_done=report.epochs_done,
     )

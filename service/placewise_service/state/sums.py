@@ -59,8 +59,8 @@ def check_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> None:
     found = fields.get(b"sum")
     if found is None and fields.keys() == _UNSUMMED:
         return
-    life, kind, body, args = fields[b"life"], fields[b"kind"], fields[b"body"], fields[b"args"]
-    digest = hashlib.sha1(b"%b %b %b %d " % (entry_id, life, kind, len(body)), usedforsecurity=False)
+    epoch, kind, body, args = fields[b"life"], fields[b"kind"], fields[b"body"], fields[b"args"]
+    digest = hashlib.sha1(b"%b %b %b %d " % (entry_id, epoch, kind, len(body)), usedforsecurity=False)
     digest.update(body)
     digest.update(args)
     if found != digest.hexdigest()[:_EVENT_DIGITS].encode():

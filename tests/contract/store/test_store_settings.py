@@ -64,7 +64,7 @@ async def test_co_runs_lie_beside_profiles(store: StateStore) -> None:
         for kind, row in rows_of([("Our Net", (co_run,))]).items():
             await store.profile_subtask(CLUSTER, kind, row)
     loaded = await records(store)
-    known = CoRunBook(loaded.subtask_profiles, ()).known(()).of("ournet", "v100")
+    known = CoRunBook(loaded.subtask_profiles, ()).known_with(()).of("ournet", "v100")
     assert known == {"lm": PairSpeeds(0.5, 0.75), "rseau50": PairSpeeds(0.25, 0.5, 0.125)}
     assert ClusterView(loaded).subtask_profiles == {"decode": {"a": 1.0}}
 

@@ -51,10 +51,10 @@ async def test_a_damaged_cluster_keeps_no_other_back(store: DamagedStore) -> Non
             with pytest.raises(CorruptStateError):
                 await engine.get_cluster("a")
             await store.report_nodes("z", [make_node("n0")], full=True)
-            await eventually(lambda: engine._parts.views.known("z") is not None)
-            assert engine._parts.views.known(CLUSTER) is not None
+            await eventually(lambda: engine._parts.views.find("z") is not None)
+            assert engine._parts.views.find(CLUSTER) is not None
             store.damaged = ""
-            await eventually(lambda: engine._parts.views.known("a") is not None)
+            await eventually(lambda: engine._parts.views.find("a") is not None)
     errors = [line for line in lines if line["log_level"] == "error"]
     assert [(line["event"], line["cluster"]) for line in errors] == [("view cannot be built", "a")]
 

@@ -80,7 +80,7 @@ async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_one
                 await live.changed(1.0)
             assert set(live.view.subtask_profiles) == {"kind-used"}
             assert set(live.view.co_runs.kinds) == {row_kind("model-used")}
-            assert live.view.co_runs.known(()).of("model-idle", "") == {}
+            assert live.view.co_runs.known_with(()).of("model-idle", "") == {}
 
 
 async def test_a_cluster_that_is_deleted_meanwhile_does_not_end_the_sweep() -> None:

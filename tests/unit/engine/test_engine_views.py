@@ -98,14 +98,14 @@ async def test_a_cluster_begun_anew_right_after_its_end_keeps_its_new_view() -> 
         opened.drop("c")
         anew = await opened.get("c")
         await asyncio.sleep(0.01)  # the follower has ended
-        assert opened.known("c") is anew
+        assert opened.find("c") is anew
     finally:
         await opened.close()
 
 
 async def test_a_decision_that_waits_for_the_tail_ends_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pace in ("_PACE_S", "_QUIET_PACE_S"):
-        monkeypatch.setattr(views, pace, 60.0)
+    for period in ("_FOLLOW_EVERY_S", "_FOLLOW_QUIET_EVERY_S"):
+        monkeypatch.setattr(views, period, 60.0)
     store = MemoryStore(ManualClock(1000.0))
     await store.report_nodes("c", [make_node("n0")], full=True)
     opened = Views(store, ManualClock(1000.0), stale_telemetry_after_s=90.0)
@@ -121,8 +121,8 @@ async def test_a_decision_that_waits_for_the_tail_ends_its_rest(monkeypatch: pyt
 
 
 async def test_the_tail_is_in_the_way_of_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_PACE_S", 60.0)
-    monkeypatch.setattr(views, "_QUIET_PACE_S", 0.0)
+    monkeypatch.setattr(views, "_FOLLOW_EVERY_S", 60.0)
+    monkeypatch.setattr(views, "_FOLLOW_QUIET_EVERY_S", 0.0)
     store = MemoryStore(ManualClock(1000.0))
     await store.report_nodes("c", [make_node("n0")], full=True)
     opened = Views(store, ManualClock(1000.0), stale_telemetry_after_s=90.0)

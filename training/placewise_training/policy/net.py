@@ -12,14 +12,14 @@ itself.
 import torch
 from torch import Tensor, nn
 
-from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, NODE_FEATURES, PACE_COLUMNS, STEP_FEATURES
+from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, LINEAR_SPEED_COLUMNS, NODE_FEATURES, STEP_FEATURES
 from placewise_core.inputs.policy import IS_NEW
 from placewise_core.speed.linear_speed import MOST_LOG_MINUTES
 
 _MASKED = -1e9
 _ROLES = 2  # worker, parameter server: the last axis of a placement and the halves of the actions
-LINEAR_MINUTES = len(JOB_COLUMNS) + [column.name for column in PACE_COLUMNS].index("linear_minutes_left")
-MINUTES_SCALE = next(column.scale for column in PACE_COLUMNS if column.name == "linear_minutes_left")
+LINEAR_MINUTES = len(JOB_COLUMNS) + [column.name for column in LINEAR_SPEED_COLUMNS].index("linear_minutes_left")
+MINUTES_SCALE = next(column.scale for column in LINEAR_SPEED_COLUMNS if column.name == "linear_minutes_left")
 
 
 class PolicyEncoder(nn.Module):

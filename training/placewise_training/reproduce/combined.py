@@ -39,7 +39,7 @@ _FIFO, _PROTEUS, _SHAPED, _PLACED, _SAVED = (
     "proteus × qos-savable, consolidate",
 )
 _SEARCHED, _LEARNED_PLACE = "proteus × qos shape, search", "proteus × qos shape, harmony"
-_FIFO_PLAIN, _FIFO_SHORT = "fifo-strict, consolidate", f"fifo-strict{SHORTEST}, consolidate"
+_FIFO_CONSOLIDATED, _FIFO_SHORT = "fifo-strict, consolidate", f"fifo-strict{SHORTEST}, consolidate"
 _QOS, _SAVABLE, _CER, _CER_SPREAD = (
     "qos, consolidate",
     "qos-savable, consolidate",
@@ -54,7 +54,7 @@ _METHODS: Mapping[str, tuple[Callable[[], AdmissionPolicy], str]] = {
     _SEARCHED: (lambda: admission("proteus-qos"), "search"),
     _LEARNED_PLACE: (lambda: admission("proteus-qos"), "harmony"),
     _SAVED: (lambda: admission("proteus-qos-savable"), _HARMONY_LIKE),
-    _FIFO_PLAIN: (lambda: admission("fifo-strict"), _HARMONY_LIKE),
+    _FIFO_CONSOLIDATED: (lambda: admission("fifo-strict"), _HARMONY_LIKE),
     _FIFO_SHORT: (lambda: admission("fifo-strict" + SHORTEST), _HARMONY_LIKE),
     _QOS: (lambda: admission("qos"), _HARMONY_LIKE),
     _SAVABLE: (lambda: admission("qos-savable"), _HARMONY_LIKE),

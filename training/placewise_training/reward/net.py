@@ -40,11 +40,11 @@ class RewardNet(nn.Module):
         self.scale = nn.Parameter(torch.zeros(members, width))
         self.level_bias = nn.Parameter(torch.zeros(members))
         self.scale_bias = nn.Parameter(torch.full((members,), _FIRST_SCALE))
-        self.doubt = PriorEnsemble(features)
+        self.uncertainty = PriorEnsemble(features)
 
     def forward(self, tokens: Tensor, job: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
         level, scale = self.members(tokens, job, node)
-        variance = self.expected(level, scale) + self.doubt(pooled_of_new(tokens, job)).unsqueeze(1)
+        variance = self.expected(level, scale) + self.uncertainty(pooled_of_new(tokens, job)).unsqueeze(1)
         return level.mean(dim=2).exp(), variance.sqrt()
 
     def expected(self, level: Tensor, scale: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def serving_reward(net: RewardNet, features: int) -> onnx.ModelProto:
     level = _clipped(graph, level, LEAST, MOST)
     scale = graph.op("Gemm", hidden, graph.of(net.scale.t()), graph.of(net.scale_bias))
     scale = _clipped(graph, graph.op("Reshape", scale, members), LEAST_SCALE, MOST_SCALE)
-    _answers(graph, level, scale, _doubt(graph, net.doubt), last)
+    _answers(graph, level, scale, _uncertainty(graph, net.uncertainty), last)
     inputs = {"tokens": ("B", "P", features), "job": ("B", "P"), "node": ("B", "P")}
     return graph.model(inputs, {"speed": ("B", "P"), "spread": ("B", "P")}, integers=("job", "node"))
 
@@ -129,7 +129,7 @@ def _columns(graph: Graph, at: int) -> tuple[str, str]:
     return graph.of(np.array([at])), graph.of(np.array([at + 1]))
 
 
-def _doubt(graph: Graph, doubt: PriorEnsemble) -> str:
+def _uncertainty(graph: Graph, uncertainty: PriorEnsemble) -> str:
     """(B, 1): the ensemble's disagreement on the new job's pooled features; both kinds of members as one layer."""
     is_new = graph.op("Cast", graph.op("Equal", "job", graph.of(np.array(0))), to=TensorProto.FLOAT)
     is_new = graph.op("Unsqueeze", is_new, graph.of(np.array([1])))  # (B, 1, P)
@@ -140,19 +140,19 @@ def _doubt(graph: Graph, doubt: PriorEnsemble) -> str:
     shown = graph.op("Where", graph.op("Cast", column, to=TensorProto.BOOL), "tokens", graph.of(np.float32(-1.0)))
     most = graph.op("ReduceMax", shown, graph.of(np.array([1])))
     pooled = graph.op("Squeeze", graph.op("Concat", of_new, most, axis=2), graph.of(np.array([1])))  # (B, 2F)
-    into = torch.cat([doubt.learned.into, doubt.prior.into], dim=1) / doubt.deviation.unsqueeze(1)
-    bias = torch.cat([doubt.learned.bias, doubt.prior.bias]) - doubt.centre @ into
-    members = len(doubt.learned.out)
+    into = torch.cat([uncertainty.learned.into, uncertainty.prior.into], dim=1) / uncertainty.deviation.unsqueeze(1)
+    bias = torch.cat([uncertainty.learned.bias, uncertainty.prior.bias]) - uncertainty.centre @ into
+    members = len(uncertainty.learned.out)
     own = torch.eye(members).unsqueeze(2)  # each member reads its own hidden units only
-    out = torch.cat([(own * each.out).reshape(members, -1) for each in (doubt.learned, doubt.prior)], dim=1)
+    out = torch.cat([(own * each.out).reshape(members, -1) for each in (uncertainty.learned, uncertainty.prior)], dim=1)
     hidden = graph.op("Relu", graph.op("Gemm", pooled, graph.of(into), graph.of(bias)))
-    answers = graph.op("MatMul", hidden, graph.of((doubt.gain * out).t()))  # (B, members)
+    answers = graph.op("MatMul", hidden, graph.of((uncertainty.gain * out).t()))  # (B, members)
     centred = torch.eye(members) - 1.0 / members
     apart = graph.op("MatMul", answers, graph.of(centred))
     return graph.op("ReduceMean", graph.op("Mul", apart, apart), graph.of(np.array([1])), keepdims=1)
 
 
-def _answers(graph: Graph, level: str, scale: str, doubt: str, last: str) -> None:
+def _answers(graph: Graph, level: str, scale: str, uncertainty: str, last: str) -> None:
     """RewardNet.forward, from the members' levels and scales (B, P, members) and the doubt (B, 1)."""
     centre = graph.op("ReduceMean", level, last, keepdims=1)
     graph.op("Exp", graph.op("Squeeze", centre, last), name="speed")
@@ -160,7 +160,7 @@ def _answers(graph: Graph, level: str, scale: str, doubt: str, last: str) -> Non
     disagreement = graph.op("Mul", apart, apart)
     expected = graph.op("Exp", graph.op("Mul", scale, graph.of(np.float32(2.0))))
     variance = graph.op("Add", disagreement, graph.op("Mul", expected, graph.of(np.float32(2.0))))
-    variance = graph.op("Add", graph.op("ReduceMean", variance, last, keepdims=0), doubt)
+    variance = graph.op("Add", graph.op("ReduceMean", variance, last, keepdims=0), uncertainty)
     graph.op("Sqrt", variance, name="spread")
 
 

@@ -109,7 +109,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     began = time.perf_counter()
     run = _run(args, device)
     _train_net(args, run, training, held_back, show)
-    practice, gains = _train_doubt(args, run, training, held_back, show)
+    practice, gains = _train_uncertainty(args, run, training, held_back, show)
     train_s = time.perf_counter() - began
 
     report = {
@@ -117,7 +117,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "data": {"training": fingerprint(training), "held_back": fingerprint(held_back), **_start_digest(args)},
         "samples": {"training": len(training), "held_back": len(held_back)},
         "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
-        "doubt": {"gain": float(run.net.doubt.gain), "likelihood_by_gain": gains},
+        "doubt": {"gain": float(run.net.uncertainty.gain), "likelihood_by_gain": gains},
         **_judge(args, run, training, held_back, practice, show),
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
@@ -137,8 +137,8 @@ def _run(args: Args, device: torch.device) -> _Run:
     paper."""
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
     for name, parameter in net.named_parameters():
-        is_doubt = name.startswith("doubt.")  # which is trained at the end, on the finished net's errors
-        parameter.requires_grad = not is_doubt and (name in SPREAD_PARAMETERS or not args.spread_only)
+        is_of_uncertainty = name.startswith("uncertainty.")  # which is trained at the end, on the finished net's errors
+        parameter.requires_grad = not is_of_uncertainty and (name in SPREAD_PARAMETERS or not args.spread_only)
     optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
     if args.start:
@@ -187,13 +187,13 @@ def _learn(args: Args, run: _Run, training: Sequence[Sample], lengths: Any, rng:
     return detached
 
 
-def _train_doubt(
+def _train_uncertainty(
     args: Args, run: _Run, training: Sequence[Sample], held_back: Sequence[Sample], show: Show
 ) -> tuple[list[list[Sample]], Mapping[str, float]]:
     """An ensemble on the finished net's errors, scaled on placements that the net was not trained on. Returns these
     and the likelihood by gain."""
     show("training the doubt", 0, 1)
-    for parameter in run.net.doubt.learned.parameters():
+    for parameter in run.net.uncertainty.learned.parameters():
         parameter.requires_grad = True
     train_ensemble(run.net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
     practice = _practice(args, show)

@@ -22,15 +22,15 @@ _BEND = 0.3  # of the error of a log-speed: beyond it a member follows the media
 def train_ensemble(net: RewardNet, training: Sequence[Sample], steps: int, rng: np.random.Generator) -> None:
     """Fits the members on the net's device, each to a bootstrap of its own. Leaves the rest of the net as it is."""
     pooled, wrong, _ = errors_of_new(net, training)
-    doubt = net.doubt
-    doubt.standardise(pooled)
-    members = doubt.learned.out.shape[0]
+    uncertainty = net.uncertainty
+    uncertainty.standardise(pooled)
+    members = uncertainty.learned.out.shape[0]
     weights = torch.from_numpy(rng.poisson(1.0, (len(wrong), members)).astype(np.float32)).to(wrong.device)
-    optimiser = torch.optim.Adam(doubt.learned.parameters(), lr=_RATE)
+    optimiser = torch.optim.Adam(uncertainty.learned.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
     for _ in range(steps):
         chosen = torch.from_numpy(rng.integers(0, len(wrong), _BATCH)).to(wrong.device)
-        missed = doubt.members(pooled[chosen]) - wrong[chosen].unsqueeze(1)
+        missed = uncertainty.members(pooled[chosen]) - wrong[chosen].unsqueeze(1)
         loss = torch.nn.functional.smooth_l1_loss(missed, torch.zeros_like(missed), reduction="none", beta=_BEND)
         optimiser.zero_grad()
         (loss * weights[chosen]).mean().backward()  # type: ignore[no-untyped-call]
@@ -43,11 +43,11 @@ def choose_gain(net: RewardNet, practice: Sequence[Sequence[Sample]]) -> dict[st
     seen = [errors_of_new(net, samples) for samples in practice]
     losses: dict[str, float] = {}
     for gain in _GAINS:
-        net.doubt.gain.fill_(gain)
+        net.uncertainty.gain.fill_(gain)
         with torch.no_grad():
-            each = [_likelihood(wrong, (expected + net.doubt(pooled)).sqrt()) for pooled, wrong, expected in seen]
+            each = [_likelihood(wrong, (expected + net.uncertainty(pooled)).sqrt()) for pooled, wrong, expected in seen]
         losses[f"{gain:g}"] = float(np.mean(each))
-    net.doubt.gain.fill_(float(min(losses, key=lambda gain: losses[gain])))
+    net.uncertainty.gain.fill_(float(min(losses, key=lambda gain: losses[gain])))
     return losses
 
 
@@ -62,7 +62,7 @@ def errors_of_new(net: RewardNet, samples: Sequence[Sample]) -> tuple[Tensor, Te
     the net expects of it without any doubt."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     net.eval()
-    device = net.doubt.centre.device
+    device = net.uncertainty.centre.device
     for start in range(0, len(samples), _BATCH):
         batch = collate(samples[start : start + _BATCH])
         arrays = (np.asarray(batch[name]) for name in ("tokens", "job", "node", "speed"))

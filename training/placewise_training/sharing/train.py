@@ -55,7 +55,7 @@ _ABOUT_THE_MACHINE = ("out", "threads", "processes", "resume", "device")
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5  # a co-run is a short profile, with IAWP's error of those
 _LEAST = 0.02
 _WITH_STEPS = "_with_steps"
-_TOLD = 0.7  # how often training tells a job's steps
+_GIVEN = 0.7  # how often training tells a job's steps
 # True for the jobs that are asked about.
 Asked = Callable[[SharedJob], bool]
 # A method's answers, the true values, and the judged cells: (N, C) each.
@@ -424,8 +424,8 @@ def _batch(learnt: Examples, args: Args, rng: np.random.Generator) -> tuple[Matr
     """(B, C) each: assumed values, known values, and true ones beside other batches of the partners."""
     rows = rng.integers(len(learnt.speeds), size=args.batch)
     which = rng.choice(4, size=args.batch, p=_HOW_OFTEN)
-    is_told = (which < 2) & (rng.random(args.batch) < _TOLD)  # as in the service: not from another GPU model
-    steps = np.where(is_told, learnt.step_s[rows], np.nan)
+    is_given = (which < 2) & (rng.random(args.batch) < _GIVEN)  # as in the service: not from another GPU model
+    steps = np.where(is_given, learnt.step_s[rows], np.nan)
     known = as_row(_short_co_runs(_some(learnt, rows, rng), rng.integers(1, 4, size=args.batch), rng), steps)
     prior = learnt.priors[rows, which]
     own, other = args.unsure * rng.standard_normal((2, args.batch, 1)) * (rng.random((args.batch, 1)) < 0.5)

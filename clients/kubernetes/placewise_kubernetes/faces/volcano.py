@@ -145,13 +145,11 @@ def _templates(reference: GangRef, facts: GroupFacts, rules: GangRules) -> dict[
 
 def _requests(minimum: Mapping[str, Any]) -> dict[str, Any]:
     """minResources may name requests ("requests.cpu"), limits, counts; only the requests matter."""
-    plain = {
-        name: amount for name, amount in minimum.items() if not name.startswith(("requests.", "limits.", "count/"))
-    }
+    bare = {name: amount for name, amount in minimum.items() if not name.startswith(("requests.", "limits.", "count/"))}
     prefixed = {
         name.removeprefix("requests."): amount for name, amount in minimum.items() if name.startswith("requests.")
     }
-    return {**prefixed, **plain}
+    return {**prefixed, **bare}
 
 
 def _template(reference: GangRef, facts: GroupFacts, role: str, requests: Mapping[str, float]) -> Pod:

@@ -46,14 +46,14 @@ class RelativePerformance(ScoredPolicy):
         return sorted(jobs, key=lambda job: -self._spread(job, names))
 
     def scores(self, offer: Offer) -> FloatArray:
-        return self._pace(offer) if offer.job.subtasks else self._speedup(offer) * _idle(offer)
+        return self._speed(offer) if offer.job.subtasks else self._speedup(offer) * _idle(offer)
 
     def terms(self, offer: Offer, m: int) -> Terms:
         if offer.job.subtasks:
-            return (("pace", float(self._pace(offer)[0, m])), ("tasks", float(offer.task_count[0, m])))
+            return (("pace", float(self._speed(offer)[0, m])), ("tasks", float(offer.task_count[0, m])))
         return (("speedup", float(self._speedup(offer)[m])), ("idle", float(_idle(offer)[0, m])))
 
-    def _pace(self, offer: Offer) -> FloatArray:
+    def _speed(self, offer: Offer) -> FloatArray:
         """(J, N) of a pipeline. Speedups are taken to be those on the mean GPU of the cluster."""
         view, at = offer.view, offer.at
         speedup = mean_speedup(offer.job.subtasks, KnownMetrics.from_view(view))
@@ -62,7 +62,7 @@ class RelativePerformance(ScoredPolicy):
         on_cores = view.capacity[CPU, at] * self._speeds.on_cpus(view)[at]
         on_gpus = (gpus * speeds)[at] / mean * speedup
         cpu_util, gpu_util = (np.nan_to_num(view.telemetry[row, at]) for row in _BUSY)
-        return np.asarray(idle_pace(on_cores, on_gpus, cpu_util, gpu_util, offer.task_count))
+        return np.asarray(idle_speed(on_cores, on_gpus, cpu_util, gpu_util, offer.task_count))
 
     def _speedup(self, offer: Offer) -> FloatArray:
         """(N,) over the slowest node that may take the task."""
@@ -82,7 +82,7 @@ def mean_speedup(subtasks: Sequence[Subtask], metrics: SubtaskMetrics) -> float:
     return sum(gains) / len(gains) if gains else 0.0
 
 
-def idle_pace(on_cores: Amount, on_gpus: Amount, cpu_util: Amount, gpu_util: Amount, tasks: Amount) -> Amount:
+def idle_speed(on_cores: Amount, on_gpus: Amount, cpu_util: Amount, gpu_util: Amount, tasks: Amount) -> Amount:
     """What of a node's pace is idle, on its cores and on its GPUs, over the tasks there: numbers, or arrays of
     nodes."""
     idle = on_cores * (1.0 - cpu_util + _LEAST_IDLE) + on_gpus * (1.0 - gpu_util + _LEAST_IDLE)

@@ -198,11 +198,11 @@ class Gateway:
         call.has_share = True
 
     def _take_room(self, call: "Call", size: int) -> None:
-        problem = self._room.problem(call.told_apart, size)
+        problem = self._room.problem(call.distinct_caller, size)
         if problem:
             self._shed(call.rpc, "bodies_bytes")
             raise OverloadedError(problem)
-        self._room.take(call.told_apart, size)
+        self._room.take(call.distinct_caller, size)
         call.room_bytes += size
 
     def _give_share_back(self, name: str) -> None:
@@ -224,7 +224,7 @@ class Gateway:
             assert call.principal is not None
             self._give_share_back(call.principal.name)
         if call.room_bytes:
-            self._room.give_back(call.told_apart, call.room_bytes)
+            self._room.give_back(call.distinct_caller, call.room_bytes)
         self._finished(call)
 
     def _finished(self, call: "Call") -> None:
@@ -280,7 +280,7 @@ class Call:
         return getattr(self.message, "request_id", "")
 
     @property
-    def told_apart(self) -> str | None:
+    def distinct_caller(self) -> str | None:
         """The caller's name, if callers have names."""
         return self.principal.name if self.has_share and self.principal is not None else None
 

@@ -197,8 +197,8 @@ class _ExcludedPart:
 
     def part(self, excluded: tuple[Excluded, ...]) -> bytes:
         """A PartitionResponse of these alone."""
-        told, part = self._kept
-        if excluded is not told:
+        written, part = self._kept
+        if excluded is not written:
             answer = decision_pb2.PartitionResponse()
             add = answer.excluded.add
             for item in excluded:

@@ -72,16 +72,16 @@ class _Refusals:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told_s = float("-inf")
-        self._untold = 0
+        self._logged_s = float("-inf")
+        self._unlogged = 0
 
     def add(self, credentials: Credentials, reason: str) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < _LOG_PERIOD_S:
-            self._untold += 1
+        if now_s - self._logged_s < _LOG_PERIOD_S:
+            self._unlogged += 1
             return
-        log.warning("credentials refused", peer=credentials.peer, reason=reason, others_before=self._untold)
-        self._told_s, self._untold = now_s, 0
+        log.warning("credentials refused", peer=credentials.peer, reason=reason, others_before=self._unlogged)
+        self._logged_s, self._unlogged = now_s, 0
 
 
 def authenticator(

@@ -35,12 +35,12 @@ class ConcernError(Exception):
 def check_disk(path: Path) -> str:
     """Free space on the embedded Redis's disk."""
     free = shutil.disk_usage(path).free
-    said = f"{free >> 20} MiB are free on the disk of {path}"
+    finding = f"{free >> 20} MiB are free on the disk of {path}"
     if free < FREE_NEEDED_BYTES:
-        raise CommandError(f"{said}: make room, or set PLACEWISE_STATE_DIR to a larger disk")
+        raise CommandError(f"{finding}: make room, or set PLACEWISE_STATE_DIR to a larger disk")
     if free < FREE_WARNING_BYTES:
-        raise ConcernError(f"{said}: a full disk stops every reservation")
-    return said
+        raise ConcernError(f"{finding}: a full disk stops every reservation")
+    return finding
 
 
 def check_policies(settings: Settings) -> str:

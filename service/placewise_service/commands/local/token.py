@@ -44,7 +44,7 @@ def create(
     """Make a token, add its hash to the tokens file, and print it: this once."""
     expire_time = datetime.now(UTC) + timedelta(days=days) if days else None
     access = Access(_mode(mode), _group_id(group))
-    with audited("token create", name), _told():
+    with audited("token create", name), _reporting_errors():
         token = create_token(file, name, scopes, clusters or (), expire_time, access=access)
     if is_json:
         expiry = expire_time.isoformat() if expire_time else None
@@ -57,7 +57,7 @@ def create(
 @app.command("list")
 def list_(file: FileOption, is_json: JsonOption = False) -> None:
     """List the tokens with their scopes, clusters and expiry."""
-    with _told():
+    with _reporting_errors():
         entries = list_tokens(file)
     now_s = datetime.now(UTC).timestamp()
     if is_json:
@@ -83,7 +83,7 @@ def revoke(
     is_json: JsonOption = False,
 ) -> None:
     """Delete a token from the tokens file."""
-    with audited("token revoke", name), _told():
+    with audited("token revoke", name), _reporting_errors():
         revoked = revoke_token(file, name)
     if is_json:
         print_json({"name": name, "revoked": revoked})
@@ -92,7 +92,7 @@ def revoke(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     try:
         yield
     except CredentialsFileError as error:

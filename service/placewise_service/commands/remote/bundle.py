@@ -262,8 +262,8 @@ def _verify(directory: Path, public_keys: Sequence[Path], *, is_json: bool) -> N
             raise typer.Exit(Exit.NEGATIVE) from None
         raise CommandError(str(error), Exit.NEGATIVE) from None
     if is_json:
-        said = {"digest": bundle.digest, "signed_by": bundle.signed_by, **msgspec.to_builtins(bundle.manifest)}
-        print_json({"name": bundle.name, "is_valid": True, **said})
+        facts = {"digest": bundle.digest, "signed_by": bundle.signed_by, **msgspec.to_builtins(bundle.manifest)}
+        print_json({"name": bundle.name, "is_valid": True, **facts})
         return
     rows = [(file, sha256[:16]) for file, sha256 in sorted(bundle.manifest.files.items())]
     by = f", signed by {bundle.signed_by}" if bundle.signed_by else ""

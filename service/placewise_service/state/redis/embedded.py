@@ -267,8 +267,8 @@ class EmbeddedRedis:
         return b""
 
     def _last_words(self) -> str:
-        said = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
-        lines = [line for line in said if "# WARNING" not in line]  # advice on the machine that every start repeats
+        log = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
+        lines = [line for line in log if "# WARNING" not in line]  # advice on the machine that every start repeats
         last = lines[-1] if lines else "it said nothing"
         if "append only file" in last:
             last = (

@@ -18,9 +18,9 @@ _NEAR_S = (2.0, 10.0)
 _FAR_S = (120.0, 600.0)
 
 
-def position_of(life: bytes, entry_id: bytes) -> str:
+def position_of(epoch: bytes, entry_id: bytes) -> str:
     """A place in the event stream: which life of the cluster, and the last entry read."""
-    return f"{life.decode()}:{entry_id.decode()}"
+    return f"{epoch.decode()}:{entry_id.decode()}"
 
 
 def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
@@ -51,13 +51,13 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
 
     Raises msgspec.DecodeError for bytes that no script wrote; DamagedError, which is one, names the record.
     """
-    life, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles = reply
+    epoch, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles = reply
     expiries = {name: float(score) for name, score in _pairs(expiring)}
     progresses = dict(_pairs(progress))
     records = ClusterRecords(
         cluster=cluster,
         version=int(version),
-        epoch=life.decode(),
+        epoch=epoch.decode(),
         nodes=tuple(_named("nodes", nodes, codec.decode_node)),
         jobs=tuple(
             codec.with_progress(job, expiries.get(job.id.encode(), 0.0), progresses.get(job.id.encode()))
@@ -68,7 +68,7 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
         overheads={name.decode(): codec.decode_overhead(record) for name, record in _pairs(overheads)},
         subtask_profiles={name.decode(): codec.decode_metrics(record) for name, record in _pairs(profiles)},
     )
-    return records, position_of(life, last)
+    return records, position_of(epoch, last)
 
 
 def search_bounds(decision_id: str) -> Iterator[tuple[str, str]]:

@@ -117,12 +117,12 @@ class RedisStore:
         is_large = len(nodes) > codec.NODES_PER_CHUNK
         body, rows = await aside(_packed_nodes, nodes) if is_large else _packed_nodes(nodes)
         keys = (k.meta, k.events, k.nodes, k.capacities, k.used, k.jobs, k.holds)
-        life, version, removed, was_created = await self._run(
+        epoch, version, removed, was_created = await self._run(
             "report_nodes", cluster, keys, [secrets.token_hex(6), int(full), body, *rows]
         )
         await self._register(cluster, bool(was_created))
         change = NodesReported(tuple(nodes), tuple(NodeId(name.decode()) for name in removed))
-        event = Event(int(version), life.decode(), change)
+        event = Event(int(version), epoch.decode(), change)
         return ReportResult((event,), event.version, len(nodes) + len(change.removed), 0)
 
     async def _register(self, cluster: str, was_created: bool) -> None:
@@ -243,9 +243,9 @@ class RedisStore:
         k = keys_of(cluster)
         keys = (k.meta, k.events, k.nodes, k.jobs, k.holds)
         args: list[Argument] = [secrets.token_hex(6), codec.encode_record(settings)]
-        life, version, was_created = await self._run("update_settings", cluster, keys, args)
+        epoch, version, was_created = await self._run("update_settings", cluster, keys, args)
         await self._register(cluster, bool(was_created))
-        return Event(int(version), life.decode(), SettingsChanged(settings))
+        return Event(int(version), epoch.decode(), SettingsChanged(settings))
 
     async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
         k = keys_of(cluster)
@@ -418,9 +418,9 @@ def _report_args(report: JobReport) -> tuple[Argument, ...]:
     return (op, report.job_id, reservation_id, record, holds, start_s, report.speed, report.epochs_done)
 
 
-def _event(life: bytes, fields: Sequence[bytes]) -> Event:
+def _event(epoch: bytes, fields: Sequence[bytes]) -> Event:
     version, kind, body, args = fields
-    return Event(int(version), life.decode(), codec.decode_change(kind, body, args))
+    return Event(int(version), epoch.decode(), codec.decode_change(kind, body, args))
 
 
 def _standing(reply: Sequence[bytes]) -> Repeated | Reused:
@@ -428,9 +428,9 @@ def _standing(reply: Sequence[bytes]) -> Repeated | Reused:
 
 
 def _result(reply: Sequence[Any]) -> ReportResult:
-    life, version, applied, ignored, events, *problems = reply
+    epoch, version, applied, ignored, events, *problems = reply
     overcommits = tuple(_overcommit(*problem) for problem in problems[0]) if problems else ()
-    return ReportResult(tuple(_event(life, event) for event in events), int(version), applied, ignored, overcommits)
+    return ReportResult(tuple(_event(epoch, event) for event in events), int(version), applied, ignored, overcommits)
 
 
 def _overcommit(job: bytes, node: bytes, reason: bytes, gpus: Sequence[int], others: Sequence[bytes]) -> Overcommit:

@@ -50,8 +50,8 @@ class OwnReader:
         )
         if not reply:
             asked = ("HMGET", self._keys.meta, "life", "last")
-            life, last = await self._client.execute_command(*asked)  # type: ignore[no-untyped-call]
-            return life, last
+            epoch, last = await self._client.execute_command(*asked)  # type: ignore[no-untyped-call]
+            return epoch, last
         entries: Entries = reply[0][1]
         self._last = entries[-1][0]
         return entries
@@ -108,36 +108,36 @@ class _Batch:
 
 async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
     """Yields an empty batch if nothing happened for a while."""
-    life, _, entry = position.partition(":")
+    epoch, _, entry = position.partition(":")
     last = entry.encode()
     behind = 0
     while True:
         with translate_redis_errors(cluster):
             news = await reader.next()
             if isinstance(news, list):
-                entries, last, behind = news, _end_of(news, life, last), 0
+                entries, last, behind = news, _end_of(news, epoch, last), 0
             else:
                 entries = []
-                behind = behind + 1 if _is_behind(news, life, last) else 0
+                behind = behind + 1 if _is_behind(news, epoch, last) else 0
         if behind >= _BEHIND_ROUNDS:
             raise StateUnavailableError("the state store answers from an outdated replica")
-        yield position_of(life.encode(), last), _Batch(cluster, entries)
+        yield position_of(epoch.encode(), last), _Batch(cluster, entries)
         if entries and entries[-1][1].get(b"kind") == b"deleted":
             return
 
 
 async def _check_place(client: Client | BoundedClient, keys: ClusterKeys, position: str) -> None:
     """The last entry read must still be there, of the same life: otherwise later ones may not follow it."""
-    life, _, entry = position.partition(":")
+    epoch, _, entry = position.partition(":")
     found = await client.execute_command("XRANGE", keys.events, entry, entry)
-    if not found or found[0][1].get(b"life") != life.encode():
+    if not found or found[0][1].get(b"life") != epoch.encode():
         raise StaleSnapshotError("the events after this position are gone; load the cluster again")
 
 
-def _is_behind(now: Quiet, life: str, last: bytes) -> bool:
+def _is_behind(now: Quiet, epoch: str, last: bytes) -> bool:
     """In a quiet moment: is this still the state that was read? Raises StaleSnapshotError if it is not."""
-    now_life, now_last = now
-    if now_life is None or now_last is None or now_life.decode() != life or _version(now_last) < _version(last):
+    now_epoch, now_last = now
+    if now_epoch is None or now_last is None or now_epoch.decode() != epoch or _version(now_last) < _version(last):
         raise StaleSnapshotError("the cluster was deleted or lost its last changes; load it again")
     return _version(now_last) > _version(last)
 
@@ -146,10 +146,10 @@ def _version(entry: bytes) -> int:
     return int(entry.partition(b"-")[0])
 
 
-def _end_of(entries: Entries, life: str, last: bytes) -> bytes:
+def _end_of(entries: Entries, epoch: str, last: bytes) -> bytes:
     """The id of the last entry. Raises StaleSnapshotError if one does not follow."""
     for entry_id, fields in entries:
-        if fields.get(b"life") != life.encode() or _version(entry_id) != _version(last) + 1:
+        if fields.get(b"life") != epoch.encode() or _version(entry_id) != _version(last) + 1:
             raise StaleSnapshotError("the event stream has a gap or started again; load the cluster again")
         last = entry_id
     return last

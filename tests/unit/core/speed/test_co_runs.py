@@ -179,27 +179,27 @@ def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
     book = CoRunBook({}, ())
     assert book.is_empty
     series = [job_of("new", CoRun("lm", 0.9), name=f"j{i}") for i in range(3)]
-    assert book.known(series).of("new", "")["lm"].own == 0.9
-    assert book.known(series[:1]) is book.known(series[:1])
-    assert not book.known(()).of("new", ""), "co-runs of one request apply to no other"
+    assert book.known_with(series).of("new", "")["lm"].own == 0.9
+    assert book.known_with(series[:1]) is book.known_with(series[:1])
+    assert not book.known_with(()).of("new", ""), "co-runs of one request apply to no other"
     book.add(series[0])
-    known_now = book.known(())
+    known_now = book.known_with(())
     assert known_now.of("new", "")["lm"].own == 0.9
     book.add(series[1])
-    assert book.known([series[2]]) is known_now
+    assert book.known_with([series[2]]) is known_now
     book.remove(series[0])
-    assert book.known(()) is known_now
+    assert book.known_with(()) is known_now
     book.remove(series[1])
     assert book.is_empty
-    assert not book.known(()).of("new", "")
+    assert not book.known_with(()).of("new", "")
 
 
 def test_a_request_stands_before_the_store_and_leaves_the_rest_of_it() -> None:
     stored = rows_of([("new", (CoRun("lm", 0.9, 0.8), CoRun("vgg", 0.3)))])
     book = CoRunBook({**stored, "decode": {"sm": 0.5}}, ())
-    told = book.known([job_of("New", CoRun("LM", 0.5))]).of("new", "")
+    told = book.known_with([job_of("New", CoRun("LM", 0.5))]).of("new", "")
     assert (told["lm"].own, told["lm"].neighbour, told["vgg"].own) == (0.5, 0.8, 0.3)
-    assert set(book.known(()).of("decode", "")) == set()
+    assert set(book.known_with(()).of("decode", "")) == set()
 
 
 def test_the_source_answers_by_name_until_something_is_known() -> None:
@@ -240,12 +240,12 @@ def test_what_is_kept_does_not_grow_with_the_names_that_users_give(monkeypatch: 
 def test_what_a_request_brings_is_laid_over_what_is_known_and_copies_little_of_it() -> None:
     many = rows_of([(f"model-{i}", (CoRun("lm", 0.9, 0.8), CoRun(f"other-{i}", 0.5))) for i in range(50)])
     book = CoRunBook(many, ())
-    before = book.known(())
-    waiting = book.known([job_of("model-3", CoRun("vgg", 0.7, 0.6))])
+    before = book.known_with(())
+    waiting = book.known_with([job_of("model-3", CoRun("vgg", 0.7, 0.6))])
     assert set(waiting.of("model3", "")) == {"lm", "other3", "vgg"}
     assert waiting.of("vgg", "") == {"model3": PairSpeeds(0.6, 0.7)}
     assert not before.of("vgg", "")
-    shared = [model for model, pairs in vars(waiting)["_told"].items() if vars(before)["_told"].get(model) is pairs]
+    shared = [model for model, pairs in vars(waiting)["_stated"].items() if vars(before)["_stated"].get(model) is pairs]
     assert len(shared) == 49
     assert vars(waiting)["_told_by"]["other7"] is vars(before)["_told_by"]["other7"]
 
@@ -274,24 +274,24 @@ def test_a_view_knows_the_co_runs_of_its_jobs_and_of_the_store() -> None:
     sharing = GpuSharing(True, 2.0, (CoRun("lm", 0.9, 0.8),))
     row = rows_of([("stored", (CoRun("lm", 0.7),))])
     view = view_of([node("a", gpus=2)])
-    assert not view.co_runs.known(()).of("new", "")
+    assert not view.co_runs.known_with(()).of("new", "")
     job = running("r", "a", [0], model="new", gpu_sharing=sharing)
     view.add_job(job)
     view.add_job(job)  # as the store repeats it
     view.add_job(replace(job, job=replace(job.job, model="newer")))  # and with another description
-    assert set(view.co_runs.known(()).of("new", "")) == set()
-    assert view.co_runs.known(()).of("newer", "")["lm"].own == 0.9
-    assert not view.emptied().co_runs.known(()).of("new", "")
+    assert set(view.co_runs.known_with(()).of("new", "")) == set()
+    assert view.co_runs.known_with(()).of("newer", "")["lm"].own == 0.9
+    assert not view.emptied().co_runs.known_with(()).of("new", "")
     view.remove_job(job.id)
-    assert not view.co_runs.known(()).of("new", "")
+    assert not view.co_runs.known_with(()).of("new", "")
     for kind, metrics in row.items():
         assert is_row(kind)
         view.apply(Event(view.version + 1, view.epoch, SubtaskProfiled(kind, metrics)))
-    assert view.co_runs.known(()).of("stored", "")["lm"].own == 0.7
+    assert view.co_runs.known_with(()).of("stored", "")["lm"].own == 0.7
     assert not view.subtask_profiles
     again = ClusterView(ClusterRecords("c", 1, "e", jobs=(job,), subtask_profiles=row))
-    assert {*again.co_runs.known(()).of("lm", "")} == {"new"}
-    assert again.co_runs.known(()).of("stored", "")["lm"].own == 0.7
+    assert {*again.co_runs.known_with(()).of("lm", "")} == {"new"}
+    assert again.co_runs.known_with(()).of("stored", "")["lm"].own == 0.7
 
 
 def test_a_table_without_steps_serves_as_before() -> None:
@@ -307,8 +307,8 @@ def test_of_co_runs_that_differ_the_same_stand_whoever_came_first() -> None:
     found = [CoRunBook({}, jobs).known(()).of("new", "") for jobs in ((one, other), (other, one))]
     assert found[0] == found[1]
     book = CoRunBook({}, (one,))
-    before = book.known(())
+    before = book.known_with(())
     book.add(other)
-    assert book.known(()) is not before
+    assert book.known_with(()) is not before
     book.remove(other)
-    assert book.known(()) is before
+    assert book.known_with(()) is before

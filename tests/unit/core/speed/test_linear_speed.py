@@ -8,7 +8,7 @@ import pytest
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.inputs.cluster import Encoder
-from placewise_core.inputs.tables import JOB_COLUMNS, PACE_COLUMNS
+from placewise_core.inputs.tables import JOB_COLUMNS, LINEAR_SPEED_COLUMNS
 from placewise_core.speed.linear_speed import (
     linear_minutes,
     linear_speed,
@@ -76,8 +76,8 @@ def test_the_encoder_writes_what_is_declared_and_reported() -> None:
     sim.view.add_job(running(declared, 0.5 * linear_speed(declared, 2)))
     seen = Encoder().encode(sim.view, [replace(job("new", 8.0), single_gpu_s=0.0)], 0.0)
     pace = seen.jobs[:, len(JOB_COLUMNS) :]
-    scale = {column.name: column.scale for column in PACE_COLUMNS}
-    names = [column.name for column in PACE_COLUMNS]
+    scale = {column.name: column.scale for column in LINEAR_SPEED_COLUMNS}
+    names = [column.name for column in LINEAR_SPEED_COLUMNS]
     assert not pace[0].any()
     left = np.log1p(30.0 * 0.75) * scale["linear_minutes_left"]
     step = np.log1p(worker_step_ms(declared, 2)) * scale["worker_step"]

@@ -180,14 +180,14 @@ def test_combinations_of_tenants_are_numbered_and_forgotten_when_there_are_too_m
         for g, model in enumerate(("steady", f"model-{i}")):
             job = running(f"r{g}", "a", [g], model=model, gpu_sharing=GpuSharing(True, 2.0 + i))
             view.add_job(job)
-        companies = view.companies()
-        assert len(companies) <= 6
-        assert [companies[c] for c in view.gpu_company[0].tolist()] == [
+        co_tenants = view.co_tenants()
+        assert len(co_tenants) <= 6
+        assert [co_tenants[c] for c in view.gpu_co_tenants[0].tolist()] == [
             (("steady", 2.0 + i),),
             ((f"model-{i}", 2.0 + i),),
         ]
     view.remove_job(running("r0", "a", [0]).id)
-    assert view.companies()[view.gpu_company[0, 0]] == ()
+    assert view.co_tenants()[view.gpu_co_tenants[0, 0]] == ()
 
 
 def test_a_fork_and_its_view_do_not_see_what_the_other_takes() -> None:

@@ -305,9 +305,9 @@ def _judge_lif(results: Results) -> Judgement:
         holds.append(estimate([ctc[seed] - text[seed] for seed in ctc]).high < 0)
         shown.append(f"{method}: CTC {_errs(results, 'ctc', method)}, Seq2Seq {_errs(results, 'seq2seq', method)}")
     verdict = ClaimVerdict.REPRODUCED if all(holds) else ClaimVerdict.PARTLY if any(holds) else ClaimVerdict.NOT
-    plain = _errs(results, "all", NO_INTERFERENCE)
+    without = _errs(results, "all", NO_INTERFERENCE)
     why = (
-        f"Ignoring interference altogether errs by {plain}. LIF's coefficients come from jobs that had a whole "
+        f"Ignoring interference altogether errs by {without}. LIF's coefficients come from jobs that had a whole "
         "server: they charge text models for CPU use that hardly touches them, and its prediction for speech "
         "rests on the one speech model whose sensitivity to cores was published."
     )

@@ -84,7 +84,7 @@ def _algorithm_is_best(results: Results) -> Judgement:
     return Judgement(ClaimVerdict.REPRODUCED if max(excess) <= 0.1 else ClaimVerdict.PARTLY, shown, why)
 
 
-def _why_plain(results: Results, verdict: ClaimVerdict) -> str:
+def _why_scheme(results: Results, verdict: ClaimVerdict) -> str:
     changes = (f"{r} {percent(results.change(_E, [r], 'spread', SCHEME, ONE_NODE))}" for r in READINGS)
     completion = (f"{r} {percent(results.change(_E, [r], 'completion', SCHEME, ONE_NODE))}" for r in READINGS)
     return f"By reading: {', '.join(changes)}. Completion: {', '.join(completion)}."
@@ -138,7 +138,7 @@ def _of_the_scheme() -> list[Claim]:
             "plain",
             "The scheme spreads heat more evenly than consolidation, one node a task",
             "–",
-            judge_change(_E, tuple(READINGS), "spread", SCHEME, [ONE_NODE], 0.0, _why_plain),
+            judge_change(_E, tuple(READINGS), "spread", SCHEME, [ONE_NODE], 0.0, _why_scheme),
             is_beyond=True,
         ),
         Claim("algorithm3", "Algorithm 3 picks the number of units", "no number", _algorithm_is_best),

@@ -28,7 +28,7 @@ from placewise_training.reproduce.ldwp.runs import (
     BASELINES,
     CONSOLIDATE,
     KINDS,
-    PLAIN,
+    OMITTED,
     RANDOM,
     SHORTEST,
     UNITS,
@@ -45,10 +45,10 @@ from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
 from placewise_training.sim.pipelines.units import IawpUnits, UnitPolicy
 
-_METHODS = (*BASELINES, *PLAIN, WRITTEN, IAWP)
+_METHODS = (*BASELINES, *OMITTED, WRITTEN, IAWP)
 _FIRST_KIND = "2 × K80"  # worker 1
 _WIDEST = 8
-_UNITS: Mapping[str, str] = {**{name: name for name in (*BASELINES, *PLAIN)}, WRITTEN: "algorithm 2", IAWP: "iawp"}
+_UNITS: Mapping[str, str] = {**{name: name for name in (*BASELINES, *OMITTED)}, WRITTEN: "algorithm 2", IAWP: "iawp"}
 _NODE = (
     Metric("speedup", "speedup over Random", "×", is_lower_better=False),
     Metric("gpu", "GPUs busy", "%", scale=100.0, is_lower_better=False),

@@ -20,7 +20,7 @@ from placewise_training.reproduce.ldwp.runs import (
     IAWP,
     LDWP,
     METHODS,
-    PLAIN,
+    OMITTED,
     RANDOM,
     SHORTEST,
     WRITTEN,
@@ -31,7 +31,7 @@ from placewise_training.reproduce.ldwp.runs import (
 from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.hardware import ldwp_cluster
 
-_COMPARED = (*BASELINES, *PLAIN, IAWP, WRITTEN, LDWP)
+_COMPARED = (*BASELINES, *OMITTED, IAWP, WRITTEN, LDWP)
 _THROUGHPUT = (
     Metric("throughput", "cluster throughput", "tasks/min", is_lower_better=False),
     Metric("throughput_first", "throughput of worker 1", "tasks/min", is_lower_better=False),
@@ -287,7 +287,7 @@ def _grid(base: Load, is_quick: bool) -> Experiment:
         "Choice of nodes × choice of units, 9 nodes",
         "beyond the paper",
         choosers,
-        (ECT, *PLAIN, "algorithm 2", "iawp"),
+        (ECT, *OMITTED, "algorithm 2", "iawp"),
         (*_THROUGHPUT, _GPU, _BALANCE),
         trial,
         axis="nodes by",
@@ -327,7 +327,7 @@ def _bound(base: Load, node_counts: Sequence[int]) -> Experiment:
         "The most a perfect scheduler could do, 50 tasks/min",
         "beyond the paper",
         tuple(str(count) for count in node_counts),
-        (BOUND, ECT, *PLAIN, LDWP),
+        (BOUND, ECT, *OMITTED, LDWP),
         (_THROUGHPUT[0],),
         trial,
         axis="nodes",

@@ -38,7 +38,7 @@ class HostedSimulation:
         self._nodes = tuple(spec.node for spec in nodes)
         self._queues = tuple(dict.fromkeys(job.queue for job in setting.jobs))
         self._begun: dict[str, LiveJob] = {}
-        self._told: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -72,9 +72,9 @@ class HostedSimulation:
 
     def settle(self) -> Sequence[Progress]:
         self.simulation.refresh()
-        now_s, told = self.simulation.now_s, self._told
-        changed = [live for name, live in self.simulation.running.items() if told.get(name) != live.version]
-        told.update((live.sim.id, live.version) for live in changed)
+        now_s, sent = self.simulation.now_s, self._sent
+        changed = [live for name, live in self.simulation.running.items() if sent.get(name) != live.version]
+        sent.update((live.sim.id, live.version) for live in changed)
         return [_progress(live, now_s) for live in changed]
 
     def digest(self) -> str:
@@ -82,7 +82,7 @@ class HostedSimulation:
 
     def _finished(self, job_id: str, now_s: float) -> Progress:
         live = self._begun.pop(job_id)
-        self._told.pop(job_id, None)
+        self._sent.pop(job_id, None)
         epochs = live.sim.job.total_epochs
         return Progress(JobId(job_id), epochs / max(1e-9, now_s - live.start_s), epochs)
 

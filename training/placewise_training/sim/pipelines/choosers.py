@@ -10,7 +10,7 @@ from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Architecture, Job, Resources, Role, SubtaskState, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.policies.profiled.pats_on_nodes import idle_pace, mean_speedup
+from placewise_core.policies.profiled.pats_on_nodes import idle_speed, mean_speedup
 from placewise_core.subtasks.metrics import CORE_SECONDS, KnownMetrics
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
@@ -74,7 +74,7 @@ class LoadedPats:
         cpu, _, gpu, _ = queue.utilisation()
         on_cores = queue.cores * queue.spec.cpu_speed
         on_gpus = queue.gpus * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * speedup if queue.gpus else 0.0
-        return idle_pace(on_cores, on_gpus, cpu, gpu, float(len(queue.tasks)))
+        return idle_speed(on_cores, on_gpus, cpu, gpu, float(len(queue.tasks)))
 
 
 class BacklogEct:
@@ -95,7 +95,7 @@ class BacklogEct:
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         own = self._work(task)
-        return min(nodes, key=lambda name: (self._ahead(nodes[name]) + own) / self._pace(nodes[name]))
+        return min(nodes, key=lambda name: (self._ahead(nodes[name]) + own) / self._speed(nodes[name]))
 
     def _work(self, task: PipelineTask) -> float:
         return task.size * sum(self._core_s[s.kind] for s in task.job.subtasks)
@@ -112,7 +112,7 @@ class BacklogEct:
         self._kept[task.number] = (job, left)
         return left
 
-    def _pace(self, queue: NodeQueue) -> float:
+    def _speed(self, queue: NodeQueue) -> float:
         gpus = len(queue.spec.node.gpus) * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * self._mean_speedup
         return queue.cores * queue.spec.cpu_speed + gpus
 

@@ -85,7 +85,7 @@ class PipelineSimulation:
         self._gpu, self._cpu, self._balance = TimeAverage(), TimeAverage(), TimeAverage()
         self._retimings = 0
         self._reported_s = -2.0 * _REPORT_EVERY_S
-        self._told: dict[str, Use] = {}
+        self._sent: dict[str, Use] = {}
         self._last_finish_s = 0.0
         self._tasks = len(tasks)
         self._first_s = tasks[0].submit_time_s if tasks else 0.0
@@ -268,12 +268,12 @@ class PipelineSimulation:
         is_due = self.now_s - self._reported_s > _REPORT_EVERY_S
         if is_due:
             self._reported_s = self.now_s
-        changed = [q for name, q in self.nodes.items() if is_due or self._told.get(name) is not q.utilisation()]
+        changed = [q for name, q in self.nodes.items() if is_due or self._sent.get(name) is not q.utilisation()]
         if changed:
             self.view.apply_change(NodesReported(tuple(self._reported(queue) for queue in changed)))
 
     def _reported(self, queue: NodeQueue) -> Node:
-        self._told[queue.spec.id] = queue.utilisation()
+        self._sent[queue.spec.id] = queue.utilisation()
         cpu, memory, gpu, gpu_memory = queue.utilisation()
         telemetry = Telemetry(
             cpu_util=cpu,

@@ -3,7 +3,7 @@
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
 -- ARGV    1 retain_s, 2 most jobs to release in one step (call again for the rest), 3 seconds that their records
 --         are kept, 4 most bytes of records
--- Returns {life, version, released, 0, events}; an event is {version, kind, body, args}
+-- Returns {epoch, version, released, 0, events}; an event is {version, kind, body, args}
 -- Cost    O(tasks released)
 used_key, lapsed_key, lapsed_times_key = KEYS[3], KEYS[8], KEYS[9]
 local late = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', string.format('%.6f', now_s), 'LIMIT', 0, ARGV[2])
@@ -22,4 +22,4 @@ if #late > 0 then
   trim_lapsed(tonumber(ARGV[3]), tonumber(ARGV[4]))
   events[1] = append('expired', cmsgpack.pack(late), '')
 end
-return {life or '', whole(version), #late, 0, events}
+return {epoch or '', whole(version), #late, 0, events}

@@ -3,7 +3,7 @@
 -- The event merges an empty map, spelt in three bytes: an older replica keeps the row until it loads.
 -- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times
 -- ARGV    1 retain_s, 2 idle_s, 3 most rows removed at once, then the kinds in use
--- Returns {life, {version, kind, body, args} of each row removed} | false if the cluster does not exist
+-- Returns {epoch, {version, kind, body, args} of each row removed} | false if the cluster does not exist
 -- Cost    O(kinds in use); O(rows) if rows and times differ in number, as after a write by a replica of 0.1.0
 if not exists then
   return false
@@ -34,4 +34,4 @@ for _, kind in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', before, 'LIMI
     table.insert(events, append('profile', string.char(0xde, 0, 0), kind))
   end
 end
-return {life, events}
+return {epoch, events}

@@ -2,7 +2,7 @@
 -- The event is a queue's state before its first question, number 0: an older replica shows that state.
 -- KEYS    1 meta, 2 events, 3 queues, 4 queue_seqs
 -- ARGV    1 retain_s, 2 queue, 3 expected seq, 4 record of the empty state
--- Returns {life, version} | {} if the seq differs | false if the cluster does not exist
+-- Returns {epoch, version} | {} if the seq differs | false if the cluster does not exist
 -- Cost    O(1)
 if not exists then
   return false
@@ -12,4 +12,4 @@ if redis.call('HGET', KEYS[4], ARGV[2]) ~= ARGV[3] then
 end
 redis.call('HDEL', KEYS[3], ARGV[2])
 redis.call('HDEL', KEYS[4], ARGV[2])
-return {life, append('queue', ARGV[4], '')[1]}
+return {epoch, append('queue', ARGV[4], '')[1]}

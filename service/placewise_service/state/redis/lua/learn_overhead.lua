@@ -1,7 +1,7 @@
 -- learn_overhead.lua: adds one measured overhead to the running mean of its kind. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 overheads, 4 outcomes
 -- ARGV    1 retain_s, 2 outcome id, 3 kind, 4 overhead in seconds, 5 seconds an outcome id is remembered
--- Returns {life, event}, event being {version, kind, body, args} | {} for a repeat | false if the cluster does not exist
+-- Returns {epoch, event}, event being {version, kind, body, args} | {} for a repeat | false if the cluster does not exist
 -- Cost    O(log outcomes)
 if not exists then
   return false
@@ -17,4 +17,4 @@ local old = packed and cmsgpack.unpack(packed) or {ARGV[3], 0, 0}
 local count = old[2] + 1
 local record = cmsgpack.pack({ARGV[3], count, old[3] + (tonumber(ARGV[4]) - old[3]) / count})
 redis.call('HSET', KEYS[3], ARGV[3], record)
-return {life, append('overhead', record, '')}
+return {epoch, append('overhead', record, '')}

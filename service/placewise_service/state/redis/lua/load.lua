@@ -1,6 +1,6 @@
 -- load.lua: all data of a view, at one version. Writes nothing.
 -- KEYS    1 meta, 2 nodes, 3 jobs, 4 expiring, 5 progress, 6 queues, 7 overheads, 8 profiles
--- Returns {life, version, last event id, settings or "", then keys 2 to 8 as flat lists}, or false if the
+-- Returns {epoch, version, last event id, settings or "", then keys 2 to 8 as flat lists}, or false if the
 --         cluster does not exist
 -- Cost    O(nodes + jobs): for a replica that starts or lost its place in the stream
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'last', 'settings')

@@ -1,7 +1,7 @@
 -- release.lua: releases unconfirmed reservations. Includes: clock, event, holdings, lapsed.
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
 -- ARGV    1 retain_s, then reservation ids
--- Returns {life, version, released, unknown, events}; an event is {version, kind, body, args}
+-- Returns {epoch, version, released, unknown, events}; an event is {version, kind, body, args}
 -- Cost    O(tasks released)
 used_key, lapsed_key, lapsed_times_key = KEYS[3], KEYS[8], KEYS[9]
 local ended, released, unknown = {}, 0, 0
@@ -27,4 +27,4 @@ local events = {}
 if #ended > 0 then
   events[1] = append('ended', cmsgpack.pack(ended), '')
 end
-return {life or '', whole(version), released, unknown, events}
+return {epoch or '', whole(version), released, unknown, events}

@@ -4,7 +4,7 @@
 -- ARGV    1 retain_s, 2 seconds to remember an end, then per report: op, job id, reservation id, record, holds,
 --         start time, speed, epochs done; op = "start" (record "" = as
 --         reserved, even if expired), "progress", "end", or "none"
--- Returns {life, version, applied, ignored, events, problems}, events being {version, kind, body, args}: one per run of
+-- Returns {epoch, version, applied, ignored, events, problems}, events being {version, kind, body, args}: one per run of
 --         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; or false if the
 --         cluster does not exist
 -- Cost    O(tasks of the jobs reported)
@@ -168,4 +168,4 @@ end
 flush()
 save_used()
 redis.call('EXPIRE', KEYS[11], math.ceil(tonumber(ARGV[2])) + 1)
-return {life, whole(version), applied, ignored, events, problems}
+return {epoch, whole(version), applied, ignored, events, problems}

@@ -1,8 +1,8 @@
 -- report_nodes.lua: inserts or updates nodes; one event for all of them. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 nodes, 4 capacities, 5 used, 6 jobs, 7 holds
--- ARGV    1 retain_s, 2 id of the life to begin if none exists, 3 "1" to remove all other nodes, 4 event body,
+-- ARGV    1 retain_s, 2 id of the epoch to begin if none exists, 3 "1" to remove all other nodes, 4 event body,
 --         then per node: id, record, capacity record (msgpack)
--- Returns {life, version, removed ids, 1 if the cluster was created}
+-- Returns {epoch, version, removed ids, 1 if the cluster was created}
 -- Cost    O(nodes reported), and O(nodes of the cluster) with full
 local was_created = 0
 if not exists then
@@ -27,4 +27,4 @@ if ARGV[3] == '1' then
   end
 end
 local event = append('nodes', ARGV[4], #removed > 0 and cmsgpack.pack(removed) or '')
-return {life, event[1], removed, was_created}
+return {epoch, event[1], removed, was_created}

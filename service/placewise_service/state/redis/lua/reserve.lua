@@ -4,7 +4,7 @@
 -- ARGV    1 retain_s, 2 ttl_s, 3 request id or "", 4 answer, 5 answer ttl_s, 6 {"node/gpu": {job ids}} expected on
 --         shared GPUs (msgpack), 7 fingerprint or "", 8 outdated answer to replace, or "", then per job: id,
 --         reservation id, record, holds (msgpack)
--- Returns {"held", life, version, expire time} | {"repeated", answer, expire time} | {"reused"}
+-- Returns {"held", epoch, version, expire time} | {"repeated", answer, expire time} | {"reused"}
 --         | {"conflict", node, reason, and for JOB_RUNNING record and progress of each job that runs}
 -- Cost    O(tasks + tenants on their nodes)
 if ARGV[3] ~= '' then
@@ -93,4 +93,4 @@ local event = append('jobs', array_header(#records) .. table.concat(records), cm
 if ARGV[3] ~= '' then
   memorise(KEYS[11], KEYS[12], ARGV[3], ARGV[4], ARGV[7], tonumber(ARGV[5]), expire_s)
 end
-return {'held', life, event[1], expire_s}
+return {'held', epoch, event[1], expire_s}

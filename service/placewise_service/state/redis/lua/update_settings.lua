@@ -1,7 +1,7 @@
 -- update_settings.lua: replaces a cluster's settings. Includes: clock, event.
 -- KEYS    1 meta, 2 events, 3 nodes, 4 jobs, 5 holds
--- ARGV    1 retain_s, 2 id of the life to begin if none exists, 3 record
--- Returns {life, version, 1 if the cluster was created}
+-- ARGV    1 retain_s, 2 id of the epoch to begin if none exists, 3 record
+-- Returns {epoch, version, 1 if the cluster was created}
 -- Cost    O(1)
 local was_created = 0
 if not exists then
@@ -11,4 +11,4 @@ if not exists then
   was_created = 1
 end
 redis.call('HSET', KEYS[1], 'settings', ARGV[3])
-return {life, append('settings', ARGV[3], '')[1], was_created}
+return {epoch, append('settings', ARGV[3], '')[1], was_created}

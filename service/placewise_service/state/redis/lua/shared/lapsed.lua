@@ -1,7 +1,7 @@
 -- shared/lapsed.lua: expired reservations, for hosts that start a job late; put after shared/event.lua.
 -- Needs `lapsed_key` and `lapsed_times_key` to be set before use.
--- lapsed: job id -> {life, reservation id, record, holds}, and under "" the bytes of all. lapsed_times: job ids by the
--- time they are forgotten. Both keys outlive the cluster, so a life may find records of an earlier one: hence `life`.
+-- lapsed: job id -> {epoch, reservation id, record, holds}, and under "" the bytes of all. lapsed_times: job ids by the
+-- time they are forgotten. Both keys outlive the cluster, so an epoch may find records of an earlier one: hence `epoch`.
 -- Cost    O(log jobs) each
 local lapsed_key, lapsed_times_key
 
@@ -16,7 +16,7 @@ end
 
 local function keep_lapsed(job, reservation, record, holds, ttl_s)
   drop_lapsed(job)
-  local packed = cmsgpack.pack({life, reservation, record, holds})
+  local packed = cmsgpack.pack({epoch, reservation, record, holds})
   redis.call('HSET', lapsed_key, job, packed)
   redis.call('HINCRBY', lapsed_key, '', #packed)
   redis.call('ZADD', lapsed_times_key, string.format('%.6f', now_s + ttl_s), job)
@@ -34,12 +34,12 @@ local function trim_lapsed(ttl_s, most_bytes)
   redis.call('EXPIRE', lapsed_times_key, math.ceil(ttl_s) + 1)
 end
 
--- Removes and returns {life, reservation id, record, holds}; nil if unknown.
+-- Removes and returns {epoch, reservation id, record, holds}; nil if unknown.
 local function take_lapsed(job)
   local until_s = redis.call('ZSCORE', lapsed_times_key, job)
   local packed = until_s and tonumber(until_s) > now_s and redis.call('HGET', lapsed_key, job)
   local was = packed and cmsgpack.unpack(packed)
-  if not was or was[1] ~= life then
+  if not was or was[1] ~= epoch then
     return nil
   end
   drop_lapsed(job)
