@@ -90,7 +90,7 @@ Change = (
 
 @frozen
 class Event:
-    """A change with the version it leads to; `epoch` names the life of the state (a new one after data loss)."""
+    """A change with the version it leads to; `epoch` changes after data loss."""
 
     version: int
     epoch: str

@@ -77,7 +77,7 @@ _KEPT_CO_TENANTS = 100_000  # more than the GPUs of the largest cluster
 
 
 class ClusterView(SlotArrays):
-    """Structure-of-arrays snapshot of one cluster, at `version` of life `epoch`."""
+    """Structure-of-arrays snapshot of one cluster, at `version` of `epoch`."""
 
     def __init__(self, records: ClusterRecords, stale_after_s: float = DEFAULT_STALE_AFTER_S) -> None:
         self.cluster = records.cluster
@@ -309,10 +309,10 @@ class ClusterView(SlotArrays):
         """The number in `gpu_co_tenants` of GPUs shared by such tenants; 0 stands for none."""
         co_tenants = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
         if len(self._co_tenants) > _KEPT_CO_TENANTS and co_tenants not in self._co_tenants:
-            self._forget_companies()
+            self._forget_co_tenants()
         return self._co_tenants.setdefault(co_tenants, len(self._co_tenants))
 
-    def _forget_companies(self) -> None:
+    def _forget_co_tenants(self) -> None:
         """Keeps the combinations that are there now: model names and limits come from users, in any number."""
         self._co_tenants = {(): 0}
         for m, by_gpu in enumerate(self._tenants):

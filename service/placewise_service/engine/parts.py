@@ -126,11 +126,11 @@ class EngineParts:
         )
 
     def apply(self, live: LiveView, events: Sequence[Event]) -> None:
-        """Shows own mutations at once. If the state began a new life meanwhile, the tail rebuilds the view."""
+        """Shows own mutations at once. If the state began a new epoch meanwhile, the tail rebuilds the view."""
         try:
             live.apply(events)
         except StaleSnapshotError:
-            log.warning("the state began a new life; the view follows", cluster=live.cluster)
+            log.warning("the state began a new epoch; the view follows", cluster=live.cluster)
 
     async def catch_up(self, live: LiveView, deadline_s: float = math.inf) -> None:
         """Waits for the view to move after a conflict. Raises DeadlineExceededError."""

@@ -142,7 +142,7 @@ class LiveView:
     def apply(self, events: Sequence[Event]) -> None:
         """Applies the events after the view's version, keeps those further ahead, ignores known ones.
 
-        Raises StaleSnapshotError for an event of another life of the state: load the view again.
+        Raises StaleSnapshotError for an event of another epoch of the state: load the view again.
         """
         for event in events:
             if event.epoch != self.view.epoch:

@@ -19,7 +19,7 @@ _FAR_S = (120.0, 600.0)
 
 
 def position_of(epoch: bytes, entry_id: bytes) -> str:
-    """A place in the event stream: which life of the cluster, and the last entry read."""
+    """A place in the event stream: which epoch of the cluster, and the last entry read."""
     return f"{epoch.decode()}:{entry_id.decode()}"
 
 

@@ -17,7 +17,7 @@ from placewise_service.state.keys import ClusterKeys
 from placewise_service.state.redis.scripts import script
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
-Quiet = tuple[bytes | None, bytes | None]  # life and last event id, as the cluster has them now
+Quiet = tuple[bytes | None, bytes | None]  # epoch and last event id, as the cluster has them now
 
 _BATCH = 256
 _MOST_AHEAD = 8  # readings that a follower is handed before it takes them
@@ -153,7 +153,7 @@ class SharedTail:
         for start in range(0, len(quiet), _ASKED_AT_ONCE):
             asked = quiet[start : start + _ASKED_AT_ONCE]
             metas = tuple(follower.keys.meta for follower in asked)
-            for follower, (life, last) in zip(
+            for follower, (epoch, last) in zip(
                 asked, await script("last_events").run(self._client, metas, []), strict=True
             ):
-                follower.tell((life, last), now_s)
+                follower.tell((epoch, last), now_s)

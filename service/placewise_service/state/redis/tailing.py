@@ -127,7 +127,7 @@ async def _followed(reader: Reader, cluster: str, position: str) -> AsyncIterato
 
 
 async def _check_place(client: Client | BoundedClient, keys: ClusterKeys, position: str) -> None:
-    """The last entry read must still be there, of the same life: otherwise later ones may not follow it."""
+    """The last entry read must still be there, of the same epoch: otherwise later ones may not follow it."""
     epoch, _, entry = position.partition(":")
     found = await client.execute_command("XRANGE", keys.events, entry, entry)
     if not found or found[0][1].get(b"life") != epoch.encode():

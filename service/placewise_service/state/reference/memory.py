@@ -56,9 +56,9 @@ _MOST_EVENTS = 10_000
 
 @dataclass(slots=True)
 class _Cluster:
-    """One life of one cluster."""
+    """One epoch of one cluster."""
 
-    life: str
+    epoch: str
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     ledger: NodeLedger = field(default_factory=NodeLedger)
     jobs: dict[JobId, RunningJob] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Cluster:
 
     def append(self, change: Change) -> Event:
         self.version += 1
-        event = Event(self.version, self.life, change)
+        event = Event(self.version, self.epoch, change)
         self.events.append(event)
         if len(self.events) > _MOST_EVENTS:
             self.trim(_MOST_EVENTS // 2)
@@ -180,7 +180,7 @@ class MemoryStore:
         records = ClusterRecords(
             cluster=cluster,
             version=state.version,
-            epoch=state.life,
+            epoch=state.epoch,
             nodes=tuple(state.nodes[name] for name in sorted(state.nodes)),
             jobs=tuple(state.jobs[name] for name in sorted(state.jobs)),
             queues=dict(state.queues),
@@ -188,20 +188,20 @@ class MemoryStore:
             overheads=dict(state.overheads),
             subtask_profiles={kind: dict(row) for kind, row in state.profiles.items()},
         )
-        return records, f"{state.life}:{state.version}"
+        return records, f"{state.epoch}:{state.version}"
 
     async def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
-        life, _, seen = position.partition(":")
+        epoch, _, seen = position.partition(":")
         version = int(seen)
         state = self._clusters.get(cluster)
-        if state is None or state.life != life or not state.trimmed <= version <= state.version:
+        if state is None or state.epoch != epoch or not state.trimmed <= version <= state.version:
             raise StaleSnapshotError("the events after this position are gone; load the cluster again")
         while True:
             if version < state.trimmed:
                 raise StaleSnapshotError("the events after this position are gone; load the cluster again")
             events = state.events[version - state.trimmed :]
             version += len(events)
-            yield f"{life}:{version}", _Events(events)
+            yield f"{epoch}:{version}", _Events(events)
             if events and isinstance(events[-1].change, ClusterDeleted):
                 return
             if version == state.version:

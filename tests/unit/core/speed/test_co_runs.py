@@ -247,7 +247,7 @@ def test_what_a_request_brings_is_laid_over_what_is_known_and_copies_little_of_i
     assert not before.of("vgg", "")
     shared = [model for model, pairs in vars(waiting)["_stated"].items() if vars(before)["_stated"].get(model) is pairs]
     assert len(shared) == 49
-    assert vars(waiting)["_told_by"]["other7"] is vars(before)["_told_by"]["other7"]
+    assert vars(waiting)["_stated_by"]["other7"] is vars(before)["_stated_by"]["other7"]
 
 
 def test_layers_know_what_one_that_was_told_all_at_once_knows() -> None:
@@ -304,7 +304,7 @@ def test_a_table_without_steps_serves_as_before() -> None:
 
 def test_of_co_runs_that_differ_the_same_stand_whoever_came_first() -> None:
     one, other = (job_of("new", CoRun("lm", speed)) for speed in (0.9, 0.4))
-    found = [CoRunBook({}, jobs).known(()).of("new", "") for jobs in ((one, other), (other, one))]
+    found = [CoRunBook({}, jobs).known_with(()).of("new", "") for jobs in ((one, other), (other, one))]
     assert found[0] == found[1]
     book = CoRunBook({}, (one,))
     before = book.known_with(())

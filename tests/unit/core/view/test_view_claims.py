@@ -174,7 +174,7 @@ def test_a_claim_on_a_node_that_left_is_passed_over() -> None:
 def test_combinations_of_tenants_are_numbered_and_forgotten_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("placewise_core.view.view._KEPT_COMPANIES", 3)
+    monkeypatch.setattr("placewise_core.view.view._KEPT_CO_TENANTS", 3)
     view = view_of([node("a", gpus=2, max_jobs_per_gpu=2)])
     for i in range(20):
         for g, model in enumerate(("steady", f"model-{i}")):

@@ -19,9 +19,9 @@ from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
+from placewise_training.sim.pipelines.baselines import FullestNode, PackedUnits, ShortestFirst
 from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation, deviation
-from placewise_training.sim.pipelines.plain import FullestNode, PackedUnits, ShortestFirst
 from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 from placewise_training.sim.policies import placement_policy, shipped

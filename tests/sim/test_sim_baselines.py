@@ -10,8 +10,8 @@ from placewise_core.domain.job import Job, JobId, Subtask, SubtaskState
 from placewise_core.subtasks.metrics import GPU_METRICS
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload, pipeline_job
+from placewise_training.sim.pipelines.baselines import FullestNode, PackedUnits, ShortestFirst
 from placewise_training.sim.pipelines.engine import PipelineSimulation
-from placewise_training.sim.pipelines.plain import FullestNode, PackedUnits, ShortestFirst
 from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import UnitState
 
