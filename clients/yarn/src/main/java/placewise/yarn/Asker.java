@@ -25,6 +25,7 @@ final class Asker implements AutoCloseable {
   private static final long IDLE_MS = 100;
   private static final long CLOCK_MS = 20;
   private static final long PARTIAL_MS = 2_000;
+  private static final long STOP_MS = 5_000;
   private static final int WARM_UPS = 4;
   private final Settings settings;
   private final ServiceClient service;
@@ -75,10 +76,21 @@ final class Asker implements AutoCloseable {
     }
   }
 
+  /** Both threads are over when it returns, unless one hangs for longer than STOP_MS. */
   @Override
   public void close() {
     isStopping = true;
     threads.forEach(Thread::interrupt);
+    try {
+      for (Thread thread : threads) {
+        thread.join(STOP_MS);
+        if (thread.isAlive()) {
+          LOG.error("Placewise: thread {} of an earlier start does not end", thread.getName());
+        }
+      }
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+    }
   }
 
   private void run() {

@@ -359,7 +359,7 @@ final class Broker {
       }
       gang.isInFlight = false;
       metrics.undecided.incr();
-      if (settings.releaseAfterMs >= 0 && (!gang.wasAnswered || now - gang.failingSinceMs >= settings.releaseAfterMs)) {
+      if (settings.releaseAfterMs >= 0 && (!gang.isHeld() || now - gang.failingSinceMs >= settings.releaseAfterMs)) {
         reporter.cancelled(gang.id(), gang, "left to YARN");
         release(gang, "no decision: " + why);
       }
@@ -369,7 +369,7 @@ final class Broker {
   /** Lets go the gangs that nobody has come to ask about. Called while the Asker may be blocked. */
   synchronized void releaseUnasked(String why) {
     long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
-    failed(select(gang -> gang.stage == Gang.Stage.WAITING && !gang.wasAnswered && gang.withdrawals == 0
+    failed(select(gang -> gang.stage == Gang.Stage.WAITING && !gang.isHeld()
         && gang.bornMs < latest && (gang.askedMs < latest)), why);
   }
 
@@ -390,12 +390,16 @@ final class Broker {
     for (Gang gang : select(gang -> gang.stage == Gang.Stage.GRANTED)) {
       boolean isLate = gang.grantedMs < latest;
       if (isLate || !gang.nodes.stream().allMatch(isUsable)) {
-        Attempt attempt = attempts.get(gang.attempt);
-        dissolve(attempt, gang, isLate ? "not started in time" : "a node of the decision is lost");
-        form(gang.attempt, attempt);
-        backOff(attempt, gang.withdrawals + 1, isLate);
+        askAnew(gang, isLate ? "not started in time" : "a node of the decision is lost", isLate);
       }
     }
+  }
+
+  private void askAnew(Gang gang, String why, boolean isLate) {
+    Attempt attempt = attempts.get(gang.attempt);
+    dissolve(attempt, gang, why);
+    form(gang.attempt, attempt);
+    backOff(attempt, gang.withdrawals + 1, isLate);
   }
 
   private void backOff(Attempt attempt, int withdrawals, boolean isLate) {
@@ -458,13 +462,11 @@ final class Broker {
 
   /** The service has forgotten this gang: what runs of it is reported container by container. */
   synchronized void lost(Gang gang) {
-    Attempt attempt = attempts.get(gang.attempt);
-    if (attempt == null) {
+    if (!attempts.containsKey(gang.attempt)) {
       return;
     }
     if (gang.stage == Gang.Stage.GRANTED) {
-      dissolve(attempt, gang, "the service has forgotten it");
-      form(gang.attempt, attempt);
+      askAnew(gang, "the service has forgotten it", false);
     } else if (gang.stage == Gang.Stage.RUNNING) {
       scatter(gang);
       end(gang);

@@ -77,6 +77,11 @@ final class Gang {
     return counts.keySet().iterator().next().partition();
   }
 
+  /** Whether the service has decided it, or what it was made of: such a gang outlives short failures. */
+  boolean isHeld() {
+    return wasAnswered || withdrawals > 0;
+  }
+
   void explain(String text) {
     reason = text;
     counts.keySet().forEach(ask -> ask.explain(text));

@@ -18,6 +18,7 @@ final class Placewise {
   final Settings settings;
   final Reporter reporter;
   final Broker broker;
+  final PlacewiseMetrics metrics;
   private final Asker asker;
   private final ServiceClient service;
   private final RMContext context;
@@ -27,7 +28,7 @@ final class Placewise {
   private Placewise(RMContext context, Configuration configuration) {
     this.context = context;
     settings = new Settings(configuration);
-    PlacewiseMetrics metrics = PlacewiseMetrics.registered();
+    metrics = PlacewiseMetrics.registered();
     reporter = new Reporter(metrics);
     service = new ServiceClient(settings);
     broker = new Broker(settings, reporter, metrics, Placewise::milliseconds, this::wake);
@@ -95,6 +96,15 @@ final class Placewise {
     String queue = app.queue();
     String leaf = queue.substring(queue.lastIndexOf('.') + 1);
     return app.tags.isOptIn() || settings.queues.contains(queue) || settings.queues.contains(leaf);
+  }
+
+  /** Counts the attempts that the gate never sees. Their containers are reported as used, like those of every other. */
+  void registered(ApplicationAttemptId attempt) {
+    AppFacts app = facts(attempt);
+    if (isManaged(app) && !app.allocator.isEmpty() && !app.allocator.equals(PlacewiseAllocator.class.getName())) {
+      metrics.passedBy.incr();
+      LOG.warn("Placewise: {} is not decided: it names its own placement allocator, {}", attempt, app.allocator);
+    }
   }
 
   void asksChanged(ApplicationAttemptId attempt, Collection<Ask> changed) {

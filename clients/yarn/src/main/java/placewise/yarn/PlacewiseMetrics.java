@@ -20,7 +20,7 @@ public final class PlacewiseMetrics {
   @Metric("gangs that run as decided") MutableCounterLong startedAsDecided;
   @Metric("events delivered") MutableCounterLong events;
   @Metric("events dropped") MutableCounterLong eventsDropped;
-  @Metric("applications that bring their own placement allocator") MutableCounterLong passedBy;
+  @Metric("application attempts that name their own placement allocator") MutableCounterLong passedBy;
   @Metric("gangs that wait") MutableGaugeLong waiting;
   @Metric("milliseconds of a question") MutableRate decideMs;
 

@@ -39,6 +39,7 @@ public final class PlacewiseProcessor implements ApplicationMasterServiceProcess
   public void registerApplicationMaster(ApplicationAttemptId attempt, RegisterApplicationMasterRequest request,
       RegisterApplicationMasterResponse response) throws IOException, YarnException {
     next.registerApplicationMaster(attempt, request, response);
+    Placewise.current().registered(attempt);
   }
 
   @Override

@@ -1,0 +1,79 @@
+package placewise.yarn;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.junit.Before;
+import org.junit.Test;
+
+/** What a failing service may do to gangs that it has decided before. */
+public final class BrokerTest {
+  private final ApplicationAttemptId attempt = Fakes.attempt(1);
+  private final Ask ask = Fakes.ask(attempt, 2);
+  private final Settings settings = new Settings(Fakes.configuration("http://127.0.0.1:1"));
+  private final PlacewiseMetrics metrics = PlacewiseMetrics.registered();
+  private long now = 1_000_000;
+  private Broker broker;
+
+  @Before
+  public void askForTwoContainers() {
+    broker = new Broker(settings, new Reporter(metrics), metrics, () -> now, () -> {});
+    broker.asksChanged(attempt, new AppFacts(Fakes.app(Collections.emptyMap())), Collections.singleton(ask));
+  }
+
+  private Gang theGang() {
+    List<Gang> due = broker.due().values().iterator().next();
+    assertEquals(1, due.size());
+    return due.get(0);
+  }
+
+  private Gang granted() {
+    Gang gang = theGang();
+    broker.sending(Collections.singletonList(gang));
+    Answer.Placed placed = new Answer.Placed("decision", "reservation");
+    placed.byAsk.put(ask, Arrays.asList("n1", "n2"));
+    assertTrue(broker.granted(gang, gang.id(), placed));
+    return gang;
+  }
+
+  @Test
+  public void aGangThatWasNeverDecidedGoesWithTheFirstFailure() {
+    Gang gang = theGang();
+    broker.failed(Collections.singleton(gang), "refused");
+    assertEquals(Gang.Stage.RELEASED, gang.stage);
+  }
+
+  @Test
+  public void aWithdrawnGangStaysHeldThroughOneFailure() {
+    granted();
+    now += settings.startTimeoutMs + 1;
+    broker.withdrawOverdue(node -> true);
+    now += settings.retryMs + 1; // its back-off
+    staysHeldForAWhile(theGang());
+  }
+
+  @Test
+  public void aGangOfALostNodeStaysHeldThroughOneFailure() {
+    granted();
+    broker.withdrawOverdue(node -> !node.equals("n2"));
+    staysHeldForAWhile(theGang());
+  }
+
+  @Test
+  public void aGangThatTheServiceHasForgottenStaysHeldThroughOneFailure() {
+    broker.lost(granted());
+    staysHeldForAWhile(theGang());
+  }
+
+  private void staysHeldForAWhile(Gang gang) {
+    broker.failed(Collections.singleton(gang), "refused");
+    assertEquals(Gang.Stage.WAITING, gang.stage);
+    now += settings.releaseAfterMs;
+    broker.failed(Collections.singleton(gang), "refused");
+    assertEquals(Gang.Stage.RELEASED, gang.stage);
+  }
+}

@@ -1,0 +1,69 @@
+package placewise.yarn;
+
+import java.lang.reflect.Proxy;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Supplier;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+
+/** Parts of a ResourceManager that answer a few methods by name, and null to every other. */
+final class Fakes {
+  private Fakes() {}
+
+  static ApplicationAttemptId attempt(int number) {
+    return ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, number), 1);
+  }
+
+  static RMApp app(Map<String, String> schedulingProperties) {
+    Map<String, Object> answers = new HashMap<>();
+    answers.put("getUser", "ann");
+    answers.put("getQueue", "root.gpu");
+    answers.put("getSubmitTime", 1_000L);
+    answers.put("getApplicationTags", Collections.emptySet());
+    answers.put("getApplicationSchedulingEnvs", schedulingProperties);
+    return answering(RMApp.class, answers);
+  }
+
+  /** `state` gives the HAServiceState: null for a ResourceManager that is not active. */
+  static RMContext context(Configuration configuration, Map<ApplicationId, RMApp> apps, Supplier<Object> state) {
+    Map<String, Object> answers = new HashMap<>();
+    answers.put("getYarnConfiguration", configuration);
+    answers.put("getRMApps", new ConcurrentHashMap<>(apps));
+    answers.put("getHAServiceState", state);
+    return answering(RMContext.class, answers);
+  }
+
+  static Configuration configuration(String url) {
+    Configuration configuration = new Configuration(false);
+    configuration.set("placewise.url", url);
+    configuration.set("placewise.queues", "root.gpu");
+    return configuration;
+  }
+
+  /** An ask for `count` containers that the service decides. */
+  static Ask ask(ApplicationAttemptId attempt, int count) {
+    Ask ask = new Ask(attempt, SchedulerRequestKey.create(
+        ResourceRequest.newInstance(Priority.newInstance(1), ResourceRequest.ANY, Resource.newInstance(64, 1), count)));
+    ask.setManaged(true);
+    ask.update(Resource.newInstance(64, 1), "", count, 0);
+    return ask;
+  }
+
+  static <T> T answering(Class<T> type, Map<String, Object> answers) {
+    return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
+        (proxy, method, arguments) -> {
+          Object answer = answers.get(method.getName());
+          return answer instanceof Supplier ? ((Supplier<?>) answer).get() : answer;
+        }));
+  }
+}
