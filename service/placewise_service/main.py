@@ -36,6 +36,7 @@ from placewise_service.api.identity.auth import NOBODY
 from placewise_service.api.identity.identity import authenticator
 from placewise_service.api.rehearsal import rehearse
 from placewise_service.audit import AuditLog
+from placewise_service.backoff import doubling_s
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
 from placewise_service.settings import Settings
@@ -254,15 +255,15 @@ async def _prepare(gateway: Gateway, preparation: Preparation) -> None:
 
 async def _answered(ask: Callable[[], Awaitable[None]], stop: asyncio.Event) -> bool:
     """Asks until the store answers, as it may start beside us; False if told to stop meanwhile."""
-    pause_s = _FIRST_PAUSE_S
-    while not stop.is_set():
+    for pause_s in doubling_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S):
+        if stop.is_set():
+            break
         try:
             await ask()
         except StateUnavailableError as error:
             log.warning("the state store does not answer yet", reason=error.message)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         else:
             return True
     return False

@@ -1,4 +1,5 @@
-"""Replicas of 0.1.0 and of today beside each other on one Redis, as during an upgrade (docs/deploy.md)."""
+"""Replicas of today beside one of 0.1.0, and beside one of the day before the code was moved, on one Redis, as during
+an upgrade (docs/deploy.md)."""
 
 import io
 import json
@@ -17,7 +18,7 @@ from tests.fakes.bundles import copy_bundle
 from tests.fakes.servers.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
-RELEASE = "0ce0bd2"  # 0.1.0
+RELEASES = {"0.1.0": "0ce0bd2", "the day before the moves": "1050272"}
 CLUSTER = "shared"
 _PATIENCE_S = 20.0
 
@@ -32,12 +33,12 @@ class Pair:
         yield self.new, self.old
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Source:
+@pytest.fixture(scope="module", params=RELEASES.values(), ids=RELEASES)
+def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Source:
     """The tree of the release, from the history."""
-    archive = subprocess.run(["git", "archive", RELEASE], cwd=ROOT, capture_output=True, check=False)
+    archive = subprocess.run(["git", "archive", request.param], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
-        pytest.skip(f"the history has no {RELEASE}: {archive.stderr.decode().strip()}")
+        pytest.skip(f"the history has no {request.param}: {archive.stderr.decode().strip()}")
     root = tmp_path_factory.mktemp("release")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(root, filter="data")

@@ -2,16 +2,20 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-CORE = Path(__file__).parents[2] / "service/placewise_core"
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "service/placewise_core"
 ABILITIES = {"claim", "claims_last", "counted", "counts_rooms", "is_claimed", "keeps_claims"}
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(CORE.rglob("*.py")):
-        yield str(path.relative_to(CORE)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> list[tuple[str, ast.Module]]:
+    return [
+        (str(path.relative_to(CORE)), ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(CORE.rglob("*.py"))
+    ]
 
 
 def calls(name: str) -> set[str]:
@@ -51,3 +55,61 @@ def test_a_policy_states_its_score_once_and_no_further_ability() -> None:
                     names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
                     assert path.startswith("gang/") or sum("score" in name for name in names) <= 1, path
                     assert ABILITIES.isdisjoint(names), f"{path}: {node.name}"
+
+
+PRODUCT = ("service", "training", "clients")
+
+
+@cache
+def product() -> list[tuple[str, ast.AST]]:
+    """Conditions, calls and classes of all packages, each with its file."""
+    return [
+        (str(path.relative_to(ROOT)), node)
+        for folder in PRODUCT
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.If | ast.Call | ast.ClassDef)
+    ]
+
+
+def test_a_cache_is_bounded_by_one_class_on_each_side_of_the_wire() -> None:
+    """Nobody clears a dict by hand when it has grown long."""
+    found = {
+        path
+        for path, node in product()
+        if isinstance(node, ast.If)
+        and any(re.fullmatch(r".+\.(clear|popitem)\(\)", ast.unparse(each)) for each in node.body)
+        and re.search(r"len\((.+)\) >=? .+", ast.unparse(node.test))
+    }
+    assert found == {"service/placewise_core/basics/bounded.py"}
+    classes = {path for path, node in product() if isinstance(node, ast.ClassDef) and node.name == "Bounded"}
+    assert classes == found | {"clients/python/placewise_client/adapter/bounded.py"}
+
+
+def test_pauses_double_in_one_place_on_each_side_of_the_wire() -> None:
+    found = {
+        path
+        for path, node in product()
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "min"
+        and re.search(r"\b2(\.0)? \*{1,2} |\* 2(\.0)?\b|_s \*", ast.unparse(node))
+        and re.search("pause|delay|first_s", ast.unparse(node))
+    }
+    assert found == {"clients/python/placewise_client/backoff.py", "service/placewise_service/backoff.py"}
+
+
+def test_a_trace_is_read_a_model_exported_and_a_trainer_registered_in_one_place() -> None:
+    def callers(function: str) -> set[str]:
+        return {path for path, node in product() if isinstance(node, ast.Call) and ast.unparse(node.func) == function}
+
+    repeats_rows_of_a_trace = {"training/placewise_training/sim/environments/bench.py"}
+    assert callers("TraceJob") == {"service/placewise_core/domain/traces.py"} | repeats_rows_of_a_trace
+    assert callers("torch.onnx.export") == {"training/placewise_training/lab/export.py"}
+    assert callers("register") == {"training/placewise_training/train_cli.py"}
+
+
+def test_a_gang_has_one_record_in_each_part_of_an_adapter_and_one_stage() -> None:
+    stages = [path for path, node in product() if isinstance(node, ast.ClassDef) and node.name == "Stage"]
+    assert stages == ["clients/python/placewise_client/adapter/native.py"]

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +93,11 @@ def test_the_nets_need_nothing_of_a_server() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
     assert imported - sys.stdlib_module_names <= OF_MODELS
+
+
+def test_import_linter_looks_at_every_package_and_forgives_no_import() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    assert set(PACKAGES) < set(config["root_packages"])
+    assert not config.get("exclude_type_checking_imports", False)
+    for contract in config["contracts"]:
+        assert not {"ignore_imports", "unmatched_ignore_imports_alerting"} & contract.keys(), contract["name"]

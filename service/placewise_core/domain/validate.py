@@ -5,7 +5,7 @@ policy, a node or a cluster exists is for the engine to say: this module looks a
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from placewise_core.basics.frozen import frozen
@@ -175,12 +175,6 @@ def check_bundle_name(name: str, may_be_empty: bool = False) -> None:
     """Raises InvalidRequestError for a malformed name of a bundle, such as a path."""
     if (not name and not may_be_empty) or (name and not _CLUSTER_NAME.fullmatch(name)):
         raise InvalidRequestError("must be letters, digits, '.', '_' or '-'", "name")
-
-
-def check_policy(name: str, known: Collection[str], field: str = "policy") -> None:
-    """Raises InvalidRequestError unless `name` is empty or one of `known`."""
-    if name and name not in known:
-        raise InvalidRequestError(f"unknown policy; one of {', '.join(sorted(known))}", field)
 
 
 def check_settings(settings: ClusterSettings) -> None:

@@ -29,7 +29,6 @@ CaOption = Annotated[
     Path | None,
     typer.Option("--tls-ca", envvar="PLACEWISE_CLIENT_TLS_CA", help="CA certificate (PEM): switches TLS on."),
 ]
-ClusterOption = Annotated[str, typer.Option("--cluster", "-c", help="Cluster name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 

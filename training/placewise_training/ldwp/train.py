@@ -6,9 +6,7 @@ Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves a checkpo
 paper's own DQN is in agent.py; it learns while it serves, and the reproduction runs it.
 """
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -286,20 +284,3 @@ def _stored(checkpoint: Path) -> dict[str, Any]:
     if stored.get("schema") != SCHEMA or stored["columns"] != list(COLUMNS):
         raise ValueError(f"{checkpoint} is no checkpoint of LDWP with this version's columns; train it again")
     return stored
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Prints the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for f in fields(Args):
-        if f.name == "resume":
-            parser.add_argument("--resume", action="store_true")
-        else:
-            parser.add_argument("--" + f.name.replace("_", "-"), type=type(f.default), default=f.default)
-    args = Args(**vars(parser.parse_args(arguments)))
-    json.dump(train(args, lambda title, done, total: print(title, done, total, file=sys.stderr)), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -105,7 +105,7 @@ def judge_change(
         changes = {t: results.change(experiment, settings, metric, ours, t) for t in theirs}
         worst = judged_worst(list(changes.values()), at_most, is_lower_better=is_lower_better)
         shown = ", ".join(f"{percent(c)} vs {t}" for t, c in changes.items())
-        return Judgement(worst, shown, why(results, worst) if callable(why) else why)
+        return Judgement(worst, shown, why if isinstance(why, str) else why(results, worst))
 
     return judge
 

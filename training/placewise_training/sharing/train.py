@@ -6,13 +6,11 @@ Read top to bottom. Every random draw comes from `seed`; Ctrl-C leaves finished 
 Data: data.py.
 """
 
-import argparse
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -475,19 +473,3 @@ def load_net(checkpoint: Path) -> CoRunCompletion:
 def _numbers(args: Args) -> dict[str, float]:
     """What makes one run differ from another."""
     return {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE}
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Prints the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for f in fields(Args):
-        if f.name == "resume":
-            parser.add_argument("--resume", action="store_true")
-            continue
-        parser.add_argument("--" + f.name.replace("_", "-"), type=type(f.default), default=f.default)
-    json.dump(train(Args(**vars(parser.parse_args(arguments)))), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -8,12 +8,10 @@ kinds stay, and for nodes with more GPUs (`--gpus`) the parameters of the GPU me
 second GPU are named `gpu1/sm`.
 """
 
-import argparse
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +166,3 @@ def load(run: Path) -> Known:
     net = Ncf(*values.shape)
     net.load_state_dict(stored["net"])
     return Known(net, values, tuple(stored["kinds"]), stored["gpus"])
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Prints the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for f in fields(Args):
-        parser.add_argument("--" + f.name.replace("_", "-"), type=type(f.default), default=f.default)
-    json.dump(train(Args(**vars(parser.parse_args(arguments)))), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

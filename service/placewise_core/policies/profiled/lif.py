@@ -61,7 +61,7 @@ class LeastInterference(ScoredPolicy):
         self.name = name
         self._coefficients = coefficients
         self._of = lru_cache(maxsize=_KEPT_MODELS)(self._looked_up)
-        self._kept: dict[tuple[str, float, float], FloatArray] = {}
+        self._kept: Bounded[tuple[str, float, float], FloatArray] = Bounded(_KEPT_MODELS)
         self._sums: WeakKeyDictionary[ClusterView, _Sums] = WeakKeyDictionary()
         self._last: tuple[Callable[[], ClusterView | None], _Sums | None] = (
             lambda: None,
@@ -110,8 +110,6 @@ class LeastInterference(ScoredPolicy):
         key = (job.model, float(demand[CPU]), float(demand[NETWORK]))
         weights = self._kept.get(key)
         if weights is None:
-            if len(self._kept) >= _KEPT_MODELS:
-                self._kept.clear()
             model, cpu, network = key
             row = [*self._of(model), 1.0, cpu, cpu * cpu, *((network, network * network) if network else ())]
             weights = self._kept[key] = -np.array(row)[:, None]

@@ -37,6 +37,8 @@ from typing import IO, Any
 
 import structlog
 
+from placewise_service.backoff import doubling_s
+
 log = structlog.get_logger(__name__)
 
 # sockaddr_un holds 108 bytes on Linux, 104 elsewhere, the closing zero included.
@@ -279,16 +281,17 @@ class EmbeddedRedis:
 
     def _supervise(self) -> None:
         """Starts the server again whenever it dies, until stop."""
-        pause_s = _FIRST_PAUSE_S
+        pauses = doubling_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while self._process is not None:
             started_s = time.monotonic()
             status = self._process.wait()
             if self._stopping.is_set():
                 return
-            pause_s = _FIRST_PAUSE_S if time.monotonic() - started_s > _STABLE_AFTER_S else pause_s
+            if time.monotonic() - started_s > _STABLE_AFTER_S:
+                pauses = doubling_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             log.warning("embedded redis died and is started again", status=status)
-            while not self._relaunch() and not self._stopping.wait(pause_s):
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            while not self._relaunch() and not self._stopping.wait(next(pauses)):
+                pass
 
     def _flush(self) -> None:
         """Flushes the server's writes to the disk, every second and once more at the end."""
