@@ -76,10 +76,11 @@ e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake n
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py
 
 # 75: YARN cannot be had here. That is said, and is a failure where PLACEWISE_TEST_REQUIRE_SCHEDULERS asks for it.
+# PYTEST_ADDOPTS="-k twenty" runs the short form alone.
 e2e-yarn: install ## A real YARN of one ResourceManager and four NodeManagers; JDK and Maven from Debian where missing
 	$(BIN)/python -m tests.e2e.packages java,javac,mvn openjdk-17-jdk-headless maven
-	$(BIN)/python -m tests.e2e.yarn.yarn_artefacts || { code=$$?; \
-	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-yarn"; exit 0; }; \
+	reason=$$($(BIN)/python -m tests.e2e.yarn.yarn_artefacts) || { code=$$?; echo "$$reason"; \
+	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: $$reason"; exit 0; }; \
 	$(BIN)/pytest -m e2e_heavy -s tests/e2e/yarn/test_yarn_e2e.py
 
 lint: install ## ruff, mypy strict, import-linter, readable English, and the contract: buf lint, no breaking change
