@@ -2,7 +2,7 @@
 
 import pytest
 from tests.golden.net import decisions
-from tests.golden.net.rows import FOLDER
+from tests.golden.net.rows import FOLDER, remedy
 from tests.golden.net.seams import serving
 
 _POLICIES = sorted(path.name[len("decisions-") : -len(".jsonl")] for path in FOLDER.glob("decisions-*.jsonl"))
@@ -15,4 +15,5 @@ async def test_decides_as_before(policy: str) -> None:
 
 async def test_every_policy_has_its_decisions() -> None:
     async with serving() as service:
-        assert sorted([*service.place_policies, decisions.UNITS]) == _POLICIES
+        for policy in {*service.place_policies, decisions.UNITS} ^ set(_POLICIES):
+            raise AssertionError(f"{policy} has no policy or no file. {remedy(f'decisions-{policy}')}")

@@ -12,4 +12,4 @@ def test_simulates_as_before(contender: str) -> None:
 
 
 def test_every_policy_has_its_runs() -> None:
-    assert simulations.contenders() == list(_SIMULATED)
+    assert simulations.contenders() == list(_SIMULATED), rows.remedy(simulations.FILE)

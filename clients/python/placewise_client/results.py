@@ -44,7 +44,7 @@ def gpus_by_node(assignments: Iterable[Assignment]) -> Mapping[str, tuple[int, .
 
 def reason_names(blockers: Iterable[Blocker]) -> tuple[str, ...]:
     """Names of the reasons, the first to fix first ("INSUFFICIENT_GPU", "FRAGMENTED")."""
-    return tuple(Reason.Name(blocker.reason) for blocker in blockers)
+    return tuple(_name(blocker.reason) for blocker in blockers)
 
 
 def blocker_text(blockers: Iterable[Blocker]) -> str:
@@ -55,7 +55,12 @@ def blocker_text(blockers: Iterable[Blocker]) -> str:
 def _one(blocker: Blocker) -> str:
     if blocker.message:
         return blocker.message
-    name = Reason.Name(blocker.reason).replace("_", " ").lower()
+    name = _name(blocker.reason).replace("_", " ").lower()
     where = f" on {blocker.nodes} nodes" if blocker.nodes else ""
     short = f", short by {blocker.shortfall:g} {blocker.resource}".rstrip() if blocker.shortfall else ""
     return f"{name}{where}{short}"
+
+
+def _name(reason: Reason) -> str:
+    """A service of a later release may send a reason that this client has no name for."""
+    return Reason.Name(reason) if reason in Reason.values() else f"REASON_{int(reason)}"

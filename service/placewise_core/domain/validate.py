@@ -249,12 +249,7 @@ def _check_jobs(jobs: Sequence[Job], limits: Limits) -> None:
 def check_job(job: Job, limits: Limits) -> None:
     """Raises InvalidRequestError if a job breaks a rule; its field is one of the job's."""
     check_id(job.id, "id")
-    if job.model:
-        check_text(job.model, "model", MAX_ID)
-    if job.queue:
-        check_text(job.queue, "queue", MAX_ID)
-    if job.user:
-        check_text(job.user, "user", MAX_ID)
+    _check_texts(job)
     for name, value in zip(_JOB_NUMBERS.values(), _job_numbers_of(job), strict=True):
         if not 0.0 <= value <= MAX_NUMBER:  # written so that NaN fails
             raise InvalidRequestError(f"must be 0 … {MAX_NUMBER:g}", name)
@@ -274,6 +269,15 @@ def check_job(job: Job, limits: Limits) -> None:
         _check_shape(job)
     if job.subtasks:
         _check_subtasks(job.subtasks, "subtasks", limits)
+
+
+def _check_texts(job: Job) -> None:
+    if job.model:
+        check_text(job.model, "model", MAX_ID)
+    if job.queue:
+        check_text(job.queue, "queue", MAX_ID)
+    if job.user:
+        check_text(job.user, "user", MAX_ID)
 
 
 def _check_co_runs(job: Job, field: str) -> None:

@@ -41,8 +41,9 @@ NOTHING_LEFT: Mapping[int, NodeLeft] = {}
 class Offer:
     """What N nodes offer the tasks of one group. Arrays are (…, J, N): row j is with j more tasks of the group there.
 
-    demand (R,) of one task, which takes `gpus` GPUs · mask (N,) nodes open to the next task · placed: (group, node) of
-    the gang's tasks so far · remaining: its tasks still to place. Do not write into any array.
+    demand (R,) of one task · mask (N,) nodes open to the next task · placed: (group, node) of the gang's tasks so far ·
+    remaining: its tasks still to place · at: where these N nodes stand in the arrays of `view`, as in
+    `view.telemetry[:, offer.at]`. Do not write into any array.
     """
 
     def __init__(

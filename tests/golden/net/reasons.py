@@ -17,27 +17,14 @@ POLICY = "consolidate"
 DRAWN = 160
 DEAD_END = "dead-end-"
 STALE_S, HOT = m.NOW_S - 5000.0, 91.0
-# The reasons that the requests have to cause, or the file says less than it claims.
-KINDS = frozenset(
+# The requests have to cause every reason but these: of other calls, of node scope and of queues.
+_ELSEWHERE = frozenset(
     (
-        "INSUFFICIENT_CPU",
-        "INSUFFICIENT_MEMORY",
-        "INSUFFICIENT_GPU",
-        "INSUFFICIENT_GPU_MEMORY",
-        "INSUFFICIENT_NETWORK",
-        "INSUFFICIENT_EXTENDED",
-        "FRAGMENTED",
-        "GPU_MODEL_MISMATCH",
-        "SELECTOR_MISMATCH",
-        "MAX_PER_NODE",
-        "NODE_DOWN",
-        "NODE_DRAINING",
-        "STALE_TELEMETRY",
-        "THERMAL_LIMIT",
-        "SLOWDOWN_LIMIT",
-        "EMPTY_CLUSTER",
+        *("REASON_UNSPECIFIED", "UNIT_BUSY", "CPU_ONLY", "UTILISATION_LIMIT", "PREDECESSOR_PENDING"),
+        *("SHARE_BELOW_THRESHOLD", "BEHIND_IN_QUEUE", "DRIFT_PLUS_PENALTY", "SLOT_TAKEN", "NO_FEASIBLE_SHAPE"),
     )
 )
+KINDS = frozenset(decision_pb.Reason.keys()) - _ELSEWHERE
 
 Case = tuple[list[cluster_pb.Node], list[cluster_pb.JobEvent], job_pb.Job]
 

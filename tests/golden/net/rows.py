@@ -138,8 +138,14 @@ def report(lines: Iterable[str], file: str) -> None:
     found = list(lines)
     if found:
         more = f"\n… and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        head = f"{len(found)} difference(s) from tests/golden/net/data/{file} (see tests/golden/net/README.md):\n"
+        head = f"{len(found)} difference(s) from tests/golden/net/data/{file}. {remedy(file)}:\n"
         raise AssertionError(head + "\n".join(found[:_SHOWN]) + more)
+
+
+def remedy(file: str) -> str:
+    """The command that writes the file again: records are written with the decisions that they are of."""
+    name = file.partition(".")[0].replace("records-", "decisions-")
+    return f"If they are meant (tests/golden/net/README.md), run `python -m tests.golden.net.write {name}`"
 
 
 def compare(file: str, found: Iterable[Row], forgiven: Collection[str] = ()) -> set[str]:

@@ -41,7 +41,11 @@ def _parts() -> dict[str, Callable[[], int]]:
 
 def main(wanted: list[str]) -> None:
     total = 0
-    for name, write in _parts().items():
+    parts = _parts()
+    for start in wanted:
+        if not any(name.startswith(start) for name in parts):
+            sys.exit(f"no golden rows are called {start}; there are {', '.join(parts)}")
+    for name, write in parts.items():
         if not wanted or any(name.startswith(start) for start in wanted):
             began_s = time.process_time()
             size = write()

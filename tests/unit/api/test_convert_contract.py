@@ -1,6 +1,7 @@
 """Contract ↔ domain: the same names on both sides, nothing lost, absent readings stay unknown."""
 
 import math
+from dataclasses import fields, replace
 
 import pytest
 from google.protobuf import json_format
@@ -33,8 +34,8 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.events import ClusterRecords
-from placewise_core.domain.job import Architecture, CoRun, JobId, Priority, Role, SubtaskState
-from placewise_core.domain.validate import Limits, check_node
+from placewise_core.domain.job import Architecture, CoRun, Job, JobId, Priority, Role, SubtaskState
+from placewise_core.domain.validate import Limits, check_job, check_node
 from placewise_core.view.view import ClusterView
 from placewise_service.api.convert import convert_cluster, convert_in, convert_out
 from placewise_service.api.docs import examples
@@ -65,63 +66,62 @@ def test_domain_and_contract_spell_their_values_alike(domain: type, contract: ob
     assert [item.value for item in domain] == names  # type: ignore[attr-defined]
 
 
-def test_a_full_job_arrives_whole() -> None:
-    message = json_format.ParseDict(
+FULL_JOB: dict[str, object] = {
+    "id": "j",
+    "model": "VGG",
+    "architecture": "PARAMETER_SERVER",
+    "groups": [
         {
-            "id": "j",
-            "model": "VGG",
-            "architecture": "PARAMETER_SERVER",
-            "groups": [
-                {
-                    "role": "PARAMETER_SERVER",
-                    "count": 2,
-                    "demand": {
-                        "cpuCores": 1.5,
-                        "gpus": 0.25,
-                        "memoryGib": 2,
-                        "gpuMemoryGib": 3,
-                        "networkGbps": 4,
-                        "extended": {"licence": 5},
-                    },
-                    "maxPerNode": 1,
-                    "gpuModel": "T4",
-                    "nodeSelector": {"zone": "a"},
-                }
-            ],
-            "totalEpochs": 10,
-            "batchSize": 32,
-            "datasetSize": "50000",
-            "iterations": 7,
-            "priority": "URGENT",
-            "queue": "q",
-            "submitTime": "2026-01-01T00:00:00.500Z",
-            "subtasks": [
-                {"id": "s", "kind": "k", "after": ["r"], "hasGpuVersion": True, "profile": {"sm": 0.5}, "size": 9},
-                {"id": "r", "kind": "k", "state": "DONE", "unit": "gpu0"},
-            ],
-            "singleGpuSeconds": 60,
-            "paramsMillions": 138,
-            "gpuSharing": {
-                "allowed": True,
-                "coRuns": [
-                    {
-                        "model": "LM",
-                        "relativeSpeed": 0.6,
-                        "neighbourRelativeSpeed": 0.7,
-                        "gpuModel": "V100",
-                        "stepSeconds": 2,
-                    },
-                    {"model": "GNMT", "relativeSpeed": 0.5},
-                ],
+            "role": "PARAMETER_SERVER",
+            "count": 2,
+            "demand": {
+                "cpuCores": 1.5,
+                "gpus": 0.25,
+                "memoryGib": 2,
+                "gpuMemoryGib": 3,
+                "networkGbps": 4,
+                "extended": {"licence": 5},
             },
-            "elastic": {"minGpus": 1, "maxGpus": 8},
-            "shape": {"nodes": 2, "gpusPerNode": 4},
-            "attainedGpuSeconds": 12,
-            "user": "ada",
-        },
-        job_pb2.Job(),
-    )
-    job = convert_in.job(message)
+            "maxPerNode": 1,
+            "gpuModel": "T4",
+            "nodeSelector": {"zone": "a"},
+        }
+    ],
+    "totalEpochs": 10,
+    "batchSize": 32,
+    "datasetSize": "50000",
+    "iterations": 7,
+    "priority": "URGENT",
+    "queue": "q",
+    "submitTime": "2026-01-01T00:00:00.500Z",
+    "subtasks": [
+        {"id": "s", "kind": "k", "after": ["r"], "hasGpuVersion": True, "profile": {"sm": 0.5}, "size": 9},
+        {"id": "r", "kind": "k", "state": "DONE", "unit": "gpu0"},
+    ],
+    "singleGpuSeconds": 60,
+    "paramsMillions": 138,
+    "gpuSharing": {
+        "allowed": True,
+        "coRuns": [
+            {
+                "model": "LM",
+                "relativeSpeed": 0.6,
+                "neighbourRelativeSpeed": 0.7,
+                "gpuModel": "V100",
+                "stepSeconds": 2,
+            },
+            {"model": "GNMT", "relativeSpeed": 0.5},
+        ],
+    },
+    "elastic": {"minGpus": 1, "maxGpus": 8},
+    "shape": {"nodes": 2, "gpusPerNode": 4},
+    "attainedGpuSeconds": 12,
+    "user": "ada",
+}
+
+
+def test_a_full_job_arrives_whole() -> None:
+    job = convert_in.job(json_format.ParseDict(FULL_JOB, job_pb2.Job()))
     [group] = job.groups
     assert (group.role, group.count, group.max_per_node, group.gpu_model) == (Role.PARAMETER_SERVER, 2, 1, "T4")
     assert group.node_selector == {"zone": "a"}
@@ -142,6 +142,22 @@ def test_a_full_job_arrives_whole() -> None:
     assert (job.elastic.min_gpus, job.elastic.max_gpus) == (1, 8)
     assert job.shape is not None
     assert job.shape.gpus == 8
+
+
+@pytest.mark.parametrize("name", [field.name for field in job_pb2.Job.DESCRIPTOR.fields if field.name != "layers"])
+def test_no_field_of_a_job_is_left_out(name: str) -> None:
+    """A new field of the message has to stand in FULL_JOB and to arrive. Layers count where `params_millions` is 0."""
+    message = json_format.ParseDict(FULL_JOB, job_pb2.Job())
+    whole = convert_in.job(message)
+    message.ClearField(name)  # type: ignore[arg-type]
+    assert convert_in.job(message) != whole
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(Job) if each.type is str])
+def test_every_text_of_a_job_is_limited(name: str) -> None:
+    job = convert_in.job(json_format.ParseDict(FULL_JOB, job_pb2.Job()))
+    with pytest.raises(InvalidRequestError, match="at most 253 characters"):
+        check_job(replace(job, **{name: "x" * 254}), Limits())
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from placewise.v1.decision_pb2 import (
     Outcome,
     PlaceRequest,
     PlaceResponse,
-    Reason,
 )
 from placewise.v1.job_pb2 import GpuSharing, Job, Resources, TaskGroup
+from placewise_client.results import reason_names
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -146,7 +146,8 @@ def _spot(assignment: Assignment) -> tuple[str, str, str]:
 
 def _print_blockers(blockers: "list[Blocker] | Any") -> None:
     if blockers:
-        rows = [(Reason.Name(b.reason), b.nodes, b.shortfall or None, b.resource, b.message) for b in blockers]
+        names = reason_names(blockers)
+        rows = [(n, b.nodes, b.shortfall or None, b.resource, b.message) for n, b in zip(names, blockers, strict=True)]
         print_table("blockers, first things first", ("reason", "nodes", "missing", "resource", "message"), rows)
 
 
