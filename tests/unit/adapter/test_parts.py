@@ -159,10 +159,13 @@ class AwayHost:
 
     def __init__(self, *, is_wait_broken: bool) -> None:
         self.is_wait_broken = is_wait_broken
-        self.looks = 0
+        self.looks_s: list[float] = []
+        self.is_asked_thrice = asyncio.Event()
 
     async def observe(self, full: bool) -> HostState:
-        self.looks += 1
+        self.looks_s.append(asyncio.get_running_loop().time())
+        if len(self.looks_s) == 3:
+            self.is_asked_thrice.set()
         raise HostUnreachableError("away")
 
     async def wait(self, timeout_s: float) -> bool:
@@ -178,8 +181,8 @@ async def test_a_host_that_is_away_is_not_asked_all_the_time(is_wait_broken: boo
     settings = AdapterSettings(cluster="c", retry_s=0.2)
     async with AsyncClient("127.0.0.1:1") as client:
         running = asyncio.ensure_future(AdapterLoop(cast(NativeScheduler, host), client, settings).run())
-        await asyncio.sleep(0.5)
+        await host.is_asked_thrice.wait()
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-    assert 2 <= host.looks <= 3
+    assert host.looks_s[2] - host.looks_s[0] >= 0.3
