@@ -165,17 +165,10 @@ class BareVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class StructuredVersion:
+class StructuredVersion(BareVersion):
     """v0.0.40 and later. Its slurmrestd (seen with 24.11.5) may leave requests unanswered that run side by side."""
 
-    name: str
     at_once: int = 1
-
-    def job(self, raw: Json) -> SlurmJob:
-        return _read_job(raw)
-
-    def node(self, raw: Json) -> SlurmNode:
-        return _read_node(raw)
 
     def update(self, change: Update) -> dict[str, Any]:
         body: dict[str, Any] = {"hold": change.is_held}

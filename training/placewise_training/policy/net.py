@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from placewise_core.inputs.cluster import JOB_COLUMNS, JOB_FEATURES, LINEAR_SPEED_COLUMNS, NODE_FEATURES, STEP_FEATURES
 from placewise_core.inputs.policy import IS_NEW
 from placewise_core.speed.linear_speed import MOST_LOG_MINUTES
+from placewise_training.lab.encoder_layer import BiasedLayer
 
 _MASKED = -1e9
 _ROLES = 2  # worker, parameter server: the last axis of a placement and the halves of the actions
@@ -84,36 +85,18 @@ def _square(placement: Tensor, axis: int) -> Tensor:
     return (first.unsqueeze(1) + first.unsqueeze(2)) * 0.0
 
 
-class EdgeLayer(nn.Module):
-    """Pre-norm encoder layer whose attention is biased, per head, by the tasks of a job on a node."""
+class EdgeLayer(BiasedLayer):
+    """Its attention is biased, per head, by the tasks of a job on a node."""
 
     def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of {heads} heads")
-        self.width, self.heads = width, heads
-        self.before_attention = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.mix = nn.Linear(width, width)
-        self.before_dense = nn.LayerNorm(width)
-        self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        super().__init__(width, heads)
         self.along = nn.Linear(_ROLES, heads, bias=False)
         nn.init.constant_(self.along.weight, 2.0)  # begins by looking along the edges
 
-    def forward(self, x: Tensor, edges: Tensor, blocked: Tensor) -> Tensor:
-        x = x + self.mix(self._attend(self.before_attention(x), edges, blocked))
-        out: Tensor = x + self.dense(self.before_dense(x))
-        return out
-
-    def _attend(self, x: Tensor, edges: Tensor, blocked: Tensor) -> Tensor:
-        batch, count, _ = x.shape
-        qkv = self.qkv(x).reshape(batch, count, 3, self.heads, self.width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, P, D/H)
-        scores = query @ key.transpose(2, 3) / (self.width // self.heads) ** 0.5  # (B, H, P, P)
-        scores = scores + self.along(edges).permute(0, 3, 1, 2) + blocked
-        mixed = torch.softmax(scores, dim=3) @ value
-        joined: Tensor = mixed.transpose(1, 2).reshape(batch, count, self.width)
-        return joined
+    def biased(self, scores: Tensor, *relations: Tensor) -> Tensor:
+        edges, blocked = relations
+        biased: Tensor = scores + self.along(edges).permute(0, 3, 1, 2) + blocked
+        return biased
 
 
 class PolicyDecoder(nn.Module):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from placewise_core.inputs.reward import REPORTED
+from placewise_training.lab.encoder_layer import BiasedLayer
 from placewise_training.reward.ensemble import PriorEnsemble, pooled_of_new
 
 SPREAD_PARAMETERS = ("scale", "scale_bias")  # of RewardNet: its expected error; no speed depends on them
@@ -23,7 +24,7 @@ LEAST_SCALE, MOST_SCALE, _FIRST_SCALE = -6.0, 1.0, -2.3  # of the logarithm of t
 class RewardNet(nn.Module):
     """tokens (B, P, F), job and node (B, P) with −1 for padding → (B, P) speed of the token's job, and its spread.
 
-    Speed is in units of linear speed: 1 if each worker is as fast as the job alone on one GPU (pace.linear_speed).
+    Speed is in units of linear speed: 1 if each worker is as fast as the job alone on one GPU (speed/linear_speed.py).
     Spread is the standard deviation of its logarithm. It adds up the disagreement of heads on one trunk (each trained
     on its own weights of the samples), the error that they expect of themselves, and, the same for all tokens of a
     placement, the distance of its new job from the training data (ensemble.py). All tokens of a job get the same
@@ -82,39 +83,21 @@ class RewardNet(nn.Module):
         return level.clamp(LEAST, MOST), scale.clamp(LEAST_SCALE, MOST_SCALE)
 
 
-class RelationLayer(nn.Module):
-    """Pre-norm encoder layer whose attention knows which tokens are of one job and which are on one node."""
+class RelationLayer(BiasedLayer):
+    """Its attention knows which tokens are of one job and which are on one node."""
 
     def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of {heads} heads")
-        self.width, self.heads = width, heads
-        self.before_attention = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.mix = nn.Linear(width, width)
-        self.before_dense = nn.LayerNorm(width)
-        self.dense = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        super().__init__(width, heads)
         # Half of the heads begin by looking at the own node, half at the own job.
         begin = torch.zeros(2, heads)
         begin[0, heads // 2 :], begin[1, : heads // 2] = 3.0, 3.0
         self.relation = nn.Parameter(begin)
 
-    def forward(self, x: Tensor, same_job: Tensor, same_node: Tensor, blocked: Tensor) -> Tensor:
-        x = x + self.mix(self._attend(self.before_attention(x), same_job, same_node, blocked))
-        out: Tensor = x + self.dense(self.before_dense(x))
-        return out
-
-    def _attend(self, x: Tensor, same_job: Tensor, same_node: Tensor, blocked: Tensor) -> Tensor:
-        batch, count, _ = x.shape
-        qkv = self.qkv(x).reshape(batch, count, 3, self.heads, self.width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, P, D/H)
-        scores = query @ key.transpose(2, 3) / (self.width // self.heads) ** 0.5  # (B, H, P, P)
+    def biased(self, scores: Tensor, *relations: Tensor) -> Tensor:
+        same_job, same_node, blocked = relations
         of_job, on_node = self.relation[0].reshape(1, -1, 1, 1), self.relation[1].reshape(1, -1, 1, 1)
-        scores = scores + of_job * same_job.unsqueeze(1) + on_node * same_node.unsqueeze(1) + blocked
-        mixed = torch.softmax(scores, dim=3) @ value
-        joined: Tensor = mixed.transpose(1, 2).reshape(batch, count, self.width)
-        return joined
+        biased: Tensor = scores + of_job * same_job.unsqueeze(1) + on_node * same_node.unsqueeze(1) + blocked
+        return biased
 
 
 def relative_error(predicted: Tensor, true: Tensor, weight: Tensor) -> Tensor:
