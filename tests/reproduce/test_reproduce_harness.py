@@ -328,6 +328,22 @@ def test_an_unknown_paper_is_named_with_those_there_are() -> None:
         registry.load("nobody", is_quick=True)
 
 
+def test_the_published_document_has_the_figures_of_its_json_and_the_words_of_the_code() -> None:
+    reports = [document.worded(found) for found in document.read_reports(PUBLISHED)]
+    text = PUBLISHED.with_suffix(".md").read_text(encoding="utf-8")
+    assert document.markdown(reports, PUBLISHED, PUBLISHED.name) == text, "run `placewise reproduce docs`"
+
+
+@pytest.mark.parametrize("name", ["verdict", "ours"])
+def test_words_of_the_code_change_no_verdict_and_no_figure(name: str) -> None:
+    [found] = [found for found in document.read_reports(PUBLISHED) if found["paper"] == "iawp"]
+    other = {**found["claims"][0], name: "97 %", "why": "old words"}
+    words = document.worded({**found, "claims": [{**found["claims"][0], "why": "old words"}]})
+    assert words["claims"] == found["claims"][:1]
+    with pytest.raises(ValueError, match=r"as .*, the JSON holds '97 %'"):
+        document.worded({**found, "claims": [other]})
+
+
 def test_every_published_verdict_says_why() -> None:
     for found in document.read_reports(PUBLISHED):
         assert found["claims"]

@@ -12,7 +12,8 @@ A *paper* is a set of *experiments* (one per figure or table) and a list of *cla
 * `results.Results` holds the outcomes: means with 95 % intervals over seeds (Student's t), and changes paired by seed.
 * `claims.Claim` is one sentence of the paper with its number and a judge: a function of the results that returns a
   verdict (reproduced, partly, not reproduced, needs a bundle, not measured) with our number and the reason.
-* `report` prints, `plots` draws, `document` writes docs/reproduction.md: all three from the JSON alone.
+* `report` prints and `plots` draws from the JSON alone. `document` writes docs/reproduction.md: figures from the JSON,
+  the words of claims and verdicts from the code.
 
 How to add a paper
 ------------------

@@ -161,7 +161,10 @@ def _prediction(results: Results) -> Judgement:
     cost = results.change("partition", ["overlapping tasks"], "completion", PREDICTION, SCHEME)
     shown = ", ".join(f"{m}: {number(e, 'node-seconds')}" for m, e in over.items()) + f"; completion {percent(cost)}"
     change = results.difference(*cell, "over_s", PREDICTION, SCHEME)
-    why = "Cooling takes the time that completion loses: below the limit the seven nodes can do less work."
+    why = (
+        "Below the limit the seven nodes can do less work. Prediction keeps them there most of the time, so completion "
+        "takes longer."
+    )
     return Judgement(ClaimVerdict.REPRODUCED if change.high < 0 else ClaimVerdict.NOT, shown, why)
 
 

@@ -124,7 +124,10 @@ def _write_json(found: report.Json, out: Path) -> None:
 
 
 def _write_document(folder: Path) -> None:
-    reports = document.read_reports(folder)
+    try:
+        reports = [document.worded(found) for found in document.read_reports(folder)]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if not reports:
         raise UsageError(f"{folder} holds no reproduction; run `placewise reproduce PAPER --out {folder}` first")
     target = folder.parent / f"{folder.name}.md"

@@ -1,12 +1,17 @@
-"""docs/reproduction.md, generated from the JSON of every reproduction in a folder. Adds no number of its own."""
+"""docs/reproduction.md, generated from the JSON of every reproduction in a folder. Adds no number of its own.
+
+Figures come from the JSON, and so do the texts that describe how a run was made: the code may have moved on since. The
+words of a claim and of its verdict come from today's code, which judges the stored results again.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from placewise_training.reproduce.registry import PAPERS
-from placewise_training.reproduce.report import SCHEMA, cell_text, heading
+from placewise_training.reproduce.claims import ClaimVerdict
+from placewise_training.reproduce.registry import PAPERS, load
+from placewise_training.reproduce.report import SCHEMA, cell_text, claim_as_json, from_json, heading
 
 _HEAD = """# Reproduction of the papers' evaluations
 
@@ -31,6 +36,28 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"{path}: not a {SCHEMA} file")
             found.append(report)
     return found
+
+
+def worded(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A report with its claims in the words of today's code. Raises ValueError if a verdict or figure would change."""
+    paper = load(found["paper"], is_quick=found["mode"] == "quick")
+    results = from_json(paper, found)
+    today = {claim.key: claim for claim in paper.claims}
+    claims = []
+    for stored in found["claims"]:
+        is_judged = stored["verdict"] not in (ClaimVerdict.NEEDS_BUNDLE, ClaimVerdict.NOT_MEASURED)
+        if found["partial"] or not is_judged or stored["key"] not in today:
+            claims.append(stored)
+            continue
+        claim = claim_as_json(today[stored["key"]], results)
+        for name in ("verdict", "ours"):
+            if claim[name] != stored[name]:
+                raise ValueError(
+                    f"{found['paper']}: the code now judges {stored['key']} as {claim[name]!r}, the JSON holds "
+                    f"{stored[name]!r}; run `placewise reproduce {found['paper']} --resume` with this --out"
+                )
+        claims.append(claim)
+    return {**found, "claims": claims}
 
 
 def markdown(reports: Sequence[Mapping[str, Any]], plots: Path, pictures: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from placewise_training.reproduce.claims import half_width, judged
+from placewise_training.reproduce.claims import Claim, half_width, judged
 from placewise_training.reproduce.design import Experiment, Metric, Outcome
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
@@ -31,13 +31,13 @@ def as_json(paper: Paper, results: Results, *, is_quick: bool) -> Json:
         "sittings": results.sittings,
         "origins": [dict(origin) for origin in results.origins],
         "assumptions": list(paper.assumptions),
-        "claims": [_claim(paper, i, results) for i in range(len(paper.claims))],
+        "claims": [claim_as_json(claim, results) for claim in paper.claims],
         "experiments": [_experiment(experiment, results) for experiment in paper.experiments],
     }
 
 
-def _claim(paper: Paper, i: int, results: Results) -> Json:
-    claim = paper.claims[i]
+def claim_as_json(claim: Claim, results: Results) -> Json:
+    """The claim with its verdict on these results."""
     judgement = judged(claim, results)
     return {
         "key": claim.key,

@@ -288,7 +288,10 @@ def _fastest_alone(results: Results) -> Judgement:
     verdict = (
         ClaimVerdict.REPRODUCED if len(hits) == len(settings) else ClaimVerdict.PARTLY if hits else ClaimVerdict.NOT
     )
-    why = "Tetris+Perf takes the free shape that the model predicts to be fastest; the model overrates wide shapes."
+    why = (
+        "Tetris+Perf takes the free shape that the throughput model predicts to be fastest. The model predicts too "
+        "high a speed for shapes with many GPUs."
+    )
     return Judgement(verdict, shown, why if verdict is not ClaimVerdict.REPRODUCED else "")
 
 

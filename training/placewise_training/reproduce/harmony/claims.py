@@ -139,7 +139,7 @@ def _one_order(patterns: Sequence[str]) -> list[Claim]:
             below_each(
                 HARMONY,
                 -0.16,
-                "The comparison without the order: all of them start the shortest job first.",
+                "Here every method starts the shortest remaining job first, so they differ in placement alone.",
             ),
             is_beyond=True,
         ),

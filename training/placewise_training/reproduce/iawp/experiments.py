@@ -76,8 +76,8 @@ def paper(is_quick: bool) -> Paper:
 _ASSUMPTIONS = (
     "Times, speedups and metrics of the subtasks are drawn from stated ranges (sim/pipelines): nobody has published "
     "any. So is what sharing a GPU costs: the scarcest resource decides, and each neighbour costs 3 %.",
-    "One server, and more tasks than it can do: one every two seconds, three to nine minutes of video each (the choice "
-    "of nodes is the other half of the paper: see ldwp).",
+    "All runs have one server. It gets more tasks than it can finish: one every two seconds, each of three to nine "
+    "minutes of video. The other half of the paper, the choice of a node, is under ldwp.",
     "“GPUs busy” is the share of time in which a GPU runs something, as monitoring tools count it; “SMs in use” is how "
     "much of their multiprocessors their subtasks want. Both from minute five until three quarters of the run are over."
     " The rest is the tail of the last tasks.",

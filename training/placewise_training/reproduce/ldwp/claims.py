@@ -26,7 +26,7 @@ BOUND = "perfect (bound)"
 _ANEW = {
     LDWP: "One net for any number of nodes: nothing must be learned again.",
     WRITTEN: "The net is rebuilt by parameter transfer and learns on.",
-    IAWP: "Nothing is learned, so nothing must be learned again: queues alone settle.",
+    IAWP: "This method learns nothing, so nothing has to be learned again: only the queues have to settle.",
 }
 
 # A judge, given the method that stands for the paper's.
