@@ -115,7 +115,7 @@ class Gang:
         found = None if mask is not None else self._first.offers.get(id(group))
         if found is None:
             slots = self.view.countable_slots(wanted.demand) if wanted.is_countable else None
-            first = self.mask_of(group, wanted) if mask is None else mask
+            first = self.mask_of(group, wanted, slots) if mask is None else mask
             found = Offer(
                 self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining, slots=slots
             )
@@ -129,10 +129,10 @@ class Gang:
         assert offer is not None
         return offer
 
-    def mask_of(self, group: TaskGroup, wanted: Wanted) -> BoolArray:
-        """(M,) nodes that the group's next task may go to."""
+    def mask_of(self, group: TaskGroup, wanted: Wanted, slots: FloatArray | None = None) -> BoolArray:
+        """(M,) nodes that the group's next task may go to. `slots`: the view's, of a countable group, if counted."""
         if wanted.is_countable:
-            mask = self.view.countable_slots(wanted.demand) >= 1.0
+            mask = (self.view.countable_slots(wanted.demand) if slots is None else slots) >= 1.0
             mask &= self.usable
             if group.node_selector:
                 mask &= self.view.selected(group)
@@ -302,7 +302,11 @@ class _First:
 
     def __init__(self, job: Job, view: ClusterView, now_s: float, barred: BoolArray | None) -> None:
         self.job, self.view, self.now_s, self.barred = job, view, now_s, barred
-        self.stamps = _stamps(view)
+        self.usage_stamp, self.layout_stamp, self.telemetry_stamp = (
+            view.usage_stamp,
+            view.layout_stamp,
+            view.telemetry_stamp,
+        )
         self.usable = view.usable(now_s)
         self.task_count = job.task_count
         if barred is not None:
@@ -315,19 +319,21 @@ class _First:
         self.wanted = {id(group): _wanted(job, group, view) for group in job.groups}
         self.looks_at_gpus = any(wanted is not None and not wanted.is_countable for wanted in self.wanted.values())
 
-    def serves(self, job: Job, view: ClusterView, now_s: float, barred: BoolArray | None) -> bool:
-        is_same = self.job is job and self.view is view and self.now_s == now_s and self.barred is barred
-        return is_same and self.stamps == _stamps(view)
-
-
-def _stamps(view: ClusterView) -> tuple[int, int, int]:
-    return view.usage_stamp, view.layout_stamp, view.telemetry_stamp
-
 
 def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
     kept: _First | None = context.first_offers
-    if kept is None or not kept.serves(job, view, context.now_s, context.barred):
-        kept = context.first_offers = _First(job, view, context.now_s, context.barred)
+    if (
+        kept is not None
+        and kept.job is job
+        and kept.view is view
+        and kept.now_s == context.now_s
+        and kept.barred is context.barred
+        and kept.usage_stamp == view.usage_stamp
+        and kept.layout_stamp == view.layout_stamp
+        and kept.telemetry_stamp == view.telemetry_stamp
+    ):
+        return kept
+    context.first_offers = kept = _First(job, view, context.now_s, context.barred)
     return kept
 
 

@@ -4,6 +4,7 @@ Tasks with the largest dominant share go first; equal tasks stay in their order.
 alone is scored again only when it gets a task.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heapreplace
 from typing import Protocol
@@ -178,19 +179,22 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
 
 
 def _nodes_of_all(scorer: NodeScorer, offer: Offer, slots: FloatArray, most: int) -> list[int]:
-    """As `_nodes_at_once`. Every node is scored with every number of tasks that it may get."""
-    scores, pause = scorer.scores(offer), offer.context.slices.pause
-    now = np.where(offer.mask, scores[0], _LOWEST)
+    """As `_nodes_at_once`. Every node is scored with every number of tasks that it may get.
+
+    The scores are few: lists of them are faster than arrays, and there are too few tasks for a pause between them."""
+    scores = scorer.scores(offer)
+    now = np.where(offer.mask, scores[0], _LOWEST).tolist()
+    ahead, room = scores.tolist(), slots.item
     nodes: list[int] = []
     taken: dict[int, int] = {}
     while len(nodes) < offer.group.count:
-        m = int(now.argmax())
-        if now[m] == _LOWEST:
+        best = max(now)
+        if best == -math.inf:
             break
+        m = now.index(best)
         nodes.append(m)
-        pause()
         there = taken[m] = taken.get(m, 0) + 1
-        now[m] = scores[there, m] if there < most and there < slots[m] else _LOWEST
+        now[m] = ahead[there][m] if there < most and there < room(m) else -math.inf
     return nodes
 
 

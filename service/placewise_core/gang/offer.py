@@ -14,7 +14,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.view.slots import GpuUsage, whole_tasks
 from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, ClusterView
 
-_LOADED = (CPU, MEMORY, NETWORK, GPUS)  # what ClusterView.load counts, in the order in which it adds up
+_LOADED = np.array((CPU, MEMORY, NETWORK, GPUS))  # what ClusterView.load counts, in the order in which it adds up
 
 
 class NodeLeft:

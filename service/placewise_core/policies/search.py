@@ -179,7 +179,8 @@ class _Found:
         """Unless its tasks are on the same nodes as those of an earlier one."""
         tasks = proposal.assignments
         if not any(other.assignments is tasks for _, other in self.by_placement.values()):  # gangs keep them
-            key = _key([(view.index[task.node], task.role) for task in tasks])
+            index, worker = view.index, Role.WORKER
+            key = tuple(sorted([(index[task.node], task.role is worker) for task in tasks]))
             self.by_placement.setdefault(key, (name, proposal))
 
     @property
@@ -206,11 +207,6 @@ def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     kind = tokens.job + 1 + len(weight) * np.arange(len(speeds))[:, None]
     counts = np.bincount(kind.ravel())[kind]
     return np.asarray((speeds * (weight[tokens.job] / counts)).sum(axis=1))
-
-
-def _key(tasks: Sequence[tuple[int, Role]]) -> _Key:
-    """From the node and role of each task; equal for placements that put the same tasks on the same nodes."""
-    return tuple(sorted([(m, role is Role.WORKER) for m, role in tasks]))
 
 
 def _fallback(proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:

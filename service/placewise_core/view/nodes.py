@@ -36,6 +36,7 @@ TELEMETRY_COLUMNS = (
 
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 _KEPT_SLOTS = 64  # demands whose slots are kept: few, as each is as long as the cluster
+_MOST_TOUCHED = 64  # claims and give-backs whose nodes are known without a look at all nodes
 
 
 @frozen
@@ -96,6 +97,7 @@ class NodeArrays:
 
     def __init__(self) -> None:
         self.usage_stamp = 0  # grows with every claim and give-back
+        self._touched: list[int] = []  # the nodes of the last claims and give-backs, in their order
         self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
         self.telemetry_stamp = 0  # grows with every telemetry report
         self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
@@ -107,6 +109,21 @@ class NodeArrays:
     def size(self) -> int:
         """M, the number of nodes."""
         return len(self.nodes)
+
+    def _stamp(self, m: int) -> None:
+        self.usage_stamp += 1
+        self.node_stamp[m] = self.usage_stamp
+        self._touched.append(m)
+        if len(self._touched) > _MOST_TOUCHED:
+            del self._touched[: _MOST_TOUCHED // 2]
+
+    def touched_since(self, stamp: int) -> list[int]:
+        """The nodes with claims or give-backs since `usage_stamp` was this; one may come more than once."""
+        count = self.usage_stamp - stamp
+        if count <= len(self._touched):
+            return self._touched[-count:] if count else []
+        changed: list[int] = (self.node_stamp > stamp).nonzero()[0].tolist()
+        return changed
 
     def node_id(self, m: int) -> str:
         return self.nodes[m].id
@@ -281,6 +298,7 @@ class NodeArrays:
         # Grows with every claim and release, over all nodes: a value derived from a node's jobs is valid
         # while the node's stamp is the one it was derived at.
         self.usage_stamp += 1
+        self._touched = []
         self.node_stamp: IntArray = np.full(self.size, self.usage_stamp, dtype=np.int64)
 
     def _reset_load(self) -> None:

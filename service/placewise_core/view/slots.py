@@ -112,7 +112,7 @@ class SlotArrays(NodeArrays):
             return None
         slots, stamp = kept
         if stamp != self.usage_stamp:
-            changed = (self.node_stamp > stamp).nonzero()[0].tolist()
+            changed = self.touched_since(stamp)
             if len(changed) > _COUNTED_SINGLY + self.size // 100:
                 return None
             for m in changed:

@@ -335,8 +335,7 @@ class ClusterView(SlotArrays):
         cpu, memory, network, gpus = self._load_weights[m]
         used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
         self._load[m] = self._load_base[m] - used
-        self.usage_stamp += 1
-        self.node_stamp[m] = self.usage_stamp
+        self._stamp(m)
 
     def apply(self, event: Event) -> None:
         """Applies the next event. Raises ValueError unless it is of this epoch and follows `version`."""
@@ -423,6 +422,7 @@ class ClusterView(SlotArrays):
         other.co_runs = self.co_runs.fork()
         other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
         other._idle_gpus = list(self._idle_gpus)
+        other._touched = list(self._touched)
         other._clear_slots()  # its arrays are counted on in place
         other.notes = WeakKeyDictionary()
         other.forked_stamp = self.usage_stamp
@@ -454,6 +454,7 @@ class ClusterView(SlotArrays):
             self._is_borrowed[m] = fork._is_borrowed[m] = 1
         self.usage_stamp += 1
         self.node_stamp[rows] = self.usage_stamp
+        self._touched = []  # which has one node a stamp
 
     def _own(self, m: int) -> None:
         """Copies the lists of node m, before the first writing since the view was forked."""
