@@ -58,6 +58,12 @@ def test_one_name_is_one_thing() -> None:
     assert {name: count for name, count in classes().items() if name in ONCE and count > 1} == {}
 
 
+def test_in_core_each_class_has_a_name_of_its_own() -> None:
+    paths = (ROOT / "service/placewise_core").rglob("*.py")
+    found = Counter(name for path in paths for name in re.findall(r"^class ([A-Z]\w*)", path.read_text("utf-8"), re.M))
+    assert {name: count for name, count in found.items() if count > 1} == {}
+
+
 def test_names_that_told_nothing_are_gone() -> None:
     assert GONE.isdisjoint(classes())
 

@@ -12,7 +12,7 @@ from placewise_core.view.view import ClusterView
 
 
 @frozen
-class Candidates:
+class UnitCandidates:
     """Usable units, strongest first: (K,) index, capability in scale per second, seconds allowed.
 
     Where `is_limited` is False none of the seconds is finite.
@@ -23,24 +23,24 @@ class Candidates:
     allowed_s: FloatArray
     is_limited: bool
 
-    def led_by(self, i: int) -> "Candidates":
+    def led_by(self, i: int) -> "UnitCandidates":
         """The same with unit i first, which runs the serial part."""
         if i == 0:
             return self
         return self.take(np.concatenate([[i], np.delete(np.arange(len(self.rows)), i)]))
 
-    def take(self, chosen: IntArray | slice) -> "Candidates":
-        return Candidates(self.rows[chosen], self.capability[chosen], self.allowed_s[chosen], self.is_limited)
+    def take(self, chosen: IntArray | slice) -> "UnitCandidates":
+        return UnitCandidates(self.rows[chosen], self.capability[chosen], self.allowed_s[chosen], self.is_limited)
 
-    def first(self, k: int) -> "Candidates":
+    def first(self, k: int) -> "UnitCandidates":
         """The k strongest; all if there are no more."""
         return self.take(slice(k)) if k < len(self.rows) else self
 
-    def after(self, serial_scale: float) -> "Candidates":
+    def after(self, serial_scale: float) -> "UnitCandidates":
         """The first unit has worked off the serial part already: that much less may follow."""
         allowed = self.allowed_s.copy()
         allowed[0] = max(allowed[0] - serial_scale / self.capability[0], 0.0)
-        return Candidates(self.rows, self.capability, allowed, self.is_limited)
+        return UnitCandidates(self.rows, self.capability, allowed, self.is_limited)
 
     @property
     def room(self) -> float:
@@ -49,11 +49,11 @@ class Candidates:
 
 
 @frozen
-class Offer:
+class UnitOffer:
     """Who may take a share, who may not, and the mean capability C_p of those who may (0 without any)."""
 
     figures: Figures
-    candidates: Candidates
+    candidates: UnitCandidates
     exclusion: Exclusion
     mean: float
 
@@ -65,20 +65,20 @@ class StandingOffer:
     """
 
     def __init__(self) -> None:
-        self._offer: Offer | None = None
+        self._offer: UnitOffer | None = None
         self._view: weakref.ref[ClusterView] | None = None
         self._stamps = (0, 0, 0)
         self._made_s = 0.0
         self._oldest_fresh_s = 0.0
 
-    def of(self, view: ClusterView, now_s: float) -> Offer | None:
+    def of(self, view: ClusterView, now_s: float) -> UnitOffer | None:
         """None if it has to be made again."""
         if self._view is None or self._view() is not view or self._stamps != _stamps(view):
             return None
         has_aged = now_s < self._made_s or now_s - self._oldest_fresh_s > view.stale_after_s
         return None if has_aged else self._offer
 
-    def keep(self, view: ClusterView, now_s: float, offer: Offer) -> None:
+    def keep(self, view: ClusterView, now_s: float, offer: UnitOffer) -> None:
         """From now on, the offer of this view."""
         fresh = (view.observe_time_s > 0) & ~view.is_stale(now_s)
         self._oldest_fresh_s = float(view.observe_time_s.min(where=fresh, initial=np.inf))

@@ -16,7 +16,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import Slices, spaced
 from placewise_core.domain.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
-from placewise_core.partition.candidates import Candidates, Offer, StandingOffer
+from placewise_core.partition.candidates import StandingOffer, UnitCandidates, UnitOffer
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
 from placewise_core.partition.figures import Figures, FiguresCache
@@ -126,7 +126,7 @@ class HeatIsland:
         slices.pause()
         return self._figures.of(view)
 
-    def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[Offer, list[str]]:
+    def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[UnitOffer, list[str]]:
         """Candidates and excluded, and those of the units asked for that are none."""
         if context.units or task.id in view.jobs or task.demand != NOTHING:
             figures = self._looked_up(view, context.slices)
@@ -149,7 +149,7 @@ class HeatIsland:
         return offer, []
 
 
-def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
+def _offered(figures: Figures, exclusion: Exclusion) -> UnitOffer:
     """The usable units, the strongest first."""
     node = figures.units.node
     if not figures.of_units.all():
@@ -157,11 +157,11 @@ def _offered(figures: Figures, exclusion: Exclusion) -> Offer:
     order = figures.strongest_first
     rows = order[exclusion.codes[order] == 0]
     capability, allowed = figures.of_units[rows], figures.allowed_s[node[rows]]
-    candidates = Candidates(rows, capability, allowed, is_limited=not np.isinf(allowed).all())
-    return Offer(figures, candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
+    candidates = UnitCandidates(rows, capability, allowed, is_limited=not np.isinf(allowed).all())
+    return UnitOffer(figures, candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
 
 
-def _plan(task: DivisibleTask, offer: Offer, q: float, slices: Slices) -> tuple[PartitionPlan, Exclusion]:
+def _plan(task: DivisibleTask, offer: UnitOffer, q: float, slices: Slices) -> tuple[PartitionPlan, Exclusion]:
     """The split, and who has no part in it."""
     figures, candidates, exclusion = offer.figures, offer.candidates, offer.exclusion
     count = len(candidates.rows)
@@ -193,7 +193,7 @@ def _finish_s(task: DivisibleTask, seconds: FloatArray, strongest: float, q: flo
     return serial_s + float(seconds.max()) + (q if len(seconds) > 1 else 0.0)
 
 
-def _too_hot(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan, Exclusion]:
+def _too_hot(task: DivisibleTask, offer: UnitOffer, q: float) -> tuple[PartitionPlan, Exclusion]:
     """All idle units together may not take it. WAIT if cool ones could, or busy ones once free; else NO_FIT."""
     figures, candidates = offer.figures, offer.candidates
     most_serial = float((candidates.capability * candidates.allowed_s).max())
@@ -210,7 +210,7 @@ def _too_hot(task: DivisibleTask, offer: Offer, q: float) -> tuple[PartitionPlan
     return _nothing(outcome, q, (blocker,)), exclusion
 
 
-def _chosen(candidates: Candidates, k: int, task: DivisibleTask) -> Candidates | None:
+def _chosen(candidates: UnitCandidates, k: int, task: DivisibleTask) -> UnitCandidates | None:
     """The k strongest, and more where heat asks for it; None where even all are too few."""
     if not candidates.is_limited:
         return candidates.first(k)
@@ -232,14 +232,14 @@ def _chosen(candidates: Candidates, k: int, task: DivisibleTask) -> Candidates |
     return _without_idle(candidates.take(slice(max(int(enough[0]) + 1, k))), serial) if len(enough) else None
 
 
-def _without_idle(chosen: Candidates, serial_scale: float) -> Candidates:
+def _without_idle(chosen: UnitCandidates, serial_scale: float) -> UnitCandidates:
     """Without units that heat leaves nothing to do. The first stays: it does the serial part."""
     useful = chosen.after(serial_scale).allowed_s > 0
     useful[0] = useful[0] or serial_scale > 0
     return chosen.take(np.flatnonzero(useful))
 
 
-def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
+def _scales(task: DivisibleTask, chosen: UnitCandidates) -> FloatArray:
     """(K,) each unit's part of the parallel scale."""
     if len(chosen.rows) == 1:
         return np.array([task.parallel_scale])
@@ -251,7 +251,7 @@ def _scales(task: DivisibleTask, chosen: Candidates) -> FloatArray:
 
 def _shares(
     task: DivisibleTask,
-    chosen: Candidates,
+    chosen: UnitCandidates,
     scales: FloatArray,
     seconds: FloatArray,
     figures: Figures,
@@ -266,7 +266,7 @@ def _shares(
     return tuple([Share(node_ids[u], names[u], t, s, peak, c) for u, t, s, peak, c in rows])
 
 
-def _peaks(task: DivisibleTask, chosen: Candidates, seconds: FloatArray, figures: Figures) -> list[float]:
+def _peaks(task: DivisibleTask, chosen: UnitCandidates, seconds: FloatArray, figures: Figures) -> list[float]:
     """°C that each of them reaches; 0 if unknown."""
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]

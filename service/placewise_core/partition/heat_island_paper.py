@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from placewise_core.domain.divisible import DivisibleTask
-from placewise_core.partition.candidates import Offer
+from placewise_core.partition.candidates import UnitOffer
 from placewise_core.partition.capability import node_capabilities
 from placewise_core.partition.figures import Figures
 from placewise_core.partition.heat_island import HeatIsland
@@ -48,7 +48,7 @@ class HeatIslandPaper(HeatIsland):
             allowed_s=np.full(view.size, np.inf),
         )
 
-    def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[Offer, list[str]]:
+    def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[UnitOffer, list[str]]:
         """C_p is the mean of all units, not of the idle ones."""
         offer, unknown = super()._offer(task, view, context)
         return replace(offer, mean=float(offer.figures.of_units.mean())), unknown

@@ -22,7 +22,7 @@ UnitName = tuple[str, str]  # node, unit
 
 
 @frozen
-class Progress:
+class ShareState:
     """How far a share is: part done in [0, 1], and the seconds its unit may still work before it is too hot."""
 
     done: float = 0.0
@@ -40,15 +40,15 @@ def handed_out(progress: Iterable[ShareProgress], overhead_s: float) -> Partitio
     return PartitionPlan(Outcome.PLACED, shares, overhead_s=overhead_s)
 
 
-def how_far(progress: Iterable[ShareProgress], allowed_s: Mapping[str, float]) -> dict[UnitName, Progress]:
+def how_far(progress: Iterable[ShareProgress], allowed_s: Mapping[str, float]) -> dict[UnitName, ShareState]:
     """Progress by unit; `allowed_s` by node."""
-    return {(p.node, p.unit): Progress(p.done, allowed_s[p.node]) for p in progress}
+    return {(p.node, p.unit): ShareState(p.done, allowed_s[p.node]) for p in progress}
 
 
 def rescheduled(
     plan: PartitionPlan,
     leaving: Collection[UnitName],
-    progress: Mapping[UnitName, Progress],
+    progress: Mapping[UnitName, ShareState],
     slices: Slices = ONE_SLICE,
 ) -> PartitionPlan:
     """The plan without the leaving units: the rest of their shares is spread over the others.
@@ -59,7 +59,7 @@ def rescheduled(
     staying, left, moved = [], {}, 0.0
     for share in spaced(plan.shares, slices):
         unit = (share.node, share.unit)
-        left[unit] = share.scale * (1.0 - progress.get(unit, Progress()).done)
+        left[unit] = share.scale * (1.0 - progress.get(unit, ShareState()).done)
         if unit in leaving:
             moved += left[unit]
         else:
@@ -68,7 +68,7 @@ def rescheduled(
         return _waiting(plan, moved)
     own = np.array([left[share.node, share.unit] for share in spaced(staying, slices)])
     capability = np.array([share.capability for share in staying])
-    allowed = np.array([progress.get((s.node, s.unit), Progress()).allowed_s for s in spaced(staying, slices)])
+    allowed = np.array([progress.get((s.node, s.unit), ShareState()).allowed_s for s in spaced(staying, slices)])
     own_s = own / capability
     spare_s = np.maximum(allowed - own_s, 0.0)
     if moved > float((capability * spare_s).sum()):

@@ -83,7 +83,7 @@ class PolicyNetError(Exception):
 Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
 
 
-class _Looked:
+class _ClusterEncoding:
     """A cluster as the net saw it, over the nodes `rows` (C,), and what tells whether it still is as it was."""
 
     def __init__(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> None:
@@ -174,7 +174,7 @@ class Harmony(PlacementPolicy):
 
     def prepare(self, view: ClusterView, now_s: float) -> None:
         """Looks at a view that was asked about before, so that the next request finds that done. Never raises."""
-        looked: _Looked | None = view.notes.get(self)
+        looked: _ClusterEncoding | None = view.notes.get(self)
         if looked is not None and looked.is_layout(view):
             with contextlib.suppress(Exception):  # a broken net: the next request reports it
                 self._look(looked.rows, view, now_s, ONE_SLICE)
@@ -250,19 +250,21 @@ class Harmony(PlacementPolicy):
             request = context.notes[self] = _Request(context.now_s)
         return request
 
-    def _encode(self, batch: Sequence[Job], looked: _Looked, view: ClusterView, context: PlaceContext) -> _Encoded:
+    def _encode(
+        self, batch: Sequence[Job], looked: _ClusterEncoding, view: ClusterView, context: PlaceContext
+    ) -> _Encoded:
         state = self._net.read(looked.state, self._encoder.encode_new(batch))
         encoded = _Encoded(view.lineage, looked.rows, batch, state, looked.layout_stamp)
         self._request(context).encoded = encoded
         return encoded
 
-    def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _Looked:
+    def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _ClusterEncoding:
         """Encodes the nodes `rows` and their jobs; the last encoding if nothing has changed since."""
         chosen = None if len(rows) == view.size else rows
         running = self._encoder.running(view, chosen)
-        looked: _Looked | None = view.notes.get(self)
+        looked: _ClusterEncoding | None = view.notes.get(self)
         if looked is None or not looked.is_still(view, rows, now_s, running):
-            looked = _Looked(view, rows, now_s, running)
+            looked = _ClusterEncoding(view, rows, now_s, running)
             seen = self._encoder.encode(view, (), now_s, rows=chosen)
             looked.state, looked.free = slices.aside(lambda: self._net.look(seen)), free_of(seen.nodes)
             view.notes[self] = looked

@@ -52,7 +52,7 @@ class _Turns(asyncio.Lock):
 
 
 @frozen
-class _Asked:
+class _AdmitCall:
     """One call: its command, view and policy, its start and its deadline."""
 
     command: AdmitCommand
@@ -78,7 +78,7 @@ class Admitting:
             first = await self.parts.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
                 return Pending(await decode_repeat(first, AdmitDecision, command.request_id))
-        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
+        asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s)
         draft = None
         key = (command.cluster, command.queue)
         if command.is_dry_run or key not in self.turns:
@@ -141,7 +141,7 @@ class Admitting:
         if not turns.users:
             del self.turns[key]
 
-    def _commit(self, asked: _Asked, draft: AdmitDraft) -> Awaitable[Event | None] | None:
+    def _commit(self, asked: _AdmitCall, draft: AdmitDraft) -> Awaitable[Event | None] | None:
         """The store's word on the draft, which is on its way; None if there is nothing to commit."""
         if draft.is_settled:
             return None
@@ -150,7 +150,7 @@ class Admitting:
         return self.parts.store.commit_queue(asked.live.cluster, queue, draft.before.seq)
 
     async def _settle(
-        self, asked: _Asked, turn: tuple[str, str], draft: AdmitDraft, result: Awaitable[Event | None] | None
+        self, asked: _AdmitCall, turn: tuple[str, str], draft: AdmitDraft, result: Awaitable[Event | None] | None
     ) -> AdmitDecision:
         """The answer, once the store has agreed to the draft or to one of those that follow it. Ends the turn."""
         command, live, left = asked.command, asked.live, _ATTEMPTS
@@ -176,7 +176,7 @@ class Admitting:
         self.parts.apply(live, [event])
         return True
 
-    async def _answer(self, asked: _Asked, draft: AdmitDraft) -> AdmitDecision:
+    async def _answer(self, asked: _AdmitCall, draft: AdmitDraft) -> AdmitDecision:
         command = asked.command
         self.parts.afterwards(self._log, command, draft, self.parts.elapsed_ms(asked.started_s))
         if not command.request_id or command.is_dry_run:
@@ -185,7 +185,7 @@ class Admitting:
             command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
         )
 
-    async def _draft(self, asked: _Asked) -> AdmitDraft:
+    async def _draft(self, asked: _AdmitCall) -> AdmitDraft:
         command, live, policy = asked.command, asked.live, asked.policy
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
@@ -212,7 +212,9 @@ class Admitting:
         self.parts.log(record, _outcome(decision))
 
 
-def _in_slices(asked: _Asked, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices) -> AdmitPlan:
+def _in_slices(
+    asked: _AdmitCall, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices
+) -> AdmitPlan:
     context.slices = slices
     return asked.policy.admit(asked.command.jobs, view, queue, context)
 

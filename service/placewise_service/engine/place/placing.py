@@ -29,7 +29,7 @@ NODE_POLICY = "iawp"  # of NODE scope, if the request names none
 
 
 @frozen
-class _Asked:
+class _PlaceCall:
     """One call: its command, view and policy, its start and its deadline."""
 
     command: PlaceCommand
@@ -65,13 +65,13 @@ class Placing:
         live = await self.parts.views.get(command.cluster)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
-        asked = _Asked(command, live, self._policy(command, live.view), started_s, deadline_s)
+        asked = _PlaceCall(command, live, self._policy(command, live.view), started_s, deadline_s)
         if command.is_dry_run:
             return Pending(await self._try_out(asked))
         attempt = await self._attempt(asked, NONE_SETTLED)
         return Pending(attempt.decision, self._settle(asked, attempt))
 
-    async def _try_out(self, asked: _Asked) -> PlaceDecision:
+    async def _try_out(self, asked: _PlaceCall) -> PlaceDecision:
         """The decision of a dry run."""
         draft, seed = await self._draft(asked, NONE_SETTLED)
         decision = self._decision(asked, draft, self.parts.elapsed_ms(asked.started_s))
@@ -84,7 +84,7 @@ class Placing:
         check_policy_exists(name, self.placer.policies, "policy")
         return self.placer.policies[name]
 
-    async def _attempt(self, asked: _Asked, settled: Mapping[JobId, JobDecision], over: bytes = b"") -> _Attempt:
+    async def _attempt(self, asked: _PlaceCall, settled: Mapping[JobId, JobDecision], over: bytes = b"") -> _Attempt:
         """Decides, assumes the decision on the view and asks the store to hold it."""
         jobs = asked.live.view.jobs
         if known := [job.id for job in asked.command.jobs if job.id in jobs and job.id not in settled]:
@@ -106,7 +106,7 @@ class Placing:
             raise
         return _Attempt(draft, seed, decision, settled, result)
 
-    async def _settle(self, asked: _Asked, attempt: _Attempt) -> PlaceDecision:
+    async def _settle(self, asked: _PlaceCall, attempt: _Attempt) -> PlaceDecision:
         """The answer, once the store has agreed to the attempt or to one of those that follow it."""
         command, live = asked.command, asked.live
         over, attempts = b"", ATTEMPTS - 1
@@ -148,7 +148,7 @@ class Placing:
             await self.parts.swept(live)
         return holding
 
-    async def _result(self, asked: _Asked, attempt: _Attempt) -> ReserveResult | None:
+    async def _result(self, asked: _PlaceCall, attempt: _Attempt) -> ReserveResult | None:
         """The store's word on the attempt, which stays on the view unless the store refuses."""
         draft, result = attempt.draft, None
         try:
@@ -164,7 +164,7 @@ class Placing:
             await asked.live.give_back(draft.holds)
         return result
 
-    async def _standing(self, asked: _Asked, first: Repeated | Reused) -> Standing:
+    async def _standing(self, asked: _PlaceCall, first: Repeated | Reused) -> Standing:
         """The parts of the first answer that still hold. Raises AlreadyExistsError."""
         decision = await decode_repeat(first, PlaceDecision, asked.command.request_id)
         assert isinstance(first, Repeated)
@@ -196,12 +196,12 @@ class Placing:
         first = await self.parts.store.remember(command.cluster, request_id, answer, fingerprint, over)
         return None if isinstance(first, Repeated) and first.answer == answer else first
 
-    def _show(self, asked: _Asked, draft: Draft, event: Event) -> None:
+    def _show(self, asked: _PlaceCall, draft: Draft, event: Event) -> None:
         asked.live.settle(draft.holds, is_held=True)
         self.parts.apply(asked.live, [event])
         self._prepare(asked.policy, asked.live)
 
-    async def _draft(self, asked: _Asked, settled: Mapping[JobId, JobDecision]) -> tuple[Draft, int]:
+    async def _draft(self, asked: _PlaceCall, settled: Mapping[JobId, JobDecision]) -> tuple[Draft, int]:
         """The draft, and the seed it was drawn with."""
         command, live, policy = asked.command, asked.live, asked.policy
         if live.is_closed:
@@ -218,7 +218,7 @@ class Placing:
             return await self.sliced.draft(command, live, policy, context, uuid7(), settled), seed
         return self.placer.draft(command, live.view, policy, context, uuid7(), settled), seed
 
-    def _decision(self, asked: _Asked, draft: Draft, decide_ms: float) -> PlaceDecision:
+    def _decision(self, asked: _PlaceCall, draft: Draft, decide_ms: float) -> PlaceDecision:
         """The decision of a draft. The view is as the draft left it."""
         meta = self.parts.meta(
             asked.policy.name,
@@ -259,7 +259,7 @@ class Placing:
         if not live.is_deciding:
             policy.prepare(live.view, self.parts.clock.now_s())
 
-    def _note(self, asked: _Asked, draft: Draft, seed: int, decision: PlaceDecision) -> None:
+    def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         time_s = self.parts.clock.now_s()
         choices, draws = tuple(draft.choices), tuple(draft.draws)
         self.parts.afterwards(self._log, asked.command, decision, time_s, seed, choices, draws)

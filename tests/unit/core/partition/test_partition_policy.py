@@ -25,7 +25,7 @@ from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.heat_island import HeatIsland
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policy
-from placewise_core.partition.reschedule import Progress, is_late, rescheduled
+from placewise_core.partition.reschedule import ShareState, is_late, rescheduled
 from placewise_core.partition.thermal import ThermalModel, allowed_s, peak_celsius, thermal_state
 from placewise_core.view.view import ClusterView
 
@@ -436,10 +436,10 @@ def test_rescheduling_waits_where_nobody_stays() -> None:
 def test_what_a_leaving_unit_had_left_goes_to_the_others_by_what_they_have_left() -> None:
     plan = planned()
     progress = {
-        ("n0", "gpu0"): Progress(done=0.25),
-        ("n1", "gpu0"): Progress(done=0.9),
-        ("n2", "gpu0"): Progress(done=0.5),
-        ("n3", "gpu0"): Progress(done=0.5),
+        ("n0", "gpu0"): ShareState(done=0.25),
+        ("n1", "gpu0"): ShareState(done=0.9),
+        ("n2", "gpu0"): ShareState(done=0.5),
+        ("n3", "gpu0"): ShareState(done=0.5),
     }
     after = rescheduled(plan, [("n0", "gpu0")], progress)
     left = {s.node: s.scale for s in after.shares}
@@ -449,11 +449,11 @@ def test_what_a_leaving_unit_had_left_goes_to_the_others_by_what_they_have_left(
 
 def test_heat_bounds_what_others_take_over() -> None:
     plan = planned()
-    progress = {("n1", "gpu0"): Progress(allowed_s=110.0)}
+    progress = {("n1", "gpu0"): ShareState(allowed_s=110.0)}
     after = rescheduled(plan, [("n0", "gpu0")], progress)
     left = {s.node: s.scale for s in after.shares}
     assert left == pytest.approx({"n1": 110.0, "n2": 145.0, "n3": 145.0})
-    tight = {(f"n{i}", "gpu0"): Progress(allowed_s=101.0) for i in range(4)}
+    tight = {(f"n{i}", "gpu0"): ShareState(allowed_s=101.0) for i in range(4)}
     assert rescheduled(plan, [("n0", "gpu0")], tight).outcome is Outcome.WAIT
     everyone = [(s.node, s.unit) for s in plan.shares]
     assert rescheduled(plan, everyone, {}).outcome is Outcome.WAIT
