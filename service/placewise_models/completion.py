@@ -53,6 +53,6 @@ class CompletionRuntime:
             sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
             given = self._run({name: sample[name] for name in self.inputs})
         except Exception as error:  # the runtime's own exceptions share no base class
-            raise ModelError(f"{self.model} does not run on its own sample: {error}") from error
+            raise ModelError(f"{self.model} fails on the sample exported with it: {error}. Export it again") from error
         if not answers_alike(given, sample["completed"]):
             raise ModelError(f"{self.model} does not answer its sample as at its export: export it again")

@@ -56,6 +56,6 @@ class LdwpRuntime:
             sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
             given, is_node = self._run(sample["rows"], sample["mask"]), sample["mask"] > 0
         except Exception as error:
-            raise ModelError(f"{LDWP_MODEL} does not run on its own sample: {error}") from error
+            raise ModelError(f"{LDWP_MODEL} fails on the sample exported with it: {error}. Export it again") from error
         if given.shape != sample["q"].shape or not answers_alike(given[is_node], sample["q"][is_node]):
             raise ModelError(f"{LDWP_MODEL} does not answer its sample as at its export: export it again")

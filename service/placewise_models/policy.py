@@ -97,7 +97,7 @@ class PolicyRuntime:
                 given[STRETCH] = state.stretch
             is_alike = all(answers_alike(values, sample[name]) for name, values in given.items())
         except Exception as error:
-            raise ModelError(f"{_ALL} do not run on their own sample: {error}") from error
+            raise ModelError(f"{_ALL} fail on the sample in {POLICY_REPORT}: {error}. Export them again") from error
         if not is_alike:
             raise ModelError(f"{_ALL} do not answer their sample as at their export: export them again")
 

@@ -82,7 +82,9 @@ class RewardRuntime:
             given = dict(zip(names, self._run(names, feeds), strict=True))
             wanted = {name: np.asarray(sample[name], dtype=np.float32) for name in given}
         except Exception as error:
-            raise ModelError(f"{REWARD_MODEL} does not run on its own sample: {error}") from error
+            raise ModelError(
+                f"{REWARD_MODEL} fails on the sample exported with it: {error}. Export it again"
+            ) from error
         is_token = feeds["job"] >= 0
         for name, values in given.items():
             if values.shape != is_token.shape or not answers_alike(values[is_token], wanted[name][is_token]):

@@ -22,8 +22,8 @@ Decision = PlaceDecision | PartitionDecision | AdmitDecision
 AnyDecision = TypeVar("AnyDecision", PlaceDecision, PartitionDecision, AdmitDecision)
 _Object = TypeVar("_Object", PlaceDecision, PartitionPlan)
 
-_MOST_ITEMS = 2000  # tasks, candidates, neighbours and shares that are packed in one go, of a few milliseconds
-_TURN_BYTES = 1 << 17  # unpacked in one go, of a millisecond or two
+_MOST_ITEMS = 2000  # tasks, candidates, neighbours and shares; to pack as many takes a few milliseconds
+_TURN_BYTES = 1 << 17  # to unpack as many takes a millisecond or two
 _encoder = msgspec.msgpack.Encoder()
 
 

@@ -61,7 +61,7 @@ def progress_bar(title: str, total: int, *, is_hidden: bool) -> Iterator[Callabl
 
 @simulate_app.command(name="simulate")
 def simulate_command(
-    trace: Annotated[str, typer.Option(help="CSV file, or a shipped cut: philly, ms_itp.")] = "",
+    trace: Annotated[str, typer.Option(help="CSV file, or one of the shipped traces: philly, ms_itp.")] = "",
     workload: Annotated[str, typer.Option(help="Generated instead of a trace: harmony or elastic.")] = "",
     pattern: Annotated[str, typer.Option(help="Arrivals of a generated workload.")] = "poisson",
     nodes: Annotated[int, typer.Option(min=1)] = 6,

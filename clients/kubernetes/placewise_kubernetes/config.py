@@ -109,7 +109,7 @@ def load_config(path: Path) -> KubernetesConfig:
 def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     """A configuration document, keys as in the dataclasses. Raises ConfigError."""
     if not isinstance(document, Mapping) or not isinstance(name := document.get("cluster"), str) or not name:
-        raise ConfigError("cluster: give the name of the cluster at the service")
+        raise ConfigError("cluster: give the name that this cluster has in Placewise")
     values = dict(document)
     adapter = values.pop("adapter", None)
     if "settings" in values:

@@ -122,7 +122,7 @@ class BridgeConfig:
     def check(self) -> None:
         """Raises ConfigError for values that the types allow and the bridge does not."""
         if not self.adapter.cluster:
-            raise ConfigError("adapter.cluster: give the name of the cluster at the service")
+            raise ConfigError("adapter.cluster: give the name that this cluster has in Placewise")
         for key, value in (("adapter.batch", self.adapter.batch), ("adapter.depth", self.adapter.depth)):
             if value < 1:
                 raise ConfigError(f"{key}: {value} is too small: give 1 or more")

@@ -95,7 +95,7 @@ class PokeListener(asyncio.DatagramProtocol):
         return hints
 
     def discount(self, others: int) -> None:
-        """So many of the others counted so far are known by number."""
+        """Takes `others` off the count: Slurm's job numbers have accounted for them."""
         self._hints.others = max(0, self._hints.others - others)
 
     async def wait(self, timeout_s: float) -> bool:

@@ -142,7 +142,7 @@ def _node_masks(view: ClusterView, now_s: float, allowed_s: FloatArray) -> list[
 
 
 def _exclude_small(exclusion: Exclusion, units: Units, view: ClusterView, demand: Resources) -> None:
-    """Units whose node has no room for a share's demand; of several on one node, as many as there is room for."""
+    """Excludes units that cannot hold a share's demand. A node with room for some of its units keeps so many."""
     if demand.gpus > 0:
         exclusion.add((units.gpu == NO_GPU) | np.full(len(units.gpu), demand.gpus > 1), Reason.INSUFFICIENT_GPU)
     if demand.gpu_memory_gib > 0:

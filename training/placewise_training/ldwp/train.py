@@ -62,7 +62,9 @@ class Args:
     judged_tasks: int = field(default=400, metadata={"help": "Tasks of each run of the judgement."})
     validate_every: int = field(default=15, metadata={"help": "Episodes between validations and checkpoints."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
-    device: str = field(default="", metadata={"help": "Torch device. If empty: a GPU, or the CPU without one."})
+    device: str = field(
+        default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
+    )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 

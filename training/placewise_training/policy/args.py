@@ -55,7 +55,9 @@ class Args:
     )
     judged_jobs: int = field(default=200, metadata={"help": "Jobs per judged simulation."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
-    device: str = field(default="", metadata={"help": "Torch device. If empty: a GPU, or the CPU without one."})
+    device: str = field(
+        default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
+    )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 
 

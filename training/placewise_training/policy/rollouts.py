@@ -111,7 +111,7 @@ class RecordingNet:
 
 
 def _with_new(seen: Observation, jobs: Float32) -> Observation:
-    """The observation with new jobs, of which nothing is placed, before those that run."""
+    """The observation with new jobs in front of the running ones. No task of a new job has a node yet."""
     nowhere: Float32 = np.zeros((len(jobs), *seen.placement.shape[1:]), dtype=np.float32)
     return replace(seen, jobs=np.concatenate([jobs, seen.jobs]), placement=np.concatenate([nowhere, seen.placement]))
 

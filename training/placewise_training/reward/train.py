@@ -72,7 +72,9 @@ class Args:
     held_back: float = field(default=0.05, metadata={"help": "Share of the simulations kept for validation."})
     validate_every: int = field(default=250, metadata={"help": "Steps between validations and checkpoints."})
     threads: int = field(default=1, metadata={"help": "CPU threads."})
-    device: str = field(default="", metadata={"help": "Torch device. If empty: a GPU, or the CPU without one."})
+    device: str = field(
+        default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
+    )
     start: str = field(
         default="", metadata={"help": "reward.pt or reward.onnx of an equal net whose weights to begin with."}
     )

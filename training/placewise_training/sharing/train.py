@@ -76,7 +76,9 @@ class Args:
     ncf_steps: int = field(default=900, metadata={"help": "NCF: steps of SGD, after a third of them with Adam."})
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
-    device: str = field(default="", metadata={"help": "Torch device. If empty: a GPU, or the CPU without one."})
+    device: str = field(
+        default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
+    )
     resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
 
 

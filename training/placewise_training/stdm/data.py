@@ -64,7 +64,7 @@ def _table(rows: list[tuple[str, dict[str, float]]]) -> Table:
 
 
 def profile_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix:
-    """`values` as `count` short profiles of each row see them: with IAWP's profiling error, NaN everywhere else."""
+    """Short profiles: of each row of `values`, `count` drawn metrics with IAWP's profiling error; the rest is NaN."""
     order = np.where(np.isnan(values), 2.0, rng.random(values.shape)).argsort(axis=1).argsort(axis=1)
     noisy = np.clip(values * (1.0 + _SIGMA * rng.standard_normal(values.shape)), 0.0, 1.0)
     return np.where(order < count, noisy, np.nan)

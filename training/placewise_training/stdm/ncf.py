@@ -28,7 +28,7 @@ from placewise_training.stdm.train import Cells, fit
 
 SCHEMA = "placewise.ncf/1"
 CHECKPOINT, REPORT = "ncf.pt", NCF_REPORT
-KNOWN = 2  # metrics that IAWP profiles of a new subtask, at random
+KNOWN = 2  # IAWP draws two metrics of a new subtask and measures these alone
 Show = Callable[[str, int, int], None]
 
 

@@ -55,7 +55,9 @@ class Args:
     decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
     completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
     batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
-    device: str = field(default="", metadata={"help": "Torch device. If empty: a GPU, or the CPU without one."})
+    device: str = field(
+        default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
+    )
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
     resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})

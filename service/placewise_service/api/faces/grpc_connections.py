@@ -230,10 +230,8 @@ def _sockets(descriptors: list[str]) -> dict[int, int]:
 
 @contextlib.contextmanager
 def _held(inode: int, fd: int) -> Iterator[socket.socket]:
-    """A descriptor of our own: gRPC may close its own at any time, and the number be given to another file.
-
-    One that fails, where that has happened.
-    """
+    """The connection by a descriptor of our own, since gRPC may close its descriptor at any time. The system may give
+    that number to another file; then this yields a socket without a connection."""
     try:
         own = os.dup(fd)
     except OSError:

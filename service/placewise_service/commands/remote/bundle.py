@@ -88,7 +88,8 @@ def _build(directory: Path, sources: Sequence[Path], commit: str, *, is_json: bo
 def verify(
     directory: DirectoryArgument,
     public_keys: Annotated[
-        list[Path] | None, typer.Option("--public-key", help="Require a signature by this key or another one given.")
+        list[Path] | None,
+        typer.Option("--public-key", help="Require a signature by this key. With several keys, one of them is enough."),
     ] = None,
     is_json: JsonOption = False,
 ) -> None:

@@ -230,10 +230,10 @@ def _table_1() -> Experiment:
 
 _GAINING = _ENVIRONMENTS[:3]
 _ALWAYS_ALL = (
-    "By (14), S(n) depends on n through C(n) alone, and C(n) falls with every GPU: Proteus takes all that is free "
-    "at any backlog, so that jobs run one after the other on all 16 GPUs. On measured speeds 16 GPUs are 2 to 8 "
-    "times as fast as one, not 16: that pays while the cluster is nearly idle, and fills the queue when jobs come "
-    "together."
+    "By (14), S(n) depends on n through C(n) alone, and C(n) falls with every GPU. So Proteus takes every free GPU at "
+    "any backlog, and jobs run one after the other on all 16 GPUs. On measured speeds 16 GPUs are 2 to 8 times as fast "
+    "as one, not 16. A job on all GPUs is good while the cluster is nearly idle; when jobs come together, the queue "
+    "grows."
 )
 
 

@@ -279,8 +279,8 @@ def _inference(base: Scenario, large: Scenario, bundle: Bundle) -> Experiment:
         (Metric("decide_ms", "CPU time per task placed", "ms"),),
         trial,
         theirs={("6 servers", HARMONY, "decide_ms"): 4.0},
-        note="In the simulator, on one core, other work beside it; ordering the queue and attempts that place nothing "
-        "are counted. docs/policy.md has it in the service.",
+        note="Times in the simulator, on one core of a busy machine. They include ordering the queue and attempts that "
+        "place nothing. docs/policy.md has the times of the service.",
     )
 
 

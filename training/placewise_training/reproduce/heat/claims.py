@@ -91,8 +91,9 @@ def _why_scheme(results: Results, verdict: ClaimVerdict) -> str:
 
 
 _MISJUDGED = (
-    "Equations (5) and (6) see clock and memory, not cores: they take a weak node for about half of a strong one; it "
-    "is a third. If tasks overlap, shares no longer decide which node is busy for how long: the queue does."
+    "Equations (5) and (6) count clock and memory but not cores. So they rate a weak node at about half of a strong "
+    "one, and its true worth is a third. If tasks overlap, the queue decides how long each node is busy, and the shares "
+    "do not."
 )
 
 

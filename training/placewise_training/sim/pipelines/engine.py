@@ -263,8 +263,8 @@ class PipelineSimulation:
             raise ValueError(f"{fault.kind} of {fault.node}: pipelines know ADD, REMOVE and DOWN")
 
     def report_telemetry(self) -> None:
-        """Utilisation of every node into the view, as a monitoring agent would report it at this moment. A node where
-        nothing changed is left as it was reported last, but for once in a while."""
+        """Reports to the view how busy each node is, as a monitoring agent would at this moment. A node that did not
+        change is reported only once in _REPORT_EVERY_S."""
         is_due = self.now_s - self._reported_s > _REPORT_EVERY_S
         if is_due:
             self._reported_s = self.now_s

@@ -21,7 +21,7 @@ def cpu_granted(load: NodeLoad, part: Part) -> float:
 
 
 def input_s(load: NodeLoad, part: Part, alone_step_s: float) -> float:
-    """The input stage beside the node's other jobs: its slowest of CPU, disk and PCIe, which overlap each other."""
+    """Seconds of the input stage beside the node's other jobs. CPU, disk and PCIe overlap, so the slowest counts."""
     cpu_s = 0.0
     if part.cpu_wanted > 0:
         cpu_s = part.cpu_wanted * alone_step_s / max(1e-3, cpu_granted(load, part))
