@@ -92,8 +92,8 @@ def _why_scheme(results: Results, verdict: ClaimVerdict) -> str:
 
 _MISJUDGED = (
     "Equations (5) and (6) count clock and memory but not cores. So they rate a weak node at about half of a strong "
-    "one, and its true worth is a third. If tasks overlap, the queue decides how long each node is busy, and the shares "
-    "do not."
+    "one, and its true worth is a third. If tasks overlap, the queue decides how long each node is busy, and the "
+    "shares do not."
 )
 
 
