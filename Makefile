@@ -81,7 +81,7 @@ e2e-yarn: install ## A real YARN of one ResourceManager and four NodeManagers; J
 	$(BIN)/python -m tests.e2e.packages java,javac,mvn openjdk-17-jdk-headless maven
 	reason=$$($(BIN)/python -m tests.e2e.yarn.yarn_artefacts) || { code=$$?; echo "$$reason"; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: $$reason"; exit 0; }; \
-	$(BIN)/pytest -m e2e_heavy -s tests/e2e/yarn/test_yarn_e2e.py
+	$(BIN)/pytest -m e2e_heavy -s tests/e2e/yarn/test_yarn_*.py
 
 lint: install ## ruff, mypy strict, import-linter, readable English, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .

@@ -99,7 +99,7 @@ def test_twenty_gangs_and_service_killed(world: YarnWorld) -> None:
     long = Driver(world, "long").start([{"name": "long", "waves": [[{"count": 3, "gpus": 5}]], "seconds": 20}])
     wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 15, "the long gang to run", 60)
     world.start_service()
-    wait_for(lambda: world.yarn.used() == world.held(), "the service to count what YARN counts", 60)
+    wait_for(world.agrees, "the service to count what YARN counts", 60)
     assert sum(gpus for gpus, *_ in world.held().values()) == 15
     assert "error" not in long.results(60)[0]
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)

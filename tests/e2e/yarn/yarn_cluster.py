@@ -27,6 +27,7 @@ _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 _OPENED = ("lang", "lang.reflect", "util", "util.concurrent", "net", "io", "nio", "math", "text", "time")
 _RM = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 _NM = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+_MASTER = b"org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
 _LOG4J = """log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.target=System.err
@@ -42,6 +43,15 @@ def wait_for(is_true: Callable[[], bool], what: str, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout_s} s for {what}")
         time.sleep(0.1)
+
+
+def send(method: str, url: str, body: Mapping[str, object]) -> Any:
+    """The JSON of the answer. Raises OSError, HTTPError among them."""
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
 
 
 def _write(path: Path, properties: Mapping[str, object]) -> None:
@@ -177,11 +187,38 @@ class YarnCluster:
             self.start_node(node)
         wait_for(lambda: self.running_nodes() == len(NODES), "four NodeManagers", 120)
 
-    def kill(self, name: str) -> None:
-        process = self.processes.pop(name)
+    def signal(self, name: str, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+            os.killpg(self.processes[name].pid, number)
+
+    def has_ended(self, name: str) -> bool:
+        return self.processes[name].poll() is not None
+
+    def kill(self, name: str) -> None:
+        self.signal(name, signal.SIGKILL)
+        self.processes.pop(name).wait(timeout=30)
+
+    def kill_master(self) -> None:
+        """The JVMs of distributed shell's ApplicationMasters of this cluster."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                command = (process / "cmdline").read_bytes().split(b"\0")
+                is_here = os.fsencode(self.root) in (process / "environ").read_bytes()
+                if is_here and command[0].endswith(b"java") and _MASTER in command:
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    def kill_applications(self, applications: Sequence[str]) -> None:
+        """By YARN's own command. Raises CalledProcessError if it fails."""
+        self._command("ApplicationCLI", "application", "-kill", *applications)
+
+    def label(self, label: str, nodes: Sequence[str]) -> None:
+        """A partition of these nodes. Raises CalledProcessError if it fails."""
+        self._command("RMAdminCLI", "-addToClusterNodeLabels", f"{label}(exclusive=true)")
+        self._command("RMAdminCLI", "-replaceLabelsOnNode", " ".join(f"{node}={label}" for node in nodes))
+
+    def _command(self, program: str, *arguments: str) -> None:
+        command = [*self.java("rm", [f"{HADOOP}/*"], 128), f"org.apache.hadoop.yarn.client.cli.{program}", *arguments]
+        subprocess.run(command, cwd=self.root, check=True, capture_output=True, timeout=60)
 
     def stop(self) -> None:
         for name in list(self.processes):
@@ -198,6 +235,10 @@ class YarnCluster:
         except OSError:
             return None
 
+    def put(self, path: str, body: Mapping[str, object]) -> Any:
+        """Raises OSError, HTTPError among them."""
+        return send("PUT", f"{self.web}/{path}", body)
+
     def running_nodes(self) -> int:
         nodes = (self.get("nodes?states=RUNNING") or {}).get("nodes") or {}
         return len(nodes.get("node", []))
@@ -206,9 +247,11 @@ class YarnCluster:
         """GPUs, cores and MiB of memory that containers hold, by node."""
         found = {}
         for node in ((self.get("nodes") or {}).get("nodes") or {}).get("node", []):
-            amounts = node["usedResource"]["resourceInformations"]["resourceInformation"]
+            used = node.get("usedResource") or {}  # a lost node has none
+            amounts = used.get("resourceInformations", {}).get("resourceInformation", [])
             by_name = {amount["name"]: int(amount["value"]) for amount in amounts}
-            found[node["nodeHostName"]] = (by_name["yarn.io/gpu"], by_name["vcores"], by_name["memory-mb"])
+            gpus, cores, mib = (by_name.get(name, 0) for name in ("yarn.io/gpu", "vcores", "memory-mb"))
+            found[node["nodeHostName"]] = (gpus, cores, mib)
         return found
 
     def applications(self) -> dict[str, dict[str, Any]]:

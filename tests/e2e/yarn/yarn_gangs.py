@@ -48,6 +48,7 @@ class Driver:
             self.process = subprocess.Popen(
                 [*java, "placewise.yarn.GangDriver", str(path)], stdout=out, stderr=log, cwd=self.world.root
             )
+        self.world.clients.append(self.process)
         return self
 
     def results(self, timeout_s: float) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[3]
 CLUSTER = "yarn-e2e"
 _SHELL_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 _PLACED = re.compile(r"Placewise: gang (\S+) of \d+ containers goes to \[[^]]*\], decision (\S+)")
+_WOULD = re.compile(r"Placewise dry run: gang (\S+) would run on \[[^]]*\], decision (\S+)")
 _RELEASED = re.compile(r"Placewise: gang (\S+) is left to YARN: (.*)")
 _RUNS = re.compile(r"Placewise: gang (\S+) runs as decided")
 
@@ -44,6 +46,7 @@ class YarnWorld:
     rest_port: int
     grpc_port: int
     service: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def root(self) -> Path:
@@ -77,6 +80,14 @@ class YarnWorld:
             process.wait(timeout=30)
         self.service = []
 
+    def stop(self) -> None:
+        """Every process of this run."""
+        for process in self.clients:
+            process.kill()
+            process.wait(timeout=30)
+        self.yarn.stop()
+        self.kill_service()
+
     def ask(self, path: str) -> Any:
         """One answer of the service's REST face; None if it has none."""
         try:
@@ -96,8 +107,15 @@ class YarnWorld:
 
     def decisions(self) -> dict[str, list[tuple[str, str]]]:
         """By application, each gang with the id of its decision, in order; none that was left to YARN later."""
+        return self._by_application(_PLACED)
+
+    def dry_decisions(self) -> dict[str, list[tuple[str, str]]]:
+        """The same of a dry run; empty for applications that would have waited."""
+        return collections.defaultdict(list, self._by_application(_WOULD))
+
+    def _by_application(self, line: re.Pattern[str]) -> dict[str, list[tuple[str, str]]]:
         found: dict[str, list[tuple[str, str]]] = {}
-        for gang, decision in _PLACED.findall(self.yarn.log("rm")):
+        for gang, decision in line.findall(self.yarn.log("rm")):
             found.setdefault(_application(gang), []).append((gang, decision))
         return found
 
@@ -123,7 +141,7 @@ class YarnWorld:
         found = {node["id"]: (0, 0, 0) for node in cluster.get("nodes", [])}
         for job in cluster.get("jobs", []):
             for task in job["assignments"]:
-                demand, (gpus, cores, mib) = task["demand"], found[task["node"]]
+                demand, (gpus, cores, mib) = task["demand"], found.get(task["node"], (0, 0, 0))  # a lost node
                 found[task["node"]] = (
                     gpus + round(demand.get("gpus", 0)),
                     cores + round(demand.get("cpuCores", 0)),
@@ -131,28 +149,48 @@ class YarnWorld:
                 )
         return found
 
+    def agrees(self) -> bool:
+        """Whether the service counts on every node what YARN counts; a lost node has nothing."""
+        held, used, nothing = self.held(), self.yarn.used(), (0, 0, 0)
+        return all(held.get(node, nothing) == used.get(node, nothing) for node in {*held, *used})
+
     def is_quiet(self) -> bool:
         """Nothing is held at the service."""
         return not self.cluster().get("jobs")
 
     # --- applications -------------------------------------------------------------------------------------------------
 
-    def submit_shell(self, containers: int, gpus: int, command: str = "sleep 1") -> subprocess.Popen[bytes]:
+    def submit_shell(
+        self, containers: int, gpus: int, command: str = "sleep 1", queue: str = "default"
+    ) -> subprocess.Popen[bytes]:
         """A distributed shell with one container per task, by Hadoop's own client."""
         java = self.yarn.java("rm", [f"{SHELL}/*", f"{HADOOP}/*"], 128)
         (jar,) = SHELL.glob("hadoop-yarn-applications-distributedshell-*.jar")
         flags = [f"--jar={jar}", f"--shell_command={command}", f"--num_containers={containers}"]
-        flags += [f"--container_resources=memory-mb=128,vcores=1,yarn.io/gpu={gpus}", "--master_memory=128"]
+        flags += [
+            f"--container_resources=memory-mb=128,vcores=1,yarn.io/gpu={gpus}",
+            "--master_memory=128",
+            f"--queue={queue}",
+        ]
         words = [part for flag in flags for part in flag.split("=", 1)]
         with (self.root / "client.log").open("ab") as log:
-            return subprocess.Popen(
+            client = subprocess.Popen(
                 [*java, _SHELL_CLIENT, *words, "--timeout", "120000"], stdout=log, stderr=log, cwd=self.root
             )
+        self.clients.append(client)
+        return client
 
 
 @contextlib.contextmanager
-def yarn_world(settings: Mapping[str, object] | None = None) -> Iterator[YarnWorld]:
-    """`settings` are further properties of yarn-site.xml."""
+def yarn_world(
+    settings: Mapping[str, object] | None = None,
+    scheduler: Mapping[str, object] | None = None,
+    before: Callable[[int], None] = lambda rest_port: None,
+) -> Iterator[YarnWorld]:
+    """`settings` are further properties of yarn-site.xml, `scheduler` of capacity-scheduler.xml.
+
+    `before` is called with the service's port before anything starts.
+    """
     root = Path(tempfile.mkdtemp(prefix="placewise-yarn-"))
     ports = free_ports(8)
     base = {
@@ -162,8 +200,9 @@ def yarn_world(settings: Mapping[str, object] | None = None) -> Iterator[YarnWor
         "placewise.cluster": CLUSTER,
         "placewise.queues": "root.default",
     }
-    yarn = YarnCluster(root, [*ports[:5], 28141], {**base, **(settings or {})})
+    yarn = YarnCluster(root, [*ports[:5], 28141], {**base, **(settings or {})}, scheduler or {})
     world = YarnWorld(yarn, rest_port=ports[6], grpc_port=ports[7])
+    before(world.rest_port)
     try:
         world.start_service()
         yarn.start()
@@ -171,9 +210,7 @@ def yarn_world(settings: Mapping[str, object] | None = None) -> Iterator[YarnWor
         yield world
     except BaseException:
         print(f"kept for a look: {root}")
-        yarn.stop()
-        world.kill_service()
+        world.stop()
         raise
-    yarn.stop()
-    world.kill_service()
+    world.stop()
     shutil.rmtree(root, ignore_errors=True)

@@ -13,6 +13,8 @@ import org.apache.hadoop.yarn.util.resource.Resources;
 
 /** Whether YARN would allocate a gang now: what it would hold back must not be reserved. */
 final class Limits {
+  private static final double ROUNDING = 1e-6; // the quotient is a float, and the product loses its fraction
+
   private Limits() {}
 
   /** The limit that the gang would pass, or "". */
@@ -56,10 +58,28 @@ final class Limits {
     }
     String label = gang.partition();
     Resource cluster = scheduler.getClusterResource();
-    Resource most = queue.getResourceLimitForAllUsers(gang.app.user, cluster, label,
+    Resource now = queue.getResourceLimitForAllUsers(gang.app.user, cluster, label,
         SchedulingMode.RESPECT_PARTITION_EXCLUSIVITY);
+    Resource most = userLimit(now, queue.getQueueResourceUsage().getUsed(label), wanted,
+        queue.getEffectiveCapacity(label), queue.getUserLimitFactor(), scheduler.getResourceCalculator(), cluster);
     return !Resources.fitsIn(scheduler.getResourceCalculator(), whole, most)
         && Resources.greaterThan(scheduler.getResourceCalculator(), cluster,
         Resources.add(user.getUsed(label), wanted), most);
+  }
+
+  /**
+   * The user's limit once `wanted` is allocated. YARN shares what a queue uses, or its capacity if that is more: so the
+   * limit grows with the queue, up to `factor` times its capacity (below 0: no bound).
+   */
+  static Resource userLimit(Resource now, Resource used, Resource wanted, Resource capacity, float factor,
+      ResourceCalculator calculator, Resource cluster) {
+    Resource shared = Resources.max(calculator, cluster, used, capacity);
+    Resource sharedThen = Resources.max(calculator, cluster, Resources.add(used, wanted), capacity);
+    if (Resources.equals(shared, Resources.none())) {
+      return now;
+    }
+    double growth = Resources.divide(calculator, cluster, sharedThen, shared) + ROUNDING;
+    Resource then = Resources.multiply(now, growth);
+    return factor < 0 ? then : Resources.min(calculator, cluster, then, Resources.multiply(capacity, factor));
   }
 }

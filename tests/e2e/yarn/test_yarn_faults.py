@@ -1,0 +1,162 @@
+"""Faults of the service, of YARN's daemons and of applications on a real YARN. `make e2e-yarn` runs this.
+
+After each fault the service's account of GPUs, cores and memory by node must be YARN's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+
+import pytest
+from tests.e2e.slurm.slurm_cluster import free_ports
+from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
+from tests.e2e.yarn.yarn_cluster import wait_for
+from tests.e2e.yarn.yarn_faults import FaultyWay
+from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account
+from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
+
+_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.e2e_heavy,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
+    ),
+]
+_TIMES = 3
+_PATIENT = {"placewise.decide-budget-ms": 3000}
+_TWO_QUEUES = {
+    "yarn.scheduler.capacity.root.queues": "default,held",
+    **{f"yarn.scheduler.capacity.root.{queue}.capacity": 50 for queue in ("default", "held")},
+    **{f"yarn.scheduler.capacity.root.{queue}.user-limit-factor": 4 for queue in ("default", "held")},
+}
+
+
+@pytest.fixture
+def world() -> Iterator[YarnWorld]:
+    with yarn_world(_PATIENT) as world:
+        yield world
+
+
+@contextlib.contextmanager
+def spoilt_world(settings: Mapping[str, object]) -> Iterator[tuple[YarnWorld, FaultyWay]]:
+    """A YARN of two queues whose way to the service can be spoilt."""
+    (port,) = free_ports(1)
+    own = {"placewise.url": f"http://127.0.0.1:{port}", "placewise.queues": "root.default,root.held"}
+    with contextlib.closing(FaultyWay(port)) as way, yarn_world({**own, **settings}, _TWO_QUEUES, way.lead_to) as world:
+        yield world, way
+
+
+def gang(name: str, containers: int, gpus: int, seconds: float, delay_ms: int = 0, queue: str = "default") -> Spec:
+    waves = [[{"count": containers, "gpus": gpus}]]
+    return {"name": name, "delayMs": delay_ms, "waves": waves, "seconds": seconds, "queue": queue}
+
+
+def check_books(world: YarnWorld, gpus: int) -> None:
+    """The service counts what YARN counts, and that many GPUs are held."""
+
+    def is_equal() -> bool:
+        return world.agrees() and sum(amount[0] for amount in world.yarn.used().values()) == gpus
+
+    wait_for(is_equal, f"the service and YARN to agree on {gpus} GPUs", 60)
+
+
+def check_end(world: YarnWorld) -> None:
+    wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+    assert world.agrees()
+
+
+# The budget is longer than an answer takes on a busy machine, and shorter than a slow one.
+_FAULTS = {"placewise.decide-budget-ms": 1000, "placewise.release-after-ms": 60_000}
+
+
+def test_a_wrong_answer_lets_go_the_new_gangs_alone() -> None:
+    """Held gangs outlive every kind of wrong answer, and run as decided once a right one comes."""
+    with spoilt_world(_FAULTS) as (world, way):
+        for fault in ("ADMIT without a place", "unknown host"):
+            spoil(world, way, fault, gpus=0)
+        long = Driver(world, "long").start([gang("long", 4, 6, 60)])
+        wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
+        held = Driver(world, "held").start([gang(f"held-{n}", 4, 7, 0.5, queue="held") for n in range(3)])
+        wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= 3, "three gangs to be held", 60)
+        for fault in ("slow", "error 500", "cut JSON"):
+            spoil(world, way, fault, gpus=24)
+        way.fault, seen = "unknown host", way.hits["unknown host"]
+        assert account(world, long.results(120)).as_decided == 1
+        wait_for(lambda: way.hits["unknown host"] > seen + 2 * _TIMES, "wrong places for a held gang", 30)
+        way.fault = ""
+        assert account(world, held.results(120)).as_decided == 3
+        print(f"answers by fault: {dict(way.hits)}")
+        check_end(world)
+
+
+def spoil(world: YarnWorld, way: FaultyWay, fault: str, gpus: int) -> None:
+    """New gangs meet the fault three times at least, and are let go. Others hold that many GPUs."""
+    way.fault = fault
+    before, count = len(world.released()), 2 * _TIMES
+    new = Driver(world, fault.replace(" ", "-")).start([gang(f"new-{n}", 1, 1, 1, 900 * n) for n in range(count)])
+    wait_for(lambda: len(world.released()) == before + count, f"{fault}: new gangs to be let go", 60)
+    wait_for(lambda: way.hits[fault] >= _TIMES, f"{fault} to be hit", 30)
+    way.fault = ""
+    assert account(world, new.results(60)).as_decided == 0
+    check_books(world, gpus)
+
+
+def test_the_resource_manager_killed_between_decision_and_allocation() -> None:
+    """It dies while a decision is on its way to it, and earlier gangs run."""
+    with spoilt_world(_PATIENT) as (world, way):
+        kill_resource_manager(world, way)
+
+
+def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> None:
+    gangs = Driver(world).start([gang(f"gang-{n}", 2 + n % 3, 3, 12, 4000 * n) for n in range(8)])
+    for _ in range(_TIMES):
+        way.placed = lambda: world.yarn.signal("rm", signal.SIGKILL)
+        wait_for(lambda: world.yarn.has_ended("rm"), "a decision to arrive and the kill", 120)
+        way.placed = None
+        world.yarn.start_rm()
+        wait_for(lambda: world.yarn.running_nodes() == 4, "four NodeManagers to return", 60)
+        wait_for(world.agrees, "the service to count what YARN counts", 60)
+    results = gangs.results(240)
+    assert [result.get("error") for result in results] == [None] * 8
+    check_ran_where_some_decision_said(world, account(world, results))
+    check_end(world)
+
+
+def check_ran_where_some_decision_said(world: YarnWorld, found: Account) -> None:
+    """A restarted ResourceManager asks for the rest of a half-allocated gang: then two decisions make its places."""
+    print(f"{found}; {found.elsewhere}")
+    assert (found.let_go, found.never_decided) == ([], [])
+    for line in found.elsewhere:
+        assert line.split(" wave ")[0] in world.decisions()
+
+
+def test_application_master_killed(world: YarnWorld) -> None:
+    """A second attempt asks anew, and what the first one held is free."""
+    for number in range(_TIMES):
+        shell = world.submit_shell(containers=3, gpus=2, command="sleep 4")
+        wait_for(lambda number=number: len(world.as_decided()) == 2 * number + 1, "the gang to run", 60)
+        world.yarn.kill_master()
+        assert shell.wait(timeout=120) == 0
+        assert len(world.as_decided()) == 2 * number + 2
+        check_end(world)
+
+
+def test_application_killed_while_held(world: YarnWorld) -> None:
+    long = Driver(world, "long").start([gang("long", 4, 8, 30)])
+    wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
+    held = Driver(world, "held").start([gang(f"held-{n}", 4, 8, 0.5) for n in range(_TIMES + 1)])
+    wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= _TIMES + 1, "gangs to be held", 60)
+    by_name = {app["name"]: name for name, app in world.yarn.applications().items()}
+    world.yarn.kill_applications([by_name[f"held-{n}"] for n in range(_TIMES)])
+    wait_for(lambda: sum("error" in result for result in held.ended()) == _TIMES, "their masters to hear of it", 60)
+    check_books(world, gpus=32)
+    results = held.results(120)
+    assert sorted(result["name"] for result in results if "error" not in result) == [f"held-{_TIMES}"]
+    assert account(world, long.results(60)).as_decided == 1
+    assert len(world.as_decided()) == 2
+    check_end(world)
