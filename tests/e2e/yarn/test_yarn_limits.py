@@ -1,0 +1,114 @@
+"""Limits of YARN's own that a decision must keep, on a real cluster. `make e2e-yarn` runs this.
+
+Nothing is reserved for a gang that YARN would not allocate now: the service holds what YARN holds.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
+from tests.e2e.yarn.yarn_cluster import wait_for
+from tests.e2e.yarn.yarn_gangs import Driver, Spec, account
+from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
+
+_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.e2e_heavy,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
+    ),
+]
+_QUEUE = "yarn.scheduler.capacity.root"
+# Of 32 GPUs `small` may have 8 and no more, and each user of `shared` 8.
+_QUEUES = {
+    f"{_QUEUE}.queues": "default,small,shared",
+    f"{_QUEUE}.default.capacity": 50,
+    f"{_QUEUE}.default.user-limit-factor": 4,
+    f"{_QUEUE}.small.capacity": 25,
+    f"{_QUEUE}.small.maximum-capacity": 25,
+    f"{_QUEUE}.shared.capacity": 25,
+}
+_SETTINGS = {
+    "placewise.decide-budget-ms": 3000,
+    "placewise.queues": "root.default,root.small,root.shared",
+    "yarn.cluster.max-application-priority": 10,
+}
+
+
+def gang(name: str, containers: int, gpus: int, seconds: float, queue: str = "default", **more: object) -> Spec:
+    waves = [[{"count": containers, "gpus": gpus, **({"label": more["label"]} if "label" in more else {})}]]
+    return {"name": name, "waves": waves, "seconds": seconds, "queue": queue, **more}
+
+
+def run(world: YarnWorld, driver: str, specs: list[Spec], decided: int) -> Driver:
+    """Starts the gangs, and waits until so many have run as decided since the start."""
+    started = Driver(world, driver).start(specs)
+    wait_for(lambda: len(world.as_decided()) == decided, f"{driver} to run", 60)
+    return started
+
+
+def says(world: YarnWorld, words: str) -> bool:
+    return words in world.yarn.log("rm")
+
+
+def check_all(world: YarnWorld, drivers: list[Driver]) -> None:
+    for driver in drivers:
+        found = account(world, driver.results(120))
+        print(found)
+        assert (found.elsewhere, found.let_go, found.never_decided) == ([], [], [])
+    wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+
+
+def test_a_queue_at_its_maximum_and_a_user_at_the_limit_hold_up_nobody_else() -> None:
+    with yarn_world(_SETTINGS, _QUEUES) as world:
+        drivers = [run(world, "small", [gang("small-1", 2, 4, 25, "small")], 1)]
+        drivers += [Driver(world, "small-late").start([gang("small-2", 1, 2, 0.5, "small")])]
+        wait_for(lambda: says(world, "waits: queue root.small is at its maximum"), "the queue to be at its maximum", 60)
+        drivers += [run(world, "shared", [gang("shared-1", 2, 4, 25, "shared")], 2)]
+        drivers += [Driver(world, "shared-late").start([gang("shared-2", 2, 4, 0.5, "shared")])]
+        wait_for(lambda: says(world, "is at the limit in queue root.shared"), "the user's limit", 60)
+        drivers += [run(world, "default", [gang("default-1", 2, 4, 15)], 3)]
+        wait_for(world.agrees, "the service to count what YARN counts", 30)
+        assert sum(gpus for gpus, *_ in world.held().values()) == 24
+        check_all(world, drivers)
+
+
+def test_an_urgent_latecomer_goes_first() -> None:
+    with yarn_world(_SETTINGS, _QUEUES) as world:
+        drivers = [run(world, "long", [gang("long", 4, 8, 20)], 1)]
+        drivers += [Driver(world, "waiting").start([gang(f"waiting-{n}", 4, 8, 0.5) for n in range(3)])]
+        wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= 3, "three gangs to wait", 60)
+        drivers += [Driver(world, "urgent").start([gang("urgent", 4, 8, 0.5, priority=5)])]
+        check_all(world, drivers)
+        names = {app: facts["name"] for app, facts in world.yarn.applications().items()}
+        order = [names[application] for application in world.decisions()]
+        assert order[:2] == ["long", "urgent"]
+
+
+def test_two_partitions_are_decided_apart() -> None:
+    labels = {"yarn.node-labels.enabled": "true", "yarn.node-labels.fs-store.root-dir": "file://${hadoop.tmp.dir}/l"}
+    name = "accessible-node-labels"
+    queues = {
+        **_QUEUES,
+        f"{_QUEUE}.{name}": "fast",
+        f"{_QUEUE}.{name}.fast.capacity": 100,
+        f"{_QUEUE}.default.{name}": "fast",
+        f"{_QUEUE}.default.{name}.fast.capacity": 100,
+    }
+    with yarn_world({**_SETTINGS, **labels}, queues) as world:
+        world.yarn.label("fast", ["n3", "n4"])
+        specs = [gang(f"plain-{n}", 2, 4, 3) for n in range(4)]
+        specs += [gang(f"fast-{n}", 2, 4, 3, label="fast") for n in range(4)]
+        driver = Driver(world).start(specs)
+        results = driver.results(120)
+        found = account(world, results)
+        print(found)
+        assert found.as_decided == 8
+        for result in results:
+            nodes = set(world.yarn.containers(result["application"]).values())
+            assert nodes <= ({"n3", "n4"} if result["name"].startswith("fast") else {"n1", "n2"}), result
+        check_all(world, [])
