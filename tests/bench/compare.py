@@ -1,30 +1,42 @@
-"""Two source trees in one sitting, by turns: is the newer one slower?
+"""Two source trees in one sitting: is the newer one slower?
 
-    python -m tests.bench.compare --before TREE [--rounds 5] [--json FILE]
+    python -m tests.bench.compare --before TREE [--rounds 5] [--only WORD] [--json FILE]
 
-Each round runs every benchmark on the earlier tree and on this one, the order swapped from round to round. Every figure
-is a ratio to a bare echo of the same run. A tree's figure is the median of its rounds; the program ends with 1 where
-this tree's median is more than 3 % above the earlier one's.
+Each round starts, for every benchmark, one service of either tree and one bare echo. One client asks the three by
+turns, a batch of up to 32 calls each, so that other load on the machine falls on all of them. A tree's figure of a round is
+the median latency of its calls over that of the echo's; its figure is the median of its rounds, of which each has new
+processes. The program ends with 1 if this tree's figure is more than 3 % above the earlier one's.
 """
 
 import argparse
 import json
+import math
 import statistics
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import uvloop
 from tests.attack.source import Source
 
+from placewise_service.bench.load import Bench, LoadPlan, set_up
+from placewise_service.bench.processes import echo_process, service_process
+from placewise_service.bench.workload import Workload
+
 ROOT = Path(__file__).parent.parent.parent
-_BENCHES: dict[str, tuple[tuple[str, ...], str]] = {
-    "Place": (("place",), "p50_ratio"),
-    "Place, 10 000 nodes": (("place", "--nodes", "10000", "--rounds", "15"), "p50_ratio"),
-    "AdmitOrWait": (("admit",), "p50_ratio"),
-    "Partition": (("partition",), "p50_ratio"),
-    "harmony": (("place", "--policy", "harmony"), "p50_ratio"),
-    "search": (("place", "--policy", "search"), "p50_ratio"),
+_BENCHES: dict[str, tuple[str, int, str, int]] = {  # the call, nodes, policy, batches
+    "Place": ("Place", 30, "", 40),
+    "Place, 10 000 nodes": ("Place", 10_000, "", 15),
+    "AdmitOrWait": ("AdmitOrWait", 30, "", 40),
+    "Partition": ("Partition", 30, "", 40),
+    "harmony": ("Place", 30, "harmony", 40),
+    "search": ("Place", 30, "search", 40),
 }
+_WARM_UP, _ECHO = 2, "echo"
 _MOST = 1.03
+
+Figures = dict[str, dict[str, list[float]]]
+"""By benchmark and tree: the ratio of each round."""
 
 
 def main() -> int:
@@ -35,32 +47,59 @@ def main() -> int:
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     trees = [Source(Path(args.before).resolve(), "before"), Source(ROOT, "now")]
-    benches = {name: bench for name, bench in _BENCHES.items() if args.only in name}
-    figures: dict[str, dict[str, list[float]]] = {name: {"before": [], "now": []} for name in benches}
+    names = [name for name in _BENCHES if args.only in name]
+    figures: Figures = {name: {"before": [], "now": []} for name in names}
     for i in range(args.rounds):
-        for name, (words, key) in benches.items():
-            for tree in trees if i % 2 == 0 else reversed(trees):
-                figures[name][tree.name].append(_ratio(tree, words, key))
-                print(f"round {i + 1}, {name}, {tree.name}: {figures[name][tree.name][-1]:.3f}", flush=True)
+        for name in names:
+            for tree, ratio in uvloop.run(_round(name, trees)).items():
+                figures[name][tree].append(ratio)
+            before, now = (figures[name][tree][-1] for tree in ("before", "now"))
+            print(f"round {i + 1}, {name}: before {before:.3f}, now {now:.3f} ({now / before - 1.0:+.1%})", flush=True)
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=1))
     return _verdict(figures)
 
 
-def _ratio(tree: Source, words: tuple[str, ...], key: str) -> float:
-    done = tree.run(["-m", "placewise_service.cli", "bench", *words, "--json"], timeout_s=600.0)
-    if done.returncode:
-        raise SystemExit(f"{tree.name}: bench {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return float(json.loads(done.stdout)[key])
+async def _round(name: str, trees: list[Source]) -> dict[str, float]:
+    """The ratio of each tree, all on new processes."""
+    rpc, nodes, policy, batches = _BENCHES[name]
+    workload = Workload("bench", nodes, 32, 4, policy)
+    async with AsyncExitStack() as stack:
+        targets = {}
+        for tree in trees:
+            path = {"PYTHONPATH": tree.environment()["PYTHONPATH"]}
+            targets[tree.name] = (await stack.enter_async_context(service_process(path))).target
+        samples = [await set_up(target, rpc, workload) for target in targets.values()]
+        echo = stack.enter_context(echo_process(rpc, samples[-1]))
+        benches = {tree: Bench(LoadPlan(rpc, workload, (to,), echo, batches, 1)) for tree, to in targets.items()}
+        times_ms = await _measure(benches, batches)
+        for bench in benches.values():
+            await bench.close()
+    middle = {who: statistics.median(times) for who, times in times_ms.items()}
+    return {tree: middle[tree] / middle[_ECHO] for tree in benches}
 
 
-def _verdict(figures: dict[str, dict[str, list[float]]]) -> int:
+async def _measure(benches: dict[str, Bench], batches: int) -> dict[str, list[float]]:
+    """Milliseconds of every call, by the tree and of the echo. Who is asked first changes from batch to batch."""
+    turns = [*benches, _ECHO]
+    times_ms: dict[str, list[float]] = {who: [] for who in turns}
+    for index in range(_WARM_UP + batches):
+        for who in turns[index % len(turns) :] + turns[: index % len(turns)]:
+            some_ms, _ = await benches.get(who, benches["now"]).round(who == _ECHO, 1)
+            times_ms[who] += some_ms if index >= _WARM_UP else ()
+    return times_ms
+
+
+def _verdict(figures: Figures) -> int:
     is_slower = False
     for name, by_tree in figures.items():
         before, now = statistics.median(by_tree["before"]), statistics.median(by_tree["now"])
         is_slower |= now > _MOST * before
         mark = "SLOWER" if now > _MOST * before else "ok"
-        print(f"{mark:<7} {name:<22} before {before:.3f}  now {now:.3f}  ({now / before - 1.0:+.1%})")
+        each = [y / x - 1.0 for x, y in zip(by_tree["before"], by_tree["now"], strict=True)]
+        spread = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
+        mean = f"mean of the rounds {statistics.fmean(each):+.1%}, its standard error {spread:.1%}"
+        print(f"{mark:<7} {name:<22} before {before:.3f}  now {now:.3f}  ({now / before - 1.0:+.1%}; {mean})")
     return 1 if is_slower else 0
 
 

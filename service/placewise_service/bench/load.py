@@ -18,13 +18,21 @@ import msgspec
 import uvloop
 
 from placewise.v1 import decision_pb2
-from placewise.v1.cluster_pb2 import JobEvent, ReportJobEventsRequest, ReportJobEventsResponse
+from placewise.v1.cluster_pb2 import (
+    JobEvent,
+    ReportJobEventsRequest,
+    ReportJobEventsResponse,
+    ReportNodesRequest,
+    UpdateClusterSettingsRequest,
+)
 from placewise.v1.decision_pb2 import PlaceResponse
+from placewise_client.aio import AsyncClient
 from placewise_service.bench.echo import SERVICE as ECHO_SERVICE
 from placewise_service.bench.workload import Workload
 
 _MOST_IN_BATCH = 32
 _WARM_UP_ROUNDS = 2
+_NODES_PER_REPORT = 1000
 
 Call = Callable[[Any], Awaitable[Any]]
 
@@ -79,22 +87,25 @@ class Bench:
             if index == _WARM_UP_ROUNDS:
                 result.service_ms, result.echo_ms, result.decide_ms = [], [], []
             for is_echo in (index % 2 == 0, index % 2 == 1):
-                times_ms, _ = await self._round(is_echo, 1)
+                times_ms, _ = await self.round(is_echo, 1)
                 (result.echo_ms if is_echo else result.service_ms).extend(times_ms)
         for index in range(self._plan.rounds):
             for is_echo in (index % 2 == 0, index % 2 == 1):
-                times_ms, seconds = await self._round(is_echo, self._plan.concurrency)
+                times_ms, seconds = await self.round(is_echo, self._plan.concurrency)
                 if is_echo:
                     result.echo_calls, result.echo_s = result.echo_calls + len(times_ms), result.echo_s + seconds
                 else:
                     result.service_calls += len(times_ms)
                     result.service_s += seconds
-        for channel in self._channels:
-            await channel.close(None)
+        await self.close()
         return result
 
-    async def _round(self, is_echo: bool, concurrency: int) -> tuple[list[float], float]:
-        """Milliseconds of each call, and seconds of all; `concurrency` callers share the batch."""
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close(None)
+
+    async def round(self, is_echo: bool, concurrency: int) -> tuple[list[float], float]:
+        """One batch: milliseconds of each call, and seconds of all; `concurrency` callers share the batch."""
         requests = [self._request(next(self._numbers)) for _ in range(self._batch)]
         calls = [self._echo] if is_echo else self._services
         queue = iter(list(enumerate(requests)))
@@ -135,6 +146,27 @@ class Bench:
         ]
         if events:
             await self._report(ReportJobEventsRequest(cluster=self._plan.workload.cluster, events=events))
+
+
+async def set_up(target: str, rpc: str, workload: Workload) -> bytes:
+    """The cluster with its running jobs; gives one real answer, for the echo."""
+    async with AsyncClient(target, timeout_s=60.0) as client:
+        nodes = workload.inventory()
+        for start in range(0, len(nodes), _NODES_PER_REPORT):
+            part = nodes[start : start + _NODES_PER_REPORT]
+            await client.report_nodes(ReportNodesRequest(cluster=workload.cluster, nodes=part))
+        settings = UpdateClusterSettingsRequest(cluster=workload.cluster, settings=workload.settings())
+        await client.update_cluster_settings(settings)
+        running = list(workload.running())
+        if running:
+            await client.report_job_events(ReportJobEventsRequest(cluster=workload.cluster, events=running))
+        if rpc == "Place":
+            request = workload.place(-1)
+            request.reserve_ttl.FromSeconds(1)  # the sample must not hold its GPUs for the whole run
+            return (await client.place(request)).SerializeToString()
+        if rpc == "AdmitOrWait":
+            return (await client.admit_or_wait(workload.admit(-1))).SerializeToString()
+        return (await client.partition(workload.partition(-1))).SerializeToString()
 
 
 def _method(channel: Any, path: str, rpc: str) -> Call:

@@ -13,12 +13,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from placewise.v1.cluster_pb2 import ReportJobEventsRequest, ReportNodesRequest, UpdateClusterSettingsRequest
-from placewise_client.aio import AsyncClient
 from placewise_service.bench.batches import BatchPlan, BatchResult
 from placewise_service.bench.contention import Contention, ContentionPlan
 from placewise_service.bench.figures import figures
-from placewise_service.bench.load import LoadPlan, Result
+from placewise_service.bench.load import LoadPlan, Result, set_up
 from placewise_service.bench.processes import Service, echo_process, redis_process, service_process
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.commands.connection import JsonOption
@@ -32,7 +30,6 @@ app = typer.Typer(
 
 _LEARNED = ("harmony", "search")
 _LEARNED_FIGURES = ("p50_ms", "p50_ratio", "p99_over_p50", "echo_p50_ms", "decide_p50_ms", "errors")
-_NODES_PER_REPORT = 1000
 _RECOVERY_LIMIT_S = 2.0
 
 NodesOption = Annotated[int, typer.Option(min=1, help="Nodes, of 8 GPUs each.")]
@@ -183,7 +180,7 @@ async def _measure(
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(redis_process()) if replicas > 1 else None
         async with _services(replicas, redis, bundles) as services:
-            sample = await _set_up(services[0].target, rpc, workload)
+            sample = await set_up(services[0].target, rpc, workload)
             with echo_process(rpc, sample) as echo:
                 targets = tuple(service.target for service in services)
                 plan = LoadPlan(rpc, workload, targets, echo, rounds, concurrency)
@@ -196,7 +193,7 @@ async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: P
     nodes = math.ceil(1.25 * (jobs + batch) * tasks / GPUS_PER_NODE)
     workload = Workload("bench", nodes, jobs, tasks, _LEARNED[0])
     async with _services(1, None, bundles) as (service,):
-        await _set_up(service.target, "Place", workload)
+        await set_up(service.target, "Place", workload)
         plan = BatchPlan(workload, service.target, batch, rounds)
         result = await asyncio.to_thread(_run_client, "batches", msgspec.json.encode(plan))
     measured = msgspec.json.decode(result, type=BatchResult)
@@ -220,27 +217,6 @@ def _run_client(module: str, plan: bytes) -> bytes:
     if done.returncode:
         raise CommandError(f"the load client ended with {done.returncode}")
     return done.stdout
-
-
-async def _set_up(target: str, rpc: str, workload: Workload) -> bytes:
-    """The cluster with its running jobs; gives one real answer, for the echo."""
-    async with AsyncClient(target, timeout_s=60.0) as client:
-        nodes = workload.inventory()
-        for start in range(0, len(nodes), _NODES_PER_REPORT):
-            part = nodes[start : start + _NODES_PER_REPORT]
-            await client.report_nodes(ReportNodesRequest(cluster=workload.cluster, nodes=part))
-        settings = UpdateClusterSettingsRequest(cluster=workload.cluster, settings=workload.settings())
-        await client.update_cluster_settings(settings)
-        running = list(workload.running())
-        if running:
-            await client.report_job_events(ReportJobEventsRequest(cluster=workload.cluster, events=running))
-        if rpc == "Place":
-            request = workload.place(-1)
-            request.reserve_ttl.FromSeconds(1)  # the sample must not hold its GPUs for the whole run
-            return (await client.place(request)).SerializeToString()
-        if rpc == "AdmitOrWait":
-            return (await client.admit_or_wait(workload.admit(-1))).SerializeToString()
-        return (await client.partition(workload.partition(-1))).SerializeToString()
 
 
 @asynccontextmanager
