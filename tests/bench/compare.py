@@ -3,9 +3,10 @@
     python -m tests.bench.compare --before TREE [--rounds 5] [--only WORD] [--json FILE]
 
 Each round starts, for every benchmark, one service of either tree and one bare echo. One client asks the three by
-turns, a batch of up to 32 calls each, so that other load on the machine falls on all of them. A tree's figure of a round is
-the median latency of its calls over that of the echo's; its figure is the median of its rounds, of which each has new
-processes. The program ends with 1 if this tree's figure is more than 3 % above the earlier one's.
+turns, a batch of up to 32 calls each, so that other load on the machine falls on all of them. A tree's figure of a
+round is the median latency of its calls over that of the echo's. Its figure is the median of its rounds: each has new
+processes, as two processes of one tree differ by several percent. The program ends with 1 if this tree's figure is more
+than 3 % above the earlier one's.
 """
 
 import argparse
