@@ -5,11 +5,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
+_url = lru_cache(256)(URL)  # the same few calls come again and again
 _NOTHING_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -102,14 +104,13 @@ class HttpPool:
             await self._session.close()
 
     async def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> HttpAnswer:
-        url = URL(f"{'https' if self.tls else 'http'}://{self._host}{path}")
+        url = _url(f"{'https' if self.tls else 'http'}://{self._host}{path}")
         name = self.server_name or None
-        async with self._opened().request(
+        response = await self._opened().request(
             method, url, headers=headers, data=body, server_hostname=name, allow_redirects=False
-        ) as response:
-            content = await response.read()
-            found = {name.lower(): value for name, value in response.headers.items()}
-            return HttpAnswer(response.status, found, content)
+        )
+        content = await response.read()  # gives the connection back, or closes it if reading is broken off
+        return HttpAnswer(response.status, {name.lower(): value for name, value in response.headers.items()}, content)
 
     @property
     def _host(self) -> str:
