@@ -6,12 +6,13 @@ Nothing is reserved for a gang that YARN would not allocate now: the service hol
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
-from tests.e2e.yarn.yarn_cluster import wait_for
+from tests.e2e.yarn.yarn_cluster import send, wait_for
 from tests.e2e.yarn.yarn_gangs import Driver, Spec, account
-from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
+from tests.e2e.yarn.yarn_world import CLUSTER, YarnWorld, yarn_world
 
 _LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
 pytestmark = [
@@ -112,3 +113,37 @@ def test_two_partitions_are_decided_apart() -> None:
             nodes = set(world.yarn.containers(result["application"]).values())
             assert nodes <= ({"n3", "n4"} if result["name"].startswith("fast") else {"n1", "n2"}), result
         check_all(world, [])
+
+
+def test_without_the_jar_a_hold_queue_keeps_an_application_until_it_is_moved() -> None:
+    """The weaker way of docs/yarn.md: the application waits in a queue of capacity 0, and REST moves it on."""
+    queues = {
+        f"{_QUEUE}.queues": "default,hold",
+        f"{_QUEUE}.default.capacity": 100,
+        f"{_QUEUE}.hold.capacity": 0,
+        f"{_QUEUE}.hold.maximum-capacity": 0,
+        f"{_QUEUE}.hold.maximum-applications": 10000,
+    }
+    with yarn_world({"placewise.queues": ""}, queues) as world:
+        shells = [world.submit_shell(containers=1, gpus=2, queue="hold") for _ in range(2)]
+        wait_for(lambda: len(states(world)) == 2, "two applications to be accepted", 60)
+        time.sleep(5)
+        assert states(world) == ["ACCEPTED", "ACCEPTED"]
+        for application in world.yarn.applications():
+            assert admitted(world, application)
+            world.yarn.put(f"apps/{application}/queue", {"queue": "root.default"})
+        assert [shell.wait(timeout=120) for shell in shells] == [0, 0]
+        assert {app["finalStatus"] for app in world.yarn.applications().values()} == {"SUCCEEDED"}
+
+
+def states(world: YarnWorld) -> list[str]:
+    return [app["state"] for app in world.yarn.applications().values() if app["state"] not in ("NEW", "SUBMITTED")]
+
+
+def admitted(world: YarnWorld, application: str) -> bool:
+    demand = {"gpus": 2, "cpuCores": 1, "memoryGib": 0.125}
+    job = {"id": application, "groups": [{"role": "WORKER", "count": 1, "demand": demand}]}
+    question = {"queue": "root.default", "policy": "fifo", "jobs": [job], "place": {"requestId": f"{application}/1"}}
+    url = f"http://127.0.0.1:{world.rest_port}/v1/clusters/{CLUSTER}/jobs:admitOrWait"
+    (admission,) = send("POST", url, question)["admissions"]
+    return bool(admission["verdict"] == "ADMIT")
