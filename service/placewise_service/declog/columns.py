@@ -9,6 +9,9 @@ from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, 
 
 JOINED: Final = "joined"
 _PER_JOB = "in the order of `job_ids`, null for a job that this decision did not place"
+_ADMIT = "of AdmitOrWait, in the order of `job_ids`"
+_OBSERVED = "of AdmitOrWait; null unless the decision was observed"
+_SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
 
 # Column → its unit ("" for none) and its meaning.
@@ -52,6 +55,17 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "job_explorers": ("", f'policy that explored, "" for none; {_PER_JOB}'),
         "job_guards": ("", f'URGENT, MAX_GPUS or MIN_NODES if the guard spared the job, else ""; {_PER_JOB}'),
         "job_fallback_reasons": ("", f'why a fallback placed the job, "" if none did; {_PER_JOB}'),
+        "queue_backlog_s": ("s of one GPU", "Q that AdmitOrWait read; null of a policy without Q and Z"),
+        "queue_delay_s": ("s of one GPU", "Z that AdmitOrWait read; null of a policy without Q and Z"),
+        "queue_slot": ("", "slot of Q and Z; null of a policy without them"),
+        "free_gpus": ("", f"idle GPUs of the nodes in use, {_OBSERVED}"),
+        "free_nodes": ("", f"nodes in use with an idle GPU, {_OBSERVED}"),
+        "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
+        "job_is_repeat": ("", f"the queue knew the job already, {_ADMIT}; null of a policy without Q and Z"),
+        "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),
+        "job_shape_gpus": ("", f"numbers of GPUs that were scored, 0 for WAIT, {_ADMIT}; {_SCORED}"),
+        "job_shape_scores": ("1", f"S(n) of each of these; {_SCORED}"),
+        "job_shape_costs_s": ("s", f"C(n) of each of these; {_SCORED}"),
     },
     OUTCOMES: {
         **_COMMON,

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.domain.decision import AdmitDecision, DecisionMeta, PartitionDecision, PlaceDecision, Verdict
+from placewise_core.domain.decision import (
+    AdmitDecision,
+    DecisionMeta,
+    DriftPlusPenalty,
+    PartitionDecision,
+    PlaceDecision,
+    Verdict,
+)
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
 from placewise_service import pieces
@@ -82,6 +89,21 @@ class Draw:
         return bool(self.explorer)
 
 
+@final
+@frozen
+class AdmitSeen:
+    """The state that an admission was decided on, besides the queue in its answer.
+
+    `repeats`: the jobs that the queue knew from an earlier question. Of observed decisions alone: idle GPUs, nodes in
+    use with at least one of them, and S(n) of the shapes of each job that was scored.
+    """
+
+    repeats: tuple[str, ...] = ()
+    free_gpus: int | None = None
+    free_nodes: int | None = None
+    scores: Mapping[str, tuple[DriftPlusPenalty, ...]] = field(default_factory=dict)
+
+
 @frozen
 class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
@@ -107,6 +129,7 @@ class DecisionRecord:
     place: PlaceDecision | None = None
     partition: PartitionDecision | None = None
     admit: AdmitDecision | None = None
+    seen: AdmitSeen | None = None
 
     @classmethod
     def of_place(
@@ -154,7 +177,14 @@ class DecisionRecord:
 
     @classmethod
     def of_admit(
-        cls, command: AdmitCommand, decision: AdmitDecision, *, time_s: float, seed: int, latency_ms: float
+        cls,
+        command: AdmitCommand,
+        decision: AdmitDecision,
+        *,
+        time_s: float,
+        seed: int,
+        latency_ms: float,
+        seen: AdmitSeen | None = None,
     ) -> "DecisionRecord":
         """The record of an AdmitOrWait call."""
         return cls(
@@ -169,6 +199,7 @@ class DecisionRecord:
             is_dry_run=command.is_dry_run,
             jobs=command.jobs,
             admit=decision,
+            seen=seen,
         )
 
     @property

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from placewise_service.declog.outcomes import Row
 from placewise_service.declog.record import (
+    AdmitSeen,
     CorruptEntryError,
     DecisionRecord,
     OutcomeRecord,
@@ -57,6 +58,17 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_explorers": pa.list_(pa.string()),
             "job_guards": pa.list_(pa.string()),
             "job_fallback_reasons": pa.list_(pa.string()),
+            "queue_backlog_s": pa.float64(),
+            "queue_delay_s": pa.float64(),
+            "queue_slot": pa.int64(),
+            "free_gpus": pa.int64(),
+            "free_nodes": pa.int64(),
+            "job_verdicts": pa.list_(pa.string()),
+            "job_is_repeat": pa.list_(pa.bool_()),
+            "job_gpus": pa.list_(pa.int64()),
+            "job_shape_gpus": pa.list_(pa.list_(pa.int64())),
+            "job_shape_scores": pa.list_(pa.list_(pa.float64())),
+            "job_shape_costs_s": pa.list_(pa.list_(pa.float64())),
         }
     ),
     OUTCOMES: pa.schema(
@@ -140,6 +152,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "fallback_reason": meta.fallback_reason,
         "shadow_of": record.shadow_of,
         **_draw_columns(record),
+        **_admit_columns(record),
     }
 
 
@@ -157,6 +170,29 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_explorers": [draw and draw.explorer for draw in draws],
         "job_guards": [draw and draw.guard for draw in draws],
         "job_fallback_reasons": [draw and draw.fallback_reason for draw in draws],
+    }
+
+
+def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of AdmitOrWait; lists in the order of `job_ids`. A policy without queues keeps no Q, Z and repeats."""
+    if record.admit is None:
+        return {}
+    plan, seen = record.admit.plan, record.seen or AdmitSeen()
+    queue = plan.queue if plan.queue.slot >= 0 else None
+    is_known = queue is not None and record.seen is not None
+    scores = [given.drift_plus_penalty or seen.scores.get(given.job_id) for given in plan.admissions]
+    return {
+        "queue_backlog_s": queue and queue.backlog_s,
+        "queue_delay_s": queue and queue.delay_s,
+        "queue_slot": queue and queue.slot,
+        "free_gpus": seen.free_gpus,
+        "free_nodes": seen.free_nodes,
+        "job_verdicts": [given.verdict.value for given in plan.admissions],
+        "job_is_repeat": [given.job_id in seen.repeats if is_known else None for given in plan.admissions],
+        "job_gpus": [given.gpus for given in plan.admissions],
+        "job_shape_gpus": [rows and [row.gpus for row in rows] for rows in scores],
+        "job_shape_scores": [rows and [row.value for row in rows] for rows in scores],
+        "job_shape_costs_s": [rows and [row.cost_s for row in rows] for rows in scores],
     }
 
 

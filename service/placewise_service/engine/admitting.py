@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Mapping
 from dataclasses import field, replace
 from functools import partial
+from random import random
 
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.policies.lyapunov import numbered, renumbered
@@ -17,7 +18,7 @@ from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import Event
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import DecisionRecord
+from placewise_service.declog.record import AdmitSeen, DecisionRecord
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
@@ -38,6 +39,7 @@ class AdmitDraft:
     before: QueueState
     now_s: float
     seed: int
+    observed: AdmitSeen | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -53,13 +55,14 @@ class _Turns(asyncio.Lock):
 
 @frozen
 class _AdmitCall:
-    """One call: its command, view and policy, its start and its deadline."""
+    """One call: its command, view and policy, its start and its deadline, whether its log says what it saw."""
 
     command: AdmitCommand
     live: LiveView
     policy: AdmissionPolicy
     started_s: float
     deadline_s: float
+    is_observed: bool = False
 
 
 @frozen
@@ -78,7 +81,8 @@ class Admitting:
             first = await self.parts.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
                 return Pending(await decode_repeat(first, AdmitDecision, command.request_id))
-        asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s)
+        is_observed = not command.is_dry_run and random() < self.parts.options.observe_share
+        asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s, is_observed)
         draft = None
         key = (command.cluster, command.queue)
         if command.is_dry_run or key not in self.turns:
@@ -192,7 +196,7 @@ class Admitting:
         seed = seed_of(command.seed)
         now_s = self.parts.clock.now_s()
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
-        context = AdmitContext(now_s, slot, settings, seed, command.is_explaining)
+        context = AdmitContext(now_s, slot, settings, seed, command.is_explaining or asked.is_observed)
         view = live.view
         if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
             view = view.fork()
@@ -200,15 +204,22 @@ class Admitting:
         else:
             admitted = policy.admit(command.jobs, view, queue, context)
         plan = with_shapes(admitted, command.jobs, slot)
+        observed = _observed(plan, live.view, now_s) if asked.is_observed else None
+        if observed is not None and not command.is_explaining:
+            plan = _unexplained(plan)
         if plan.queue is not queue:
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1))
         elapsed_ms = self.parts.elapsed_ms(asked.started_s)
         meta = self.parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
-        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed)
+        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed, observed)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
-        decision = draft.decision
-        record = DecisionRecord.of_admit(command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms)
+        decision, before = draft.decision, draft.before
+        repeats = tuple([job.id for job in command.jobs if job.id in before.waiting or job.id in before.admitted])
+        seen = replace(draft.observed, repeats=repeats) if draft.observed is not None else AdmitSeen(repeats)
+        record = DecisionRecord.of_admit(
+            command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms, seen=seen
+        )
         self.parts.log(record, _outcome(decision))
 
 
@@ -217,6 +228,18 @@ def _in_slices(
 ) -> AdmitPlan:
     context.slices = slices
     return asked.policy.admit(asked.command.jobs, view, queue, context)
+
+
+def _observed(plan: AdmitPlan, view: ClusterView, now_s: float) -> AdmitSeen:
+    free = view.free_gpus()[view.usable(now_s)]
+    scores = {given.job_id: given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
+    return AdmitSeen((), int(free.sum()), int((free > 0).sum()), scores)
+
+
+def _unexplained(plan: AdmitPlan) -> AdmitPlan:
+    """The plan as a caller gets it who asked for no explanation."""
+    given = [replace(each, drift_plus_penalty=()) if each.drift_plus_penalty else each for each in plan.admissions]
+    return AdmitPlan(tuple(given), plan.queue)
 
 
 def _outcome(decision: AdmitDecision) -> str:

@@ -223,3 +223,46 @@ async def test_a_decision_whose_caller_has_gone_is_in_the_log_all_the_same() -> 
         assert again.meta.is_repeated
         await engine.drain(5.0)
         assert (await engine.get_decision(CLUSTER, again.meta.decision_id)).jobs[0].id == "a"
+
+
+@pytest.mark.parametrize("observe_share", [0.0, 1.0])
+async def test_an_admission_is_logged_with_the_state_that_it_was_decided_on(observe_share: float) -> None:
+    first, other = (make_job(name, gpus=0.0, single_gpu_s=3600.0) for name in ("first", "other"))
+    async with running_engine(nodes=3, gpus=2, observe_share=observe_share) as engine:
+        await ask_place(engine, place(make_job("before", gpus=2.0)))
+        answers = [
+            await ask_admit(engine, AdmitCommand(CLUSTER, "q", (first,), policy="proteus")),
+            await ask_admit(engine, AdmitCommand(CLUSTER, "q", (first, other), policy="proteus")),
+        ]
+        records = [record for record in await placed_records(engine) if record.admit is not None]
+    rows = [row_of(CLUSTER, "1-0", encode(record))[2] for record in records]
+    assert [row["job_is_repeat"] for row in rows] == [[False], [True, False]]
+    for row, answer in zip(rows, answers, strict=True):
+        assert (row["queue_backlog_s"], row["queue_slot"]) == (answer.plan.queue.backlog_s, 100_000)
+        assert row["job_verdicts"] == [given.verdict.value for given in answer.plan.admissions]
+        assert row["job_gpus"] == [given.gpus for given in answer.plan.admissions]
+        assert not any(given.drift_plus_penalty for given in answer.plan.admissions), "the caller asked for none"
+        assert (row["free_gpus"], row["free_nodes"]) == ((4, 2) if observe_share else (None, None))
+    scores = rows[0]["job_shape_scores"][0]
+    assert bool(scores) is bool(observe_share)
+    if scores:
+        best = rows[0]["job_shape_gpus"][0][scores.index(min(scores))]
+        assert best == rows[0]["job_gpus"][0]
+
+
+async def test_an_observed_admission_answers_as_it_would_unobserved() -> None:
+    jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0) for i in range(3))
+    plans = []
+    for share in (0.0, 1.0):
+        async with running_engine(nodes=3, gpus=2, observe_share=share) as engine:
+            plans.append((await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus", seed=1))).plan)
+    assert plans[0] == plans[1]
+
+
+async def test_a_policy_without_queues_logs_no_state_of_one() -> None:
+    async with running_engine(nodes=1) as engine:
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a"),), policy="fifo"))
+        (record,) = await placed_records(engine)
+    row = row_of(CLUSTER, "1-0", encode(record))[2]
+    assert row["queue_backlog_s"] is row["queue_slot"] is row["job_is_repeat"][0] is None
+    assert row["job_verdicts"] == ["ADMIT"]
