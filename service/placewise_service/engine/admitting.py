@@ -232,7 +232,7 @@ def _in_slices(
 
 def _observed(plan: AdmitPlan, view: ClusterView, now_s: float) -> AdmitSeen:
     free = view.free_gpus()[view.usable(now_s)]
-    scores = {given.job_id: given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
+    scores = {str(given.job_id): given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
     return AdmitSeen((), int(free.sum()), int((free > 0).sum()), scores)
 
 
