@@ -250,6 +250,20 @@ async def test_an_admission_is_logged_with_the_state_that_it_was_decided_on(obse
         assert best == rows[0]["job_gpus"][0]
 
 
+async def test_a_job_that_finds_no_place_is_logged_as_it_was_seen() -> None:
+    async with running_engine(nodes=2, gpus=2, observe_share=1.0) as engine:
+        view = (await engine.get_cluster(CLUSTER)).view
+        expected = Encoder().encode(view, [make_job("big", gpus=9.0)], 1_000_000.0, current=0)
+        await ask_place(engine, place(make_job("big", gpus=9.0)))
+        (record,) = await placed_records(engine)
+    (choice,) = record.choices
+    assert (record.outcome, choice.job_id, choice.actions, record.draws) == ("NO_FIT", "big", (), ())
+    assert (choice.observation["nodes"].unpack() == expected.nodes).all()
+    assert (choice.observation["jobs"].unpack() == expected.jobs).all()
+    assert choice.mask is not None
+    assert choice.mask.unpack().shape == (0, 4)
+
+
 async def test_an_observed_admission_answers_as_it_would_unobserved() -> None:
     jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0) for i in range(3))
     plans = []

@@ -4,7 +4,7 @@ Synchronous: on a live view nothing else runs between the first look at it and t
 that would take too long for that are decided in slices (sliced_drafting.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import random
 from time import monotonic
@@ -14,7 +14,7 @@ import structlog
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
-from placewise_core.domain.cluster import RunningJob, RunState
+from placewise_core.domain.cluster import Assignment, RunningJob, RunState
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import JobDecision, Outcome
 from placewise_core.domain.errors import DeadlineExceededError
@@ -181,12 +181,14 @@ class Placer:
         drawn = self._propose(job, view, policy, context, exploration, draft)
         context.slices.pause()
         if drawn is None:
+            if draft.is_observed:
+                self._observe(job, (), view, context, draft)
             outcome, blockers = why.explain(job, view, context)
             draft.answers[job.id] = JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
             return
         proposal = drawn.proposal
         if draft.is_observed:
-            self._observe(job, proposal, view, context, draft)
+            self._observe(job, proposal.assignments, view, context, draft)
         draft.propensity *= proposal.propensity
         draft.is_explored |= bool(drawn.explorer)
         draft.draws.append(_draw_of(job.id, drawn))
@@ -225,10 +227,12 @@ class Placer:
             propensity=proposal.propensity,
         )
 
-    def _observe(self, job: Job, proposal: Proposal, view: ClusterView, context: PlaceContext, draft: Draft) -> None:
+    def _observe(
+        self, job: Job, tasks: Sequence[Assignment], view: ClusterView, context: PlaceContext, draft: Draft
+    ) -> None:
         """The log must never fail a decision: a choice that cannot be encoded is missing from its record."""
         try:
-            draft.choices.append(choice_of(job, proposal.assignments, view, context.now_s, self.encoder))
+            draft.choices.append(choice_of(job, tasks, view, context.now_s, self.encoder))
         except Exception:
             log.exception("a choice is missing from the log", decision_id=draft.decision_id, job=job.id)
 

@@ -30,7 +30,7 @@ def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, no
 
     `observation`: `nodes` (C, features), `jobs` (J, features) with the new job first, `placement` (J, C, 2), and
     `rows` (C,), the nodes' places in the view. `actions` and `mask` (steps, 2·C) count in those C nodes: action c is a
-    worker on node c, C + c a parameter server.
+    worker on node c, C + c a parameter server. A job that found no place has neither actions nor masks.
     """
     actions = actions_of(assignments, view)
     rows = _rows(actions % view.size, view, now_s)
