@@ -280,3 +280,26 @@ async def test_a_policy_without_queues_logs_no_state_of_one() -> None:
     row = row_of(CLUSTER, "1-0", encode(record))[2]
     assert row["queue_backlog_s"] is row["queue_slot"] is row["job_is_repeat"][0] is None
     assert row["job_verdicts"] == ["ADMIT"]
+
+
+async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue() -> None:
+    clock = ManualClock(1_000_000.0)
+    jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0 + i) for i in range(5))
+    async with running_engine(nodes=3, gpus=2, observe_share=1.0, clock=clock) as engine:
+        for _ in range(4):
+            await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus"))
+            clock.advance(10.0)
+        records = [record for record in await placed_records(engine) if record.admit is not None]
+        settings = engine._parts.options.queue
+    backlogs = set()
+    for record in records:
+        assert record.admit is not None and record.seen is not None
+        row, waiting = row_of(CLUSTER, "1-0", encode(record))[2], record.admit.plan.queue.waiting
+        backlogs.add(row["queue_backlog_s"])
+        urgency = (row["queue_backlog_s"] + row["queue_delay_s"]) / settings.tau_s
+        for job_id, (_, *shapes) in record.seen.scores.items():
+            served = waiting[job_id] / settings.tau_s
+            for shape in shapes:
+                expected = settings.v * shape.cost_s / settings.tau_s + served * served - served * urgency
+                assert shape.value == pytest.approx(expected, rel=1e-12)
+    assert len(backlogs) == 4
