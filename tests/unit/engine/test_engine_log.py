@@ -293,7 +293,8 @@ async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue() 
         settings = engine._parts.options.queue
     backlogs = set()
     for record in records:
-        assert record.admit is not None and record.seen is not None
+        assert record.admit is not None
+        assert record.seen is not None
         row, waiting = row_of(CLUSTER, "1-0", encode(record))[2], record.admit.plan.queue.waiting
         backlogs.add(row["queue_backlog_s"])
         urgency = (row["queue_backlog_s"] + row["queue_delay_s"]) / settings.tau_s
