@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 from collections.abc import Iterator, Mapping
 
@@ -15,7 +16,7 @@ from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_cluster import wait_for
 from tests.e2e.yarn.yarn_faults import FaultyWay
-from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account
+from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
 from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
 
 _LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
@@ -133,6 +134,25 @@ def check_ran_where_some_decision_said(world: YarnWorld, found: Account) -> None
     assert (found.let_go, found.never_decided) == ([], [])
     for line in found.elsewhere:
         assert line.split(" wave ")[0] in world.decisions()
+
+
+def test_node_lost_while_gangs_run_and_wait(world: YarnWorld) -> None:
+    gangs = Driver(world).start(mixed(45, random.Random(3), longest_s=4.0, every_ms=2200))
+    for node in ("n2", "n3", "n4"):
+        wait_for(lambda node=node: world.yarn.used()[node][0] > 0, f"containers on {node}", 60)
+        world.yarn.kill(node)
+        wait_for(lambda: world.yarn.running_nodes() == 3, f"{node} to be lost", 60)
+        wait_for(lambda: world.known_nodes() == 3, "the service to know it", 30)
+        wait_for(world.agrees, "the service to count what YARN counts", 60)
+        world.yarn.start_node(node)
+        wait_for(lambda: world.known_nodes() == 4, f"{node} to return", 60)
+    results = gangs.results(240)
+    # An unmanaged master gives up if it cannot launch a container that it has on the dead node.
+    whole = [result for result in results if "error" not in result]
+    print(f"{len(whole)} of {len(results)} applications ended well, {len(world.as_decided())} gangs ran as decided")
+    assert len(results) == 45
+    assert len(whole) >= 35
+    wait_for(world.agrees, "the service to count what YARN counts", 60)
 
 
 def test_application_master_killed(world: YarnWorld) -> None:
