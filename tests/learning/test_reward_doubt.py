@@ -68,7 +68,7 @@ def test_members_agree_on_their_data_and_nowhere_else() -> None:
 def test_a_spread_grows_with_the_doubt_and_no_speed_changes() -> None:
     model = net()
     speed, spread = answers(model)
-    model.doubt.gain.fill_(3.0)
+    model.uncertainty.gain.fill_(3.0)
     again, wider = answers(model)
     torch.testing.assert_close(again, speed, rtol=0, atol=0)
     assert bool((wider > spread).all())
@@ -76,10 +76,10 @@ def test_a_spread_grows_with_the_doubt_and_no_speed_changes() -> None:
 
 def test_the_prior_is_never_trained() -> None:
     model = net()
-    before = [parameter.clone() for parameter in model.doubt.prior.parameters()]
+    before = [parameter.clone() for parameter in model.uncertainty.prior.parameters()]
     samples = record(SITUATIONS["familiar"](1))[:64]
     train_ensemble(model, samples, 20, np.random.default_rng(0))
-    for parameter, was in zip(model.doubt.prior.parameters(), before, strict=True):
+    for parameter, was in zip(model.uncertainty.prior.parameters(), before, strict=True):
         torch.testing.assert_close(parameter, was, rtol=0, atol=0)
 
 
@@ -89,7 +89,7 @@ def test_training_lowers_the_doubt_of_what_it_saw_and_less_of_what_it_did_not() 
     strange = record(SITUATIONS["K80 beside A100"](1))[:200]
     train_ensemble(model, familiar, 300, np.random.default_rng(0))
     with torch.no_grad():
-        near, far = (float(model.doubt(errors_of_new(model, of)[0]).mean()) for of in (familiar, strange))
+        near, far = (float(model.uncertainty(errors_of_new(model, of)[0]).mean()) for of in (familiar, strange))
     assert far > 2 * near
 
 
@@ -97,13 +97,13 @@ def test_the_gain_is_the_likeliest() -> None:
     model = net()
     practice = [record(make(3))[:80] for make in list(PRACTICE.values())[:2]]
     losses = choose_gain(model, practice)
-    assert float(model.doubt.gain) == float(min(losses, key=lambda gain: losses[gain]))
+    assert float(model.uncertainty.gain) == float(min(losses, key=lambda gain: losses[gain]))
     assert len(set(losses.values())) == len(losses)
 
 
 def test_a_served_graph_comes_back_as_a_net(tmp_path: Path) -> None:
     model = net(4)
-    model.doubt.gain.fill_(2.0)
+    model.uncertainty.gain.fill_(2.0)
     write_onnx(model, tmp_path / "reward.onnx")
     assert GRAPH.parity(model, tmp_path / "reward.onnx") <= 1e-5
     torch.testing.assert_close(answers(net_of(tmp_path / "reward.onnx"))[0], answers(model)[0], rtol=1e-5, atol=1e-6)

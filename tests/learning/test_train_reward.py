@@ -204,7 +204,7 @@ def test_the_spread_is_disagreement_and_expected_error() -> None:
         model.level[:] = model.level[:1]  # members that agree, and each expects an error of 10 %
         model.scale[:] = 0.0
         model.scale_bias[:] = float(np.log(0.1))
-        model.doubt.gain.fill_(0.0)
+        model.uncertainty.gain.fill_(0.0)
         np.testing.assert_allclose(model(*inputs)[1].numpy(), 0.1 * 2**0.5, rtol=1e-5)
         model.level_bias[:] = torch.tensor([-0.3, 0.3, -0.3, 0.3])
         np.testing.assert_allclose(model(*inputs)[1].numpy(), (2 * 0.1**2 + 0.3**2) ** 0.5, rtol=1e-4)

@@ -136,7 +136,7 @@ def test_the_policy_learns_where_it_is(device: str, tmp_path: Path) -> None:
 def test_the_doubt_learns_where_its_net_is(device: str) -> None:
     net = RewardNet(PART_FEATURES, width=16, heads=4).to(device)
     train_ensemble(net, reward_samples(), 2, np.random.default_rng(0))
-    assert {parameter.device.type for parameter in net.doubt.parameters()} == {device}
+    assert {parameter.device.type for parameter in net.uncertainty.parameters()} == {device}
 
 
 def test_checkpoints_are_read_onto_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
