@@ -151,6 +151,7 @@ class QueueState:
 
     `seq` counts the changes (compare-and-set). `waiting` maps the jobs in the queue to Cost_i(1) as first seen.
     `admitted` keeps the answers given, so that a repeat inside the slot, or before the job started, gets the same.
+    `decisions` maps these jobs to the decision that admitted them.
     """
 
     queue: str
@@ -163,6 +164,7 @@ class QueueState:
     admitted: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # job id → (nodes, GPUs per node, slot)
     decided_slot: int = -1
     head: HeadReservation | None = None
+    decisions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @frozen

@@ -11,6 +11,8 @@ placements are one action if each task, by its name, is on the same node: equal 
 not. A guard may spare a job (gang/guard.py): it looks before anything is drawn, and P(a) is π(a) then.
 """
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -92,6 +94,12 @@ def propose(
         for each, proposal in zip(explorers, given, strict=True)
     ]
     return Drawn(replace(chosen, propensity=mixed(pi, rate, gives, weights)), pi, explorer, rate)
+
+
+def seed_in_slot(cluster: str, job: Job, now_s: float, slot_s: float) -> int:
+    """The seed of the job's draws in the present slot, 53 bits: a host that asks again in the slot draws the same."""
+    drawn = f"{cluster}\n{job.id}\n{math.floor(now_s / slot_s)}".encode()
+    return int.from_bytes(hashlib.blake2b(drawn, digest_size=8).digest()) >> 11
 
 
 def mixed(own: float, rate: float, explorers_give: Sequence[float | None], weights: Sequence[int] = (1, 1)) -> float:

@@ -13,6 +13,10 @@ _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
 _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
+_REPEAT = (
+    "in the order of `job_ids`: of Place, the process was asked about the job before; of AdmitOrWait, the queue knew "
+    "the job, null of a policy without Q and Z"
+)
 
 # Column → its unit ("" for none) and its meaning.
 _COMMON: Final[Mapping[str, tuple[str, str]]] = {
@@ -37,6 +41,9 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "time": ("UTC", "time of the decision"),
         "queue": ("", "queue of AdmitOrWait"),
         "snapshot_version": ("", "version of the view that was read"),
+        "epoch": ("", "epoch of the state: versions count within it; null of older records"),
+        "scope": ("", "CLUSTER or NODE of a Place; null of other calls"),
+        "node_id": ("", "node of a Place with scope NODE; null otherwise"),
         "propensity": ("1", "product of the jobs' P(a)"),
         "outcome": ("", "PLACED, NO_FIT, WAIT or ADMIT; MIXED if the jobs differ"),
         "job_ids": ("", "jobs of the request"),
@@ -55,13 +62,16 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "job_explorers": ("", f'policy that explored, "" for none; {_PER_JOB}'),
         "job_guards": ("", f'URGENT, MAX_GPUS or MIN_NODES if the guard spared the job, else ""; {_PER_JOB}'),
         "job_fallback_reasons": ("", f'why a fallback placed the job, "" if none did; {_PER_JOB}'),
+        "job_seeds": ("", f"seed of the job's own draws; null if `seed` gave them; {_PER_JOB}"),
+        "job_admit_decisions": ("", "AdmitOrWait decision that admitted the job, of Place, in the order of `job_ids`"),
         "queue_backlog_s": ("s of one GPU", "Q that AdmitOrWait read; null of a policy without Q and Z"),
         "queue_delay_s": ("s of one GPU", "Z that AdmitOrWait read; null of a policy without Q and Z"),
         "queue_slot": ("", "slot of Q and Z; null of a policy without them"),
         "free_gpus": ("", f"idle GPUs of the nodes in use, {_OBSERVED}"),
         "free_nodes": ("", f"nodes in use with an idle GPU, {_OBSERVED}"),
+        "refusals_left_out": ("", "unchanged refusals of the queue since its last record, of AdmitOrWait"),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
-        "job_is_repeat": ("", f"the queue knew the job already, {_ADMIT}; null of a policy without Q and Z"),
+        "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),
         "job_shape_gpus": ("", f"numbers of GPUs that were scored, 0 for WAIT, {_ADMIT}; {_SCORED}"),
         "job_shape_scores": ("1", f"S(n) of each of these; {_SCORED}"),

@@ -73,7 +73,7 @@ class Draw:
 
     `own_propensity` is π(a) of the policy in force; `explorer` names the policy that explored, "" if none did; `rate`
     is ε for this job; `guard` is the verdict that kept exploration from it. `info` is whatever the policy that placed
-    the job tells of itself.
+    the job tells of itself. `seed` is that of the job's own draws, None if they are draws of the request.
     """
 
     job_id: str
@@ -83,6 +83,7 @@ class Draw:
     guard: str = ""
     fallback_reason: str = ""
     info: Mapping[str, float] = field(default_factory=dict)
+    seed: int | None = None
 
     @property
     def is_explored(self) -> bool:
@@ -94,14 +95,25 @@ class Draw:
 class AdmitSeen:
     """The state that an admission was decided on, besides the queue in its answer.
 
-    `repeats`: the jobs that the queue knew from an earlier question. Of observed decisions alone: idle GPUs, nodes in
-    use with at least one of them, and S(n) of the shapes of each job that was scored.
+    `repeats`: the jobs that the queue knew from an earlier question. `left_out`: unchanged refusals of the queue that
+    the log left out before this decision. Of observed decisions alone: idle GPUs, nodes in use with at least one of
+    them, and S(n) of the shapes of each job that was scored.
     """
 
     repeats: tuple[str, ...] = ()
     free_gpus: int | None = None
     free_nodes: int | None = None
     scores: Mapping[str, tuple[DriftPlusPenalty, ...]] = field(default_factory=dict)
+    left_out: int = 0
+
+
+@final
+@frozen
+class PlaceSeen:
+    """What Place knew of its jobs: those it was asked about before, and the AdmitOrWait decision of those admitted."""
+
+    repeats: tuple[str, ...] = ()
+    admit_decisions: Mapping[str, str] = field(default_factory=dict)
 
 
 @frozen
@@ -109,7 +121,8 @@ class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
 
     `time_s` is when it was decided (epoch seconds), `latency_ms` from the arrival at the engine to the answer.
-    `seed` repeats the draw. `shadow_of` names the decision that was answered where this one was made in its shadow.
+    `epoch` is that of the state: versions of the view count within it. `seed` repeats the draw. `shadow_of` names the
+    decision that was answered where this one was made in its shadow.
     """
 
     rpc: str
@@ -130,6 +143,10 @@ class DecisionRecord:
     partition: PartitionDecision | None = None
     admit: AdmitDecision | None = None
     seen: AdmitSeen | None = None
+    epoch: str = ""
+    scope: str = ""
+    node_id: str = ""
+    asked: PlaceSeen | None = None
 
     @classmethod
     def of_place(
@@ -142,6 +159,8 @@ class DecisionRecord:
         latency_ms: float,
         choices: tuple[Choice, ...] = (),
         draws: tuple[Draw, ...] = (),
+        epoch: str = "",
+        asked: PlaceSeen | None = None,
     ) -> "DecisionRecord":
         """The record of a Place call."""
         return cls(
@@ -157,11 +176,21 @@ class DecisionRecord:
             choices=choices,
             draws=draws,
             place=decision,
+            epoch=epoch,
+            scope=command.scope.value,
+            node_id=command.node_id,
+            asked=asked,
         )
 
     @classmethod
     def of_partition(
-        cls, command: PartitionCommand, decision: PartitionDecision, *, time_s: float, latency_ms: float
+        cls,
+        command: PartitionCommand,
+        decision: PartitionDecision,
+        *,
+        time_s: float,
+        latency_ms: float,
+        epoch: str = "",
     ) -> "DecisionRecord":
         """The record of a Partition call."""
         return cls(
@@ -173,6 +202,7 @@ class DecisionRecord:
             is_dry_run=command.is_dry_run,
             task=command.task,
             partition=decision,
+            epoch=epoch,
         )
 
     @classmethod
@@ -185,6 +215,7 @@ class DecisionRecord:
         seed: int,
         latency_ms: float,
         seen: AdmitSeen | None = None,
+        epoch: str = "",
     ) -> "DecisionRecord":
         """The record of an AdmitOrWait call."""
         return cls(
@@ -200,6 +231,7 @@ class DecisionRecord:
             jobs=command.jobs,
             admit=decision,
             seen=seen,
+            epoch=epoch,
         )
 
     @property

@@ -35,6 +35,9 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "time": _TIME,
             "queue": pa.string(),
             "snapshot_version": pa.int64(),
+            "epoch": pa.string(),
+            "scope": pa.string(),
+            "node_id": pa.string(),
             "policy": pa.string(),
             "bundle": pa.string(),
             "bundle_digest": pa.string(),
@@ -58,11 +61,14 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_explorers": pa.list_(pa.string()),
             "job_guards": pa.list_(pa.string()),
             "job_fallback_reasons": pa.list_(pa.string()),
+            "job_seeds": pa.list_(pa.uint64()),
+            "job_admit_decisions": pa.list_(pa.string()),
             "queue_backlog_s": pa.float64(),
             "queue_delay_s": pa.float64(),
             "queue_slot": pa.int64(),
             "free_gpus": pa.int64(),
             "free_nodes": pa.int64(),
+            "refusals_left_out": pa.int64(),
             "job_verdicts": pa.list_(pa.string()),
             "job_is_repeat": pa.list_(pa.bool_()),
             "job_gpus": pa.list_(pa.int64()),
@@ -135,6 +141,9 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "time": _microseconds(record.time_s),
         "queue": record.queue,
         "snapshot_version": meta.snapshot_version,
+        "epoch": record.epoch or None,
+        "scope": record.scope or None,
+        "node_id": record.node_id or None,
         "policy": meta.policy,
         "bundle": meta.bundle,
         "bundle_digest": meta.bundle_digest,
@@ -152,6 +161,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "fallback_reason": meta.fallback_reason,
         "shadow_of": record.shadow_of,
         **_draw_columns(record),
+        **_asked_columns(record),
         **_admit_columns(record),
     }
 
@@ -170,6 +180,18 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_explorers": [draw and draw.explorer for draw in draws],
         "job_guards": [draw and draw.guard for draw in draws],
         "job_fallback_reasons": [draw and draw.fallback_reason for draw in draws],
+        "job_seeds": [draw and draw.seed for draw in draws],
+    }
+
+
+def _asked_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of Place; lists in the order of `job_ids`."""
+    asked = record.asked
+    if asked is None:
+        return {}
+    return {
+        "job_is_repeat": [job.id in asked.repeats for job in record.jobs],
+        "job_admit_decisions": [asked.admit_decisions.get(job.id) for job in record.jobs],
     }
 
 
@@ -187,6 +209,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         "queue_slot": queue and queue.slot,
         "free_gpus": seen.free_gpus,
         "free_nodes": seen.free_nodes,
+        "refusals_left_out": seen.left_out,
         "job_verdicts": [given.verdict.value for given in plan.admissions],
         "job_is_repeat": [given.job_id in seen.repeats if is_known else None for given in plan.admissions],
         "job_gpus": [given.gpus for given in plan.admissions],

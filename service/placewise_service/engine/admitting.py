@@ -19,6 +19,7 @@ from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import Event
 from placewise_core.view.view import ClusterView
 from placewise_service.declog.record import AdmitSeen, DecisionRecord
+from placewise_service.declog.refusals import Refusals
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
@@ -39,7 +40,9 @@ class AdmitDraft:
     before: QueueState
     now_s: float
     seed: int
+    epoch: str
     observed: AdmitSeen | None = None
+    is_logged: bool = True
 
     @property
     def is_settled(self) -> bool:
@@ -73,6 +76,7 @@ class Admitting:
     policies: Mapping[str, AdmissionPolicy]
     slicing: Slicing
     turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> Pending[AdmitDecision]:
         started_s = self.parts.begin(deadline_s)
@@ -181,12 +185,17 @@ class Admitting:
         return True
 
     async def _answer(self, asked: _AdmitCall, draft: AdmitDraft) -> AdmitDecision:
-        command = asked.command
-        self.parts.afterwards(self._log, command, draft, self.parts.elapsed_ms(asked.started_s))
+        command, decision = asked.command, draft.decision
+        left_out = 0
+        if draft.is_logged:
+            left_out = self.refusals.take_up(command, decision.plan, decision.meta)
+        else:
+            self.refusals.leave_out(command)
+        self.parts.afterwards(self._log, command, draft, self.parts.elapsed_ms(asked.started_s), left_out)
         if not command.request_id or command.is_dry_run:
-            return draft.decision
+            return decision
         return await self.parts.remembered(
-            command.cluster, command.request_id, command.is_dry_run, draft.decision, command.fingerprint
+            command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
 
     async def _draft(self, asked: _AdmitCall) -> AdmitDraft:
@@ -207,20 +216,31 @@ class Admitting:
         observed = _observed(plan, live.view, now_s) if asked.is_observed else None
         if observed is not None and not command.is_explaining:
             plan = _unexplained(plan)
-        if plan.queue is not queue:
-            plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1))
         elapsed_ms = self.parts.elapsed_ms(asked.started_s)
         meta = self.parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
-        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed, observed)
+        if plan.queue is not queue:
+            decisions = _admitted_by(plan.queue, queue, meta.decision_id)
+            plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1, decisions))
+        if first := self.refusals.first(command, plan, meta):  # the log has that one
+            meta = replace(meta, decision_id=first)
+        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed, view.epoch, observed, not first)
 
-    def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float) -> None:
+    def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float, left_out: int) -> None:
         decision, before = draft.decision, draft.before
         repeats = tuple([job.id for job in command.jobs if job.id in before.waiting or job.id in before.admitted])
-        seen = replace(draft.observed, repeats=repeats) if draft.observed is not None else AdmitSeen(repeats)
+        seen = replace(draft.observed or AdmitSeen(), repeats=repeats, left_out=left_out)
         record = DecisionRecord.of_admit(
-            command, decision, time_s=draft.now_s, seed=draft.seed, latency_ms=latency_ms, seen=seen
+            command,
+            decision,
+            time_s=draft.now_s,
+            seed=draft.seed,
+            latency_ms=latency_ms,
+            seen=seen,
+            epoch=draft.epoch,
         )
-        self.parts.log(record, _outcome(decision))
+        if not command.is_dry_run:
+            self.parts.asked.admit(command.cluster, decision)
+        (self.parts.log if draft.is_logged else self.parts.count)(record, _outcome(decision))
 
 
 def _in_slices(
@@ -228,6 +248,13 @@ def _in_slices(
 ) -> AdmitPlan:
     context.slices = slices
     return asked.policy.admit(asked.command.jobs, view, queue, context)
+
+
+def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Mapping[str, str]:
+    """The decision behind each answer that the queue keeps: this one for those that it changed."""
+    known, kept = before.decisions, before.admitted
+    new = {job: decision_id for job, answer in after.admitted.items() if kept.get(job) != answer}
+    return {**{job: known[job] for job in after.admitted if job in known}, **new}
 
 
 def _observed(plan: AdmitPlan, view: ClusterView, now_s: float) -> AdmitSeen:

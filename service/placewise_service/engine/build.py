@@ -73,6 +73,7 @@ def build_engine(
             served.interference,
             served,
             observe_share=options.observe_share,
+            slot_s=options.queue.slot_s,
             monotonic_s=clock.monotonic_s,
         ),
         subtasks=served.subtasks,

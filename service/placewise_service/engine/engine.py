@@ -29,6 +29,7 @@ from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
 from placewise_service.background import cancel_and_wait
+from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
@@ -117,6 +118,7 @@ class Engine:
             telemetry=telemetry,
             views=Views(store, self._parts.clock, self._parts.options.stale_telemetry_after_s),
             sink=DecisionSink(store),
+            asked=AskedJobs(),
         )
         placing = self._placing
         return Engine(parts, placing.placer, placing.subtasks, self._admitting.policies, self._partition)
@@ -177,15 +179,16 @@ class Engine:
         elapsed_ms = parts.elapsed_ms(started_s)
         meta = parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
-        parts.afterwards(self._log_partition, command, decision, context.now_s, parts.elapsed_ms(started_s))
+        latency_ms = parts.elapsed_ms(started_s)
+        parts.afterwards(self._log_partition, command, decision, context.now_s, latency_ms, live.view.epoch)
         return await parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
 
     def _log_partition(
-        self, command: PartitionCommand, decision: PartitionDecision, time_s: float, latency_ms: float
+        self, command: PartitionCommand, decision: PartitionDecision, time_s: float, latency_ms: float, epoch: str
     ) -> None:
-        record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms)
+        record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch)
         self._parts.log(record, decision.plan.outcome)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:

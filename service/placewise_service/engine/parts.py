@@ -3,6 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import field
 
 import structlog
 
@@ -17,6 +18,7 @@ from placewise_core.domain.errors import (
     StaleSnapshotError,
 )
 from placewise_core.domain.events import Event
+from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.record import DecisionRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
@@ -64,6 +66,7 @@ class EngineParts:
     registry: BundleRegistry
     telemetry: Telemetry
     options: EngineOptions
+    asked: AskedJobs = field(default_factory=AskedJobs)
 
     def begin(self, deadline_s: float) -> float:
         """Reading of the monotonic clock at the start of a decision. Raises DeadlineExceededError."""
@@ -111,6 +114,10 @@ class EngineParts:
     def log(self, record: DecisionRecord, outcome: str) -> None:
         """Logs and counts one decision that was answered."""
         self.sink.offer(record)
+        self.count(record, outcome)
+
+    def count(self, record: DecisionRecord, outcome: str) -> None:
+        """Counts one decision that was answered."""
         meta = record.meta
         self.telemetry.decision(record.rpc, meta.policy, outcome, meta.is_fallback, record.latency_ms / 1000.0)
         log.debug(

@@ -70,8 +70,8 @@ def joined(
     )
 
 
-def numbered(queue: QueueState, seq: int) -> QueueState:
-    """The state as the change of that number."""
+def numbered(queue: QueueState, seq: int, decisions: Mapping[str, str]) -> QueueState:
+    """The state as the change of that number, with the decision behind each job admitted."""
     return QueueState(
         queue.queue,
         queue.backlog_s,
@@ -83,6 +83,7 @@ def numbered(queue: QueueState, seq: int) -> QueueState:
         queue.admitted,
         queue.decided_slot,
         queue.head,
+        decisions,
     )
 
 

@@ -48,6 +48,7 @@ class Draft:
 
     decision_id: str
     version: int = 0
+    epoch: str = ""
     answers: dict[JobId, JobDecision] = field(default_factory=dict)
     last: tuple[RunningJob, Proposal] | None = None
     interference: GpuInterference = field(default_factory=NoInterference)
@@ -56,6 +57,7 @@ class Draft:
     propensity: float = 1.0
     is_explored: bool = False
     is_observed: bool = False
+    is_seeded: bool = False  # by the caller
     fallback_reason: str = ""
     choices: list[Choice] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
@@ -85,6 +87,7 @@ class Placer:
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
     encoder: Encoder = field(default_factory=Encoder)
     observe_share: float = 0.0
+    slot_s: float = 10.0  # of queues without settings of their own
     monotonic_s: Callable[[], float] = monotonic
 
     def draft(
@@ -102,7 +105,7 @@ class Placer:
         leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, if the time is up before the last job's turn.
         """
-        draft = Draft(decision_id, view.version, interference=context.interference)
+        draft = Draft(decision_id, view.version, view.epoch, interference=context.interference)
         # A dry run asks "where would it go": as though it held nothing yet.
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
@@ -145,6 +148,7 @@ class Placer:
         bundle in force does not allow are left out; if no other is named, nothing is explored."""
         settings = view.settings
         found = explore.NONE
+        draft.is_seeded = command.seed is not None
         if settings.exploration_rate > 0 and not command.is_dry_run:
             named = [(self.explorers.get(item.policy), item.weight) for item in settings.explorers]
             explorers = [explore.Explorer(policy, weight) for policy, weight in named if policy is not None]
@@ -178,6 +182,11 @@ class Placer:
         """Decides one job; a gang that found its place is in the draft's holds and its `last`."""
         job = with_groups(job, view)
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
+        seed = None
+        if exploration.rate > 0 and not draft.is_seeded:
+            queue = view.settings.queues.get(job.queue)
+            slot_s = queue.slot_s if queue is not None else self.slot_s
+            seed = context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, slot_s)
         drawn = self._propose(job, view, policy, context, exploration, draft)
         context.slices.pause()
         if drawn is None:
@@ -191,7 +200,7 @@ class Placer:
             self._observe(job, proposal.assignments, view, context, draft)
         draft.propensity *= proposal.propensity
         draft.is_explored |= bool(drawn.explorer)
-        draft.draws.append(_draw_of(job.id, drawn))
+        draft.draws.append(_draw_of(job.id, drawn, seed))
         draft.fallback_reason = draft.fallback_reason or proposal.fallback_reason
         running = RunningJob(
             job,
@@ -258,7 +267,7 @@ class Placer:
             return explore.Drawn(replace(proposal, is_fallback=True, fallback_reason=reason), proposal.propensity)
 
 
-def _draw_of(job_id: JobId, drawn: explore.Drawn) -> Draw:
+def _draw_of(job_id: JobId, drawn: explore.Drawn, seed: int | None) -> Draw:
     proposal = drawn.proposal
     return Draw(
         job_id,
@@ -268,6 +277,7 @@ def _draw_of(job_id: JobId, drawn: explore.Drawn) -> Draw:
         drawn.guard,
         proposal.fallback_reason,
         proposal.info,
+        seed,
     )
 
 

@@ -14,7 +14,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import Choice, DecisionRecord, Draw
+from placewise_service.declog.record import DecisionRecord, PlaceSeen
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
@@ -248,7 +248,8 @@ class Placing:
         reason = scheduler.caveat(command.jobs, live.view)
         meta = self.parts.meta(name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller)
         decision = PlaceDecision(tuple(decisions), meta)
-        self.parts.afterwards(self._log, command, decision, self.parts.clock.now_s(), seed, (), ())
+        draft = Draft(meta.decision_id, live.view.version, live.view.epoch)
+        self.parts.afterwards(self._log, command, live, decision, self.parts.clock.now_s(), seed, draft)
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
@@ -261,21 +262,29 @@ class Placing:
 
     def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         time_s = self.parts.clock.now_s()
-        choices, draws = tuple(draft.choices), tuple(draft.draws)
-        self.parts.afterwards(self._log, asked.command, decision, time_s, seed, choices, draws)
+        self.parts.afterwards(self._log, asked.command, asked.live, decision, time_s, seed, draft)
 
     def _log(
         self,
         command: PlaceCommand,
+        live: LiveView,
         decision: PlaceDecision,
         time_s: float,
         seed: int,
-        choices: tuple[Choice, ...],
-        draws: tuple[Draw, ...],
+        draft: Draft,
     ) -> None:
-        latency_ms = decision.meta.decide_ms
+        known, cluster, jobs = self.parts.asked, command.cluster, command.jobs
+        repeats = () if command.is_dry_run else known.repeats(cluster, jobs)
         record = DecisionRecord.of_place(
-            command, decision, time_s=time_s, seed=seed, latency_ms=latency_ms, choices=choices, draws=draws
+            command,
+            decision,
+            time_s=time_s,
+            seed=seed,
+            latency_ms=decision.meta.decide_ms,
+            choices=tuple(draft.choices),
+            draws=tuple(draft.draws),
+            epoch=draft.epoch,
+            asked=PlaceSeen(repeats, known.admitted_by(cluster, jobs, live.view.queues)),
         )
         self.parts.log(record, _outcome(decision.decisions))
 

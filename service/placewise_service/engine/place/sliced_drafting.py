@@ -69,7 +69,7 @@ class SlicedPlacer:
 
         Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
-        draft = Draft(decision_id, live.view.version, interference=context.interference)
+        draft = Draft(decision_id, live.view.version, live.view.epoch, interference=context.interference)
         work = _Work(self.placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
@@ -151,6 +151,7 @@ class _Work:
         for _ in range(ATTEMPTS):
             part = Draft(self.draft.decision_id, interference=context.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
+            part.is_seeded = self.draft.is_seeded
             view = live.view.fork()
             self.placer.decide(job, view, self.policy, context, exploration, part)
             self.placer.predict(part, view, context.slices)

@@ -290,7 +290,7 @@ def test_every_step_of_a_queue_keeps_its_head() -> None:
     steps = [
         lyapunov.advanced(queue, 3, QueueSettings()),
         lyapunov.joined(queue, {"k": 1.0}, {}, 1),
-        lyapunov.numbered(queue, 7),
+        lyapunov.numbered(queue, 7, {}),
         lyapunov.without(queue, {"j"}),
         lyapunov.renumbered(queue, NOW_S, QueueSettings()),
     ]

@@ -1,0 +1,64 @@
+"""Refusals of AdmitOrWait that repeat themselves. The log has the first of them and counts the others."""
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from placewise_core.basics.bounded import Bounded
+from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.decision import AdmitPlan, DecisionMeta, Verdict
+
+_MOST: Final = 4096  # lists of jobs remembered
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+_Question = tuple[str, str, bytes]
+
+
+class Refusals:
+    """The last refusal of each list of jobs, by this process.
+
+    A refusal is unchanged if the same caller asks the same about the same jobs, and all of them wait for the same
+    reasons under the same policy and bundle. Q, Z and the wording of a reason may have moved on.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._last: Bounded[_Question, tuple[bytes, str]] = Bounded(most)
+        self._left_out: Bounded[tuple[str, str], int] = Bounded(most)
+
+    def first(self, command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> str:
+        """Id of the decision in the log that this one repeats; "" if it has to be logged itself."""
+        if not _is_refusal(plan):
+            return ""
+        content, first = self._last.get(_question(command), (b"", ""))
+        return first if first and content == _content(command, plan, meta) else ""
+
+    def leave_out(self, command: AdmitCommand) -> None:
+        """Counts an unchanged refusal."""
+        queue = (command.cluster, command.queue)
+        self._left_out[queue] = self._left_out.get(queue, 0) + 1
+
+    def take_up(self, command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> int:
+        """Remembers a decision that is logged; how many refusals of its queue were left out since the last one."""
+        content = _content(command, plan, meta) if _is_refusal(plan) else b""
+        self._last[_question(command)] = (content, meta.decision_id if content else "")
+        return self._left_out.pop((command.cluster, command.queue), 0)
+
+
+def _is_refusal(plan: AdmitPlan) -> bool:
+    return all(given.verdict is Verdict.WAIT for given in plan.admissions)
+
+
+def _question(command: AdmitCommand) -> _Question:
+    ids = "\n".join([job.id for job in command.jobs])
+    return command.cluster, command.queue, _digest(ids.encode())
+
+
+def _content(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:
+    reasons = [[(why.reason, why.resource) for why in given.blockers] for given in plan.admissions]
+    how = (meta.policy, meta.bundle_digest, meta.caller, command.is_dry_run, command.is_explaining)
+    return _digest(_encode((command.jobs, reasons, how)))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
