@@ -114,7 +114,10 @@ class Service:
         """Every record of the cluster's decision log, as it is kept, arrays as lists."""
         await self.engine._parts.sink.flush()
         found = await self.store.read_decisions(cluster, "0", 100_000)
-        return [_plain(msgspec.msgpack.decode(data)) for _, data in found]
+        records = [_plain(msgspec.msgpack.decode(data)) for _, data in found]
+        for record in records:
+            record[3].update(epoch="E" if record[3].get("epoch") else "")  # made up by the store
+        return records
 
     async def close(self) -> None:
         await self.engine.close()
