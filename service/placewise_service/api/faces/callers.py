@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import grpc
-from starlette.requests import Request
+from starlette.types import Scope
 
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.identity.auth import NOBODY, Credentials, bearer_token
@@ -13,16 +13,16 @@ from placewise_service.telemetry import TRACE_HEADERS
 SUBJECTS = "certificate_subjects"  # in the state of a request: names in the certificate of its connection
 
 
-def of_request(gateway: Gateway, request: Request) -> Credentials:
-    """Credentials of an HTTP request; empty if nothing uses them."""
+def of_request(gateway: Gateway, scope: Scope, headers: Mapping[str, str]) -> Credentials:
+    """Credentials of an HTTP request, given as ASGI has it; empty if nothing uses them."""
     if not gateway.needs_token and gateway.audit is None:
         return NOBODY
-    header = request.headers.get("authorization")
-    peer = request.client
+    header = headers.get("authorization")
+    peer = scope.get("client")
     return Credentials(
         token=None if header is None else bearer_token(header),
-        subjects=getattr(request.state, SUBJECTS, ()) if gateway.reads_certificates else (),
-        peer="" if peer is None else f"{peer.host}:{peer.port}",
+        subjects=scope.get("state", {}).get(SUBJECTS, ()) if gateway.reads_certificates else (),
+        peer="" if peer is None else f"{peer[0]}:{peer[1]}",
     )
 
 

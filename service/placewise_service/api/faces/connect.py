@@ -9,10 +9,9 @@ these waits for its turn. Protocol: https://connectrpc.com/docs/protocol, unary 
 import asyncio
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from google.protobuf.message import Message
-from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -43,45 +42,55 @@ class ConnectFace:
         if rpc is None:
             await self._rest(scope, receive, send)
             return
-        response = await self._response(rpc, Request(scope, receive))
+        request = _Request(scope, receive, _headers(scope))
+        content_type = _content_type(request.headers)
+        response = self._refusal(rpc, request, content_type)
+        if response is None:
+            try:
+                content = await self._answer(rpc, request, content_type)
+            except PlacewiseError as error:
+                response = self._failed(error)
+            except Exception as error:
+                response = self._failed(unforeseen(error, rpc.name))
+            else:
+                await _send(send, content_type, content)
+                return
         await response(scope, receive, send)
 
-    async def _response(self, rpc: Rpc, request: Request) -> Response:
+    def _refusal(self, rpc: Rpc, request: "_Request", content_type: str) -> Response | None:
         """The protocol's answers to a wrong method or content type have no body; every other failure is an error."""
-        content_type = _content_type(request.headers)
-        if request.method != "POST":
+        if request.scope["method"] != "POST":
             return Response(status_code=405, headers={"Allow": "POST"})
         if content_type not in (PROTO, JSON):
-            self._gateway.record_refusal(rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(self._gateway, request))
+            caller = of_request(self._gateway, request.scope, request.headers)
+            self._gateway.record_refusal(rpc.name, UNSUPPORTED_MEDIA_TYPE, caller)
             return Response(status_code=415, headers={"Accept-Post": f"{PROTO}, {JSON}"})
-        try:
-            return Response(await self._answer(rpc, request, content_type), media_type=content_type)
-        except PlacewiseError as error:
-            failure = error
-        except Exception as error:
-            failure = unforeseen(error, rpc.name)
+        return None
+
+    def _failed(self, failure: PlacewiseError) -> Response:
         headers = problem_headers(failure)
         if self._gateway.is_draining:  # the next connection may reach a process that stays
             headers["Connection"] = "close"
         return Response(connect_error(failure), failure.http_status, headers, JSON)
 
-    async def _answer(self, rpc: Rpc, request: Request, content_type: str) -> bytes:
-        _check_headers(request.headers)
-        gateway, timeout_s = self._gateway, _timeout_s(request.headers)
+    async def _answer(self, rpc: Rpc, request: "_Request", content_type: str) -> bytes:
+        gateway, headers = self._gateway, request.headers
+        _check_headers(headers)
+        timeout_s = _timeout_s(headers)
         deadline_s = gateway.clock.monotonic_s() + timeout_s
-        caller, trace = of_request(gateway, request), trace_of(gateway, request.headers)
+        caller, trace = of_request(gateway, request.scope, headers), trace_of(gateway, headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with gateway.enter(rpc, caller, deadline_s, trace) as call:
-                    refuse_foreign_hosts(request, self._hosts)
-                    refuse_foreign_pages(request)
+                    refuse_foreign_hosts(headers, self._hosts)
+                    refuse_foreign_pages(headers)
                     answer = await call.answer(await self._message(call, request, content_type))
                     return answer.SerializeToString() if content_type == PROTO else await gateway.json.rendered(answer)
         except TimeoutError:
             raise DeadlineExceededError(f"no answer within {timeout_s * 1000.0:g} ms") from None
 
-    async def _message(self, call: Call, request: Request, content_type: str) -> Message:
-        body = await read_body(call, request)
+    async def _message(self, call: Call, request: "_Request", content_type: str) -> Message:
+        body = await read_body(call, request.headers, request.receive)
         if content_type == PROTO:
             return await self._gateway.parsed(call.rpc, body)
         message = call.rpc.request()
@@ -89,12 +98,31 @@ class ConnectFace:
         return message
 
 
-def _content_type(headers: Headers) -> str:
+class _Request(NamedTuple):
+    """A request as ASGI has it, its headers read once: starlette's look through all of them at each question."""
+
+    scope: Scope
+    receive: Receive
+    headers: Mapping[str, str]
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """By name in lower case; of several with one name the first, as starlette has it."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+
+
+async def _send(send: Send, content_type: str, body: bytes) -> None:
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", content_type.encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _content_type(headers: Mapping[str, str]) -> str:
     kind, _, parameters = headers.get("content-type", "").partition(";")
     return "" if parameters.strip().lower() not in ("", "charset=utf-8") else kind.strip().lower()
 
 
-def _check_headers(headers: Headers) -> None:
+def _check_headers(headers: Mapping[str, str]) -> None:
     """Raises InvalidRequestError if the protocol lets a server refuse these headers."""
     if headers.get("connect-protocol-version", _VERSION) != _VERSION:
         raise InvalidRequestError(f"must be {_VERSION}", "Connect-Protocol-Version")
@@ -102,7 +130,7 @@ def _check_headers(headers: Headers) -> None:
         raise InvalidRequestError("compressed messages are not supported: send them uncompressed", "Content-Encoding")
 
 
-def _timeout_s(headers: Headers) -> float:
+def _timeout_s(headers: Mapping[str, str]) -> float:
     text = headers.get("connect-timeout-ms")
     if text is None:
         return math.inf

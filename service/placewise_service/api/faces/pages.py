@@ -1,9 +1,8 @@
 """Decides which requests of a browser are answered: a browser sends any page's requests to any address it can reach."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-
-from starlette.requests import HTTPConnection
 
 from placewise_core.domain.errors import PermissionDeniedError
 from placewise_service.settings import LOOPBACK
@@ -20,14 +19,14 @@ def allowed_hosts(bound: str, named: frozenset[str], certified: frozenset[str]) 
     return LOOPBACK | named | certified | (frozenset({bound.lower()}) - _WILDCARDS)
 
 
-def refuse_foreign_hosts(request: HTTPConnection, hosts: Hosts) -> None:
+def refuse_foreign_hosts(headers: Mapping[str, str], hosts: Hosts) -> None:
     """Raises PermissionDeniedError for a request by another name than `hosts` (None: any will do).
 
     A page whose name was pointed here afterwards is of the same origin to its browser; only the name gives it away.
     """
     if hosts is None:
         return
-    host, _ = _parted(request.headers.get("host", ""))
+    host, _ = _parted(headers.get("host", ""))
     if host in hosts or f"*.{host.partition('.')[2]}" in hosts:
         return
     raise PermissionDeniedError(
@@ -36,9 +35,8 @@ def refuse_foreign_hosts(request: HTTPConnection, hosts: Hosts) -> None:
     )
 
 
-def refuse_foreign_pages(request: HTTPConnection) -> None:
+def refuse_foreign_pages(headers: Mapping[str, str]) -> None:
     """Raises PermissionDeniedError for a request that another site's page makes."""
-    headers = request.headers
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise PermissionDeniedError("requests from pages of other sites are refused")
     origin = headers.get("origin")

@@ -64,12 +64,12 @@ def _endpoint(gateway: Gateway, route: Route, hosts: Hosts) -> Endpoint:
             _check_content_type(gateway, route, request)
         timeout_s = _timeout_s(request)
         deadline_s = gateway.clock.monotonic_s() + timeout_s
-        caller, trace = of_request(gateway, request), trace_of(gateway, request.headers)
+        caller, trace = of_request(gateway, request.scope, request.headers), trace_of(gateway, request.headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with gateway.enter(route.rpc, caller, deadline_s, trace) as call:
-                    refuse_foreign_hosts(request, hosts)
-                    refuse_foreign_pages(request)
+                    refuse_foreign_hosts(request.headers, hosts)
+                    refuse_foreign_pages(request.headers)
                     if "cluster" in request.path_params:
                         call.authorise(request.path_params["cluster"])
                     content = await gateway.json.rendered(await call.answer(await _message(call, route, request)))
@@ -84,7 +84,7 @@ async def _message(call: Call, route: Route, request: Request) -> Any:
     gateway = call.gateway
     message: Any = route.rpc.request()
     if route.body:
-        body = await read_body(call, request)
+        body = await read_body(call, request.headers, request.receive)
         if route.body == "*":
             await gateway.json.parsed(body, message, request.receive)
         else:
@@ -123,7 +123,9 @@ def _check_content_type(gateway: Gateway, route: Route, request: Request) -> Non
         return
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if kind or route.body or has_body:
-        gateway.record_refusal(route.rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(gateway, request))
+        gateway.record_refusal(
+            route.rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(gateway, request.scope, request.headers)
+        )
         raise HTTPException(415, "the body must be application/json, and the Content-Type must say so")
 
 
@@ -145,15 +147,15 @@ def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
 
     async def metrics(request: Request) -> Response:
         with _refusals_on_record(gateway, request, "metrics"):
-            refuse_foreign_pages(request)
-        gateway.require(Scope.READ, of_request(gateway, request), "metrics")
+            refuse_foreign_pages(request.headers)
+        gateway.require(Scope.READ, of_request(gateway, request.scope, request.headers), "metrics")
         return Response(await asyncio.to_thread(gateway.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()
 
     async def openapi(request: Request) -> Response:
         with _refusals_on_record(gateway, request, "page"):
-            refuse_foreign_hosts(request, hosts)
+            refuse_foreign_hosts(request.headers, hosts)
         return JSONResponse(schema)
 
     app.add_api_route("/metrics", metrics, methods=["GET"])
@@ -170,7 +172,7 @@ def _add_page(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
 
         async def endpoint(request: Request) -> Response:
             with _refusals_on_record(gateway, request, "page"):
-                refuse_foreign_hosts(request, hosts)
+                refuse_foreign_hosts(request.headers, hosts)
             return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
         return endpoint
@@ -186,7 +188,7 @@ def _refusals_on_record(gateway: Gateway, request: Request, name: str) -> Iterat
     try:
         yield
     except PlacewiseError as error:
-        gateway.record_refusal(name, error.reason, of_request(gateway, request))
+        gateway.record_refusal(name, error.reason, of_request(gateway, request.scope, request.headers))
         raise
 
 
