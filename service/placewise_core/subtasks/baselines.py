@@ -53,14 +53,15 @@ class PatsRound(OneToAUnit):
 
 
 class RandomRound(OneToAUnit):
-    """In order of arrival, each to any idle unit that can run it."""
+    """In order of arrival, each to any idle unit that can run it. A job's propensity is the product of its draws'."""
 
     def share_out(self) -> None:
         rng, gpus = np.random.default_rng(self.seed), [_name(gpu) for gpu in self._idle_gpus()]
         for ready in self._by_arrival(self.jobs):
             candidates = [*self.units.idle_cores, *(gpus if ready.subtask.has_gpu_version else ())]
             if candidates:
-                unit = candidates[int(rng.integers(len(candidates)))]
+                unit, job_id = candidates[int(rng.integers(len(candidates)))], ready.job.id
+                self.propensity[job_id] = self.propensity.get(job_id, 1.0) / len(candidates)
                 self._start(ready, unit)
                 gpus = [gpu for gpu in gpus if gpu != unit]
 

@@ -15,7 +15,7 @@ from placewise_core.subtasks.contention import ContentionRound
 from placewise_core.subtasks.graph import check_pipeline
 from placewise_core.subtasks.metrics import KnownMetrics, SubtaskMetrics, column_scales, cosine, gpu_vector
 from placewise_core.subtasks.round import IawpSettings, Ready, SubtaskRound
-from placewise_core.subtasks.units import GpuUnit
+from placewise_core.subtasks.units import GpuUnit, units_of
 from placewise_core.view.view import ClusterView
 
 __all__ = ["AsWritten", "IawpSettings", "SubtaskScheduler", "subtask_schedulers"]
@@ -70,6 +70,14 @@ class SubtaskScheduler:
         and whose pipelines are known to be DAGs."""
         played = self._played(view.index[node_id], view, jobs, metrics or self.metrics_of(view), now_s, seed)
         return [] if played is None else [(r.job.id, r.subtask.id, unit) for r, unit in played.made]
+
+    def open_units(self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float) -> tuple[str, ...]:
+        """The units that these subtasks may be given: idle cores, and GPUs that no whole job has to itself."""
+        m = view.index[node_id]
+        if not view.usable(now_s)[m]:
+            return ()
+        units = units_of(view, m, jobs, self.metrics_of(view))
+        return (*units.idle_cores, *(f"gpu{gpu.index}" for gpu in units.gpus))
 
     def _played(
         self, m: int, view: ClusterView, jobs: Sequence[Job], metrics: SubtaskMetrics, now_s: float, seed: int

@@ -60,6 +60,7 @@ class SubtaskRound(ABC):
         self.units: NodeUnits = units_of(view, m, jobs, metrics)
         self.queue: list[Ready] = []
         self.made: list[tuple[Ready, str]] = []
+        self.propensity: dict[JobId, float] = {}  # of jobs whose units were drawn
         self.blocked: dict[JobId, list[tuple[Reason, int]]] = {job.id: [] for job in jobs}
         self.ready: list[Ready] = []
         self._memory_gib: dict[int, float] = {}  # by subtask
@@ -158,6 +159,7 @@ class SubtaskRound(ABC):
             outcome=self._waiting(job) if is_idle else Outcome.PLACED,
             assignments=assignments,
             blockers=tuple(self._blockers(job)),
+            propensity=self.propensity.get(job.id, 1.0),
         )
 
     def _waiting(self, job: Job) -> Outcome:

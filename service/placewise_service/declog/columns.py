@@ -13,6 +13,7 @@ _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
 _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
+_UNITS = "of Place with scope NODE and of Partition"
 _REPEAT = (
     "in the order of `job_ids`: of Place, the process was asked about the job before; of AdmitOrWait, the queue knew "
     "the job, null of a policy without Q and Z"
@@ -70,6 +71,13 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "free_gpus": ("", f"idle GPUs of the nodes in use, {_OBSERVED}"),
         "free_nodes": ("", f"nodes in use with an idle GPU, {_OBSERVED}"),
         "refusals_left_out": ("", "unchanged refusals of the queue since its last record, of AdmitOrWait"),
+        "unit_takers": ("", f"`job/subtask`, or the divisible task, that each of `units` takes, {_UNITS}"),
+        "units": ("", f"`node/unit` of every subtask or share, {_UNITS}"),
+        "unit_scales": ("computing scale", "scale of every share, of Partition"),
+        "units_open": (
+            "",
+            f"units that were open, {_UNITS}; null of a node unless observed, and at most 256 spare ones of a task",
+        ),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
         "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),

@@ -110,10 +110,14 @@ class AdmitSeen:
 @final
 @frozen
 class PlaceSeen:
-    """What Place knew of its jobs: those it was asked about before, and the AdmitOrWait decision of those admitted."""
+    """What Place knew of its jobs: those it was asked about before, and the AdmitOrWait decision of those admitted.
+
+    Of observed decisions with scope NODE also the units that were open to the subtasks.
+    """
 
     repeats: tuple[str, ...] = ()
     admit_decisions: Mapping[str, str] = field(default_factory=dict)
+    open_units: tuple[str, ...] | None = None
 
 
 @frozen

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from placewise_core.domain.commands import Scope
+from placewise_core.domain.decision import Reason
 from placewise_service.declog.outcomes import Row
 from placewise_service.declog.record import (
     AdmitSeen,
@@ -24,6 +26,7 @@ DECISIONS: Final = "decisions"
 OUTCOMES: Final = "outcomes"
 UNREADABLE: Final = "unreadable"
 
+_SPARE: Final = Reason.SHARE_BELOW_THRESHOLD  # units that could take a share and got none
 _TIME = pa.timestamp("us", tz="UTC")
 _COMMON: Final = {"id": pa.string(), "cluster": pa.string(), "position": pa.string(), "record": pa.binary()}
 
@@ -75,6 +78,10 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_seeds": pa.list_(pa.uint64()),
             "job_admit_decisions": pa.list_(pa.string()),
             "refusals_left_out": pa.int64(),
+            "unit_takers": pa.list_(pa.string()),
+            "units": pa.list_(pa.string()),
+            "unit_scales": pa.list_(pa.float64()),
+            "units_open": pa.list_(pa.string()),
         }
     ),
     OUTCOMES: pa.schema(
@@ -162,6 +169,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "shadow_of": record.shadow_of,
         **_draw_columns(record),
         **_asked_columns(record),
+        **_unit_columns(record),
         **_admit_columns(record),
     }
 
@@ -192,6 +200,30 @@ def _asked_columns(record: DecisionRecord) -> dict[str, Any]:
     return {
         "job_is_repeat": [job.id in asked.repeats for job in record.jobs],
         "job_admit_decisions": [asked.admit_decisions.get(job.id) for job in record.jobs],
+    }
+
+
+def _unit_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of Place with scope NODE and of Partition: which unit takes what, and which might have. Lists of equal length,
+    but for those that were open."""
+    if record.partition is not None and record.task is not None:
+        plan = record.partition.plan
+        units = [f"{share.node}/{share.unit}" for share in plan.shares]
+        spare = [f"{other.node}/{other.unit}" for other in plan.excluded if other.reason is _SPARE]
+        return {
+            "unit_takers": [record.task.id] * len(units),
+            "units": units,
+            "unit_scales": [share.scale for share in plan.shares],
+            "units_open": units + spare,
+        }
+    if record.place is None or record.scope != Scope.NODE:
+        return {}
+    given = [(decided.job_id, task) for decided in record.place.decisions for task in decided.assignments]
+    is_open = record.asked.open_units if record.asked is not None else None
+    return {
+        "unit_takers": [f"{job_id}/{task.subtask}" for job_id, task in given],
+        "units": [f"{task.node}/{task.cpu_unit}" for _, task in given],
+        "units_open": is_open and [f"{record.node_id}/{unit}" for unit in is_open],
     }
 
 

@@ -61,6 +61,7 @@ class Draft:
     fallback_reason: str = ""
     choices: list[Choice] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
+    open_units: tuple[str, ...] | None = None
     held_before: int = 0  # gangs that an earlier part of the draft holds
 
     def take_over(self, part: "Draft") -> None:

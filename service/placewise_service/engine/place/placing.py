@@ -1,8 +1,10 @@
 """Where: view → draft → reserve → log. A conflict means that the view was behind: decide again on the newer one."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
+from random import random
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import PlaceCommand, Scope
@@ -14,7 +16,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import DecisionRecord, PlaceSeen
+from placewise_service.declog.record import DecisionRecord, Draw, PlaceSeen
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
@@ -246,10 +248,21 @@ class Placing:
         decisions = scheduler.assign(command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed)
         elapsed_ms = self.parts.elapsed_ms(started_s)
         reason = scheduler.caveat(command.jobs, live.view)
-        meta = self.parts.meta(name, live, live.view.version, elapsed_ms, fallback_reason=reason, caller=command.caller)
+        meta = self.parts.meta(
+            name,
+            live,
+            live.view.version,
+            elapsed_ms,
+            propensity=math.prod([given.propensity for given in decisions]),
+            fallback_reason=reason,
+            caller=command.caller,
+        )
         decision = PlaceDecision(tuple(decisions), meta)
-        draft = Draft(meta.decision_id, live.view.version, live.view.epoch)
-        self.parts.afterwards(self._log, command, live, decision, self.parts.clock.now_s(), seed, draft)
+        now_s, draft = self.parts.clock.now_s(), Draft(meta.decision_id, live.view.version, live.view.epoch)
+        draft.draws = [Draw(given.job_id, given.propensity) for given in decisions if given.assignments]
+        if not command.is_dry_run and random() < self.placer.observe_share:
+            draft.open_units = scheduler.open_units(command.jobs, command.node_id, live.view, now_s)
+        self.parts.afterwards(self._log, command, live, decision, now_s, seed, draft)
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
@@ -284,7 +297,7 @@ class Placing:
             choices=tuple(draft.choices),
             draws=tuple(draft.draws),
             epoch=draft.epoch,
-            asked=PlaceSeen(repeats, known.admitted_by(cluster, jobs, live.view.queues)),
+            asked=PlaceSeen(repeats, known.admitted_by(cluster, jobs, live.view.queues), draft.open_units),
         )
         self.parts.log(record, _outcome(decision.decisions))
 
