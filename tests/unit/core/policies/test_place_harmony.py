@@ -3,11 +3,12 @@
 import dataclasses
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
+from tests.fakes.net_policies import FirstIsBest, Spreads
 
 from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment, RunningJob, Telemetry
@@ -15,45 +16,15 @@ from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Proposal
-from placewise_core.inputs.cluster import JOB_COLUMNS, NODE_COLUMNS, STEP_COLUMNS, Observation
-from placewise_core.inputs.reward import PartTokens
+from placewise_core.inputs.cluster import JOB_COLUMNS, Observation
 from placewise_core.inputs.shortlist import MOST_NODES, shortlist
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
 from placewise_core.policies.harmony_draw import HarmonyDraw
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.registry import harmony_policy, placement_policies, search_policy
-from placewise_core.policies.search import SpeedScorer
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
-
-STEP = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
-LOAD = [column.name for column in NODE_COLUMNS].index("load")
-
-
-@dataclass
-class Spreads:
-    """Likes nodes with few tasks of the gang, then little load; workers before servers."""
-
-    sharpness: float = 10.0
-    looked: list[Observation] = field(default_factory=list)
-    encoded: list[Float32] = field(default_factory=list)
-    decoded: list[int] = field(default_factory=list)
-
-    def look(self, seen: Observation) -> ClusterState:
-        self.looked.append(seen)
-        return ClusterState(seen.nodes, ())
-
-    def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
-        self.encoded.append(jobs)
-        return PolicyState(cluster.nodes, jobs)
-
-    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
-        self.decoded.append(job)
-        likes = -self.sharpness * (
-            step[:, STEP["workers_here"]] + step[:, STEP["servers_here"]] + step[:, STEP["load"]]
-        )
-        return np.concatenate([likes + 1.0, likes]).astype(np.float32)
 
 
 @dataclass
@@ -446,14 +417,6 @@ def test_draws_sum_to_one_and_never_fail(workers: int, servers: int, gpus: int) 
         drawn[key] += 1
     for key, p in expected.items():
         assert drawn[key] / 300 == pytest.approx(p, abs=5 * (p * (1 - p) / 300) ** 0.5 + 0.02)
-
-
-class FirstIsBest(SpeedScorer):
-    """A reward model that scores the first proposal highest."""
-
-    def speeds(self, tokens: PartTokens) -> Float32:
-        ranks = np.arange(len(tokens.job), 0.0, -1.0)[:, None]
-        return np.broadcast_to(ranks, tokens.job.shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(("samples", "most", "decoded"), [(0, 8, 2), (2, 8, 6), (2, 2, 2)])
