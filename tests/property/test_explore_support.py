@@ -38,7 +38,7 @@ EXPLORERS = {
 }
 # Draws that are compared with the enumeration, of the gang of two; a quarter of each other gang. The drawing ones take
 # longer.
-DRAWS = {"two": 100_000, "drawing": 20_000, "learned": 100_000, "sampled": 2_000}
+DRAWS = {"two": 100_000, "drawing": 40_000, "learned": 100_000, "sampled": 2_000}
 
 
 def uneven() -> ClusterView:
