@@ -33,6 +33,15 @@ def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) 
     return found
 
 
+def bundle_explorer(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> PlacementPolicy | None:
+    """The policy that explores under the bundle's name: the first of LEARNED_POLICIES that it has nets for, if any."""
+    found = learned_policies(bundle, heuristics)
+    policy = next((found[name] for name in LEARNED_POLICIES if name in found), None)
+    if policy is not None:
+        policy.name = bundle.name
+    return policy
+
+
 def explorers(policies: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
     """Policies that may explore, by name: all of these, `random` without its dead ends, and draws from Harmony's net if
     there is one."""

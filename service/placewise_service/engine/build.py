@@ -1,6 +1,8 @@
 """Puts an engine together: policies from the registries, coefficients from the active bundle. Starts nothing."""
 
+from collections import ChainMap
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
@@ -21,11 +23,12 @@ from placewise_core.subtasks.completed_metrics import matrix_source, metrics_sou
 from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
-from placewise_models.learned import LEARNED_POLICIES, explorers, learned_policies
+from placewise_models.learned import LEARNED_POLICIES, bundle_explorer, explorers, learned_policies
 from placewise_models.ncf import NCF_MODEL
 from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.engine import Engine
+from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.parts import EngineOptions, EngineParts, nearest
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.registry import BundleRegistry
@@ -64,11 +67,12 @@ def build_engine(
         telemetry=telemetry,
         options=options,
     )
+    of_bundles = BundleExplorers(registry, partial(bundle_explorer, heuristics=heuristics))
     return Engine(
         parts=parts,
         placer=Placer(
             served.placement,
-            served.explorers,
+            ChainMap(served.explorers, of_bundles.loaded),
             served.placement[options.fallback_policy],
             served.interference,
             served,
@@ -79,6 +83,7 @@ def build_engine(
         subtasks=served.subtasks,
         admission=served.admission,
         partition=served.partition,
+        explorers=of_bundles,
     )
 
 

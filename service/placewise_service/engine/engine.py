@@ -23,7 +23,7 @@ from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
-from placewise_core.domain.errors import NotFoundError, StateUnavailableError
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
@@ -34,6 +34,7 @@ from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
+from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.growth import Growth
 from placewise_service.engine.parts import EngineParts, check_policy_exists
 from placewise_service.engine.pending import Pending
@@ -93,8 +94,10 @@ class Engine:
         subtasks: Mapping[str, SubtaskScheduler],
         admission: Mapping[str, AdmissionPolicy],
         partition: Mapping[str, PartitionPolicy],
+        explorers: BundleExplorers,
     ) -> None:
         self._parts = parts
+        self._explorers = explorers
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
         self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks)
         self._admitting = Admitting(parts, admission, slicing)
@@ -121,7 +124,9 @@ class Engine:
             asked=AskedJobs(),
         )
         placing = self._placing
-        return Engine(parts, placing.placer, placing.subtasks, self._admitting.policies, self._partition)
+        return Engine(
+            parts, placing.placer, placing.subtasks, self._admitting.policies, self._partition, self._explorers
+        )
 
     async def start(self) -> None:
         """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
@@ -130,6 +135,7 @@ class Engine:
             log.warning("the bundle has no net for the default policy: Place is refused", policy=default)
         for cluster in await self._parts.store.clusters():
             await self._take_up(cluster)
+        await self._explorers.follow(self._named_explorers())
         self._parts.sink.start()
         self._parts.telemetry.show_queues(self._queues, self._parts.options.queue_series)
         self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
@@ -249,7 +255,7 @@ class Engine:
         self.check_place_policy(settings.place_policy, "settings.place_policy")
         check_policy_exists(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
         for i, explorer in enumerate(settings.explorers):
-            check_policy_exists(explorer.policy, self._placing.placer.explorers, f"settings.explorers[{i}].policy")
+            await self._check_explorer(explorer.policy, f"settings.explorers[{i}].policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         await self._growth.check_cluster(cluster)
         event = await self._parts.store.update_settings(cluster, settings)
@@ -284,6 +290,25 @@ class Engine:
             with contextlib.suppress(StateUnavailableError):  # the next round tries again
                 for cluster in await self._parts.store.clusters():
                     await self._take_up(cluster)
+            await self._explorers.follow(self._named_explorers())
+
+    def _named_explorers(self) -> Collection[str]:
+        """Explorers of all clusters that are no policies: bundles."""
+        named = {each.policy for live in self._parts.views for each in live.view.settings.explorers}
+        policies = self._placing.placer.explorers.keys() - self._explorers.loaded.keys()
+        return named - policies
+
+    async def _check_explorer(self, name: str, field: str) -> None:
+        """Raises InvalidRequestError unless the name is that of a policy or of a bundle, which it loads."""
+        explorers = self._placing.placer.explorers
+        if name in explorers:
+            return
+        try:
+            await self._explorers.load(name)
+        except NotFoundError:
+            check_policy_exists(name, explorers, field)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(error.message, field) from error
 
     async def _take_up(self, cluster: str) -> None:
         """Loads the view of a cluster. One that is damaged is logged once, and keeps no other back."""
