@@ -135,7 +135,8 @@ def settings(
     admit_policy: Annotated[str | None, typer.Option(help="Default admission policy; empty: the service's.")] = None,
     exploration_rate: Annotated[float | None, typer.Option(min=0, max=1, help="Share of explored decisions.")] = None,
     explorers: Annotated[
-        list[str] | None, typer.Option("--explorer", help="A policy or a bundle, NAME or NAME=WEIGHT; several; replaces the list.")
+        list[str] | None,
+        typer.Option("--explorer", help="A policy or bundle: NAME or NAME=WEIGHT; several; replaces the list."),
     ] = None,
     spare_above_gpus: Annotated[float | None, typer.Option(min=0, help="Explore no larger jobs; 0: all.")] = None,
     spare_below_nodes: Annotated[
