@@ -125,7 +125,7 @@ def test_a_plan_is_whole_cool_and_accounts_for_every_unit(
     view = cluster_of(cluster)
     task = DivisibleTask("t", scale, serial, overhead_s)
     plan = POLICY.partition(task, view, PartitionContext(1000.0, is_explaining=True))
-    units = sum(max(1, len(node.gpus)) for node in cluster)
+    units = sum(1 + len(node.gpus) for node in cluster)
     used = [(s.node, s.unit) for s in plan.shares]
     assert len(set(used)) == len(used)
     assert not set(used) & {(e.node, e.unit) for e in plan.excluded}

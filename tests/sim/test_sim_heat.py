@@ -64,6 +64,6 @@ def test_a_single_task_takes_as_long_as_its_slowest_share() -> None:
     nodes = heat_cluster()
     ((_, task),) = DivisibleWorkload(tasks=1, serial_share=0.0).generate(0)
     simulation = HeatSimulation(nodes, [(0.0, task)], EqualSplit())
-    slowest = min(node.capability * simulation._noise[node.spec.id] for node in nodes)
-    expected_s = task.parallel_scale / 7 / slowest + task.overhead_s
+    slowest = min(node.rate("cpu") * simulation._noise[node.spec.id] for node in nodes)
+    expected_s = task.parallel_scale / 14 / slowest + task.overhead_s
     assert simulation.run().avg_completion_s == pytest.approx(expected_s)

@@ -110,15 +110,18 @@ def excluded_units(
     demand: Resources,
     own: BoolArray | None = None,
 ) -> Exclusion:
-    """Who may not be used, for every reason but the threshold. `allowed_s` (M,) is 0 on nodes at their limit; `own`
+    """Who may not be used, for every reason but the threshold. `allowed_s` (2M,) is 0 for units at their limit; `own`
     (U,) are busy units that the task's own job holds."""
     codes = np.zeros(len(units.node), dtype=np.int8)
     if wanted is not None:
         codes[~wanted] = -1
     exclusion = Exclusion(codes)
-    for mask, reason in _node_masks(view, now_s, allowed_s):
+    for mask, reason in _node_masks(view, now_s):
         if mask.any():
             exclusion.add(mask[units.node], reason)
+    too_hot = allowed_s <= 0
+    if too_hot.any():
+        exclusion.add(too_hot[units.heat], Reason.THERMAL_LIMIT)
     idle = units.is_idle(view)
     if own is not None:
         idle = idle | own
@@ -129,7 +132,7 @@ def excluded_units(
     return exclusion
 
 
-def _node_masks(view: ClusterView, now_s: float, allowed_s: FloatArray) -> list[tuple[BoolArray, Reason]]:
+def _node_masks(view: ClusterView, now_s: float) -> list[tuple[BoolArray, Reason]]:
     masks = []
     if not view.is_ready.all():
         draining = np.zeros(view.size, dtype=np.bool_)
@@ -137,7 +140,6 @@ def _node_masks(view: ClusterView, now_s: float, allowed_s: FloatArray) -> list[
             draining[m] = view.nodes[m].state is NodeState.DRAINING
         masks += [(~view.is_ready & ~draining, Reason.NODE_DOWN), (draining, Reason.NODE_DRAINING)]
     masks.append((view.is_stale(now_s), Reason.STALE_TELEMETRY))
-    masks.append((allowed_s <= 0, Reason.THERMAL_LIMIT))
     return masks
 
 

@@ -11,16 +11,15 @@ from placewise_core.view.view import ClusterView
 
 @frozen
 class Figures:
-    """How strong and how warm the units are: (M,) per node, (U,) per unit."""
+    """How strong and how warm the units are."""
 
     units: Units
-    capability: FloatArray  # (M,) scale per second of a unit there
-    of_units: FloatArray  # (U,)
+    of_units: FloatArray  # (U,) scale per second
     strongest_first: IntArray  # (U,) ties in node order
-    serial: float  # C_s: mean over the nodes of what their CPU, memory and cache make up
-    thermal: ThermalState  # (M,)
+    serial: float  # C_s: mean over the CPUs
+    thermal: ThermalState  # (2M,) a GPU of every node, then its CPU, as Units.heat counts them
     has_temperatures: bool  # of any node
-    allowed_s: FloatArray  # (M,)
+    allowed_s: FloatArray  # (2M,)
 
 
 class FiguresCache:

@@ -26,7 +26,7 @@ from placewise_core.partition.reschedule import handed_out, how_far, is_late, re
 from placewise_core.partition.shares import levelled, proportional
 from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
 from placewise_core.partition.threshold import threshold_scale, unit_count
-from placewise_core.partition.units import Units, UnitsCache, selected
+from placewise_core.partition.units import CPU_UNIT, NO_GPU, UnitsCache, selected
 from placewise_core.view.view import ClusterView
 
 _COOLED_BY = 20.0  # °C below its limit at which a unit counts as cool, to decide whether a task could ever fit
@@ -82,7 +82,11 @@ class HeatIsland:
             for p in spaced(working, slices)
             if p.is_move_requested or is_late(p, q) or rows[p.node] < 0 or not usable[rows[p.node]]
         }
-        allowed = {node: float(figures.allowed_s[m]) if m >= 0 else 0.0 for node, m in rows.items()}
+        of_gpus, of_cpus = figures.allowed_s[: view.size], figures.allowed_s[view.size :]
+        allowed = {
+            (p.node, p.unit): float((of_cpus if p.unit == CPU_UNIT else of_gpus)[rows[p.node]])
+            for p in spaced(working, slices)
+        }
         return rescheduled(
             handed_out(spaced(working, slices), q), leaving, how_far(spaced(working, slices), allowed), slices
         )
@@ -90,34 +94,27 @@ class HeatIsland:
     def _work_out(self, view: ClusterView) -> Figures:
         units = self._units.of(view)
         parts = node_capabilities(view, units.gpu_memory_gib, units.has_gpu, self._weights) * view.size
-        capability = np.asarray(parts.sum(axis=0))
-        of_units = capability[units.node]
-        thermal = self._thermal(view, units)
+        of_cpus, of_gpus = parts[:3].sum(axis=0), parts[3:].sum(axis=0)
+        of_units = np.where(units.gpu == NO_GPU, of_cpus[units.node], of_gpus[units.node])
+        thermal = self._thermal(view)
         return Figures(
             units=units,
-            capability=capability,
             of_units=of_units,
             strongest_first=np.argsort(-of_units, kind="stable"),
-            serial=float(parts[:3].sum(axis=0).mean()),
+            serial=float(of_cpus.mean()),
             thermal=thermal,
             has_temperatures=not np.isnan(thermal.now).all(),
             allowed_s=allowed_s(thermal),
         )
 
-    def _thermal(self, view: ClusterView, units: Units) -> ThermalState:
-        """(M,) thermal state of a unit of each node, from the node's report."""
+    def _thermal(self, view: ClusterView) -> ThermalState:
+        """(2M,) thermal state of a GPU of each node, then of its CPU, from the node's report. A node's power counts for
+        its GPUs if it has any: nobody reports how much of it the CPU takes."""
         cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[7:12]
-        watts = power / np.maximum(units.per_node, 1)
-        gpu = thermal_state(self._gpu_thermal, np.fmax(gpu_celsius, cpu_celsius), limit, ambient, watts)
-        if units.has_gpu.all():
-            return gpu
-        cpu = thermal_state(self._cpu_thermal, cpu_celsius, limit, ambient, watts)
-        return ThermalState(
-            np.where(units.has_gpu, gpu.now, cpu.now),
-            np.where(units.has_gpu, gpu.steady, cpu.steady),
-            gpu.limit,
-            np.where(units.has_gpu, gpu.time_constant_s, cpu.time_constant_s),
-        )
+        gpus = view.gpu_exists.sum(axis=1)
+        of_gpus, of_cpu = power / np.maximum(gpus, 1), np.where(gpus > 0, np.nan, power)
+        gpu = thermal_state(self._gpu_thermal, np.fmax(gpu_celsius, cpu_celsius), limit, ambient, of_gpus)
+        return gpu.followed_by(thermal_state(self._cpu_thermal, cpu_celsius, limit, ambient, of_cpu))
 
     def _looked_up(self, view: ClusterView, slices: Slices) -> Figures:
         """The figures of this view; computed if needed, after the units."""
@@ -151,12 +148,11 @@ class HeatIsland:
 
 def _offered(figures: Figures, exclusion: Exclusion) -> UnitOffer:
     """The usable units, the strongest first."""
-    node = figures.units.node
     if not figures.of_units.all():
         exclusion.add(figures.of_units <= 0, Reason.UTILISATION_LIMIT)
     order = figures.strongest_first
     rows = order[exclusion.codes[order] == 0]
-    capability, allowed = figures.of_units[rows], figures.allowed_s[node[rows]]
+    capability, allowed = figures.of_units[rows], figures.allowed_s[figures.units.heat[rows]]
     candidates = UnitCandidates(rows, capability, allowed, is_limited=not np.isinf(allowed).all())
     return UnitOffer(figures, candidates, exclusion, mean=float(capability.mean()) if len(rows) else 0.0)
 
@@ -202,7 +198,7 @@ def _too_hot(task: DivisibleTask, offer: UnitOffer, q: float) -> tuple[Partition
     considered = np.flatnonzero((exclusion.codes >= 0) & (figures.of_units > 0))
     thermal = figures.thermal
     cool = replace(thermal, now=np.fmin(thermal.now, np.fmin(thermal.limit, thermal.steady) - _COOLED_BY))
-    most = figures.of_units[considered] * allowed_s(cool)[figures.units.node[considered]]
+    most = figures.of_units[considered] * allowed_s(cool)[figures.units.heat[considered]]
     message = f"a computing scale of {short:.4g} more than the idle units may take below their limits"
     blocker = Blocker(Reason.THERMAL_LIMIT, len(candidates.rows), short, "scale", message)
     is_enough = most.sum() >= task.parallel_scale + task.serial_scale and most.max() >= task.serial_scale
@@ -270,7 +266,7 @@ def _peaks(task: DivisibleTask, chosen: UnitCandidates, seconds: FloatArray, fig
     """°C that each of them reaches; 0 if unknown."""
     working = seconds.copy()
     working[0] += task.serial_scale / chosen.capability[0]
-    peaks = peak_celsius(figures.thermal.rows(figures.units.node[chosen.rows]), working)
+    peaks = peak_celsius(figures.thermal.rows(figures.units.heat[chosen.rows]), working)
     shown: list[float] = np.where(np.isnan(peaks), 0.0, peaks).tolist()
     return shown
 
@@ -283,6 +279,6 @@ def _unknown(names: list[str]) -> tuple[Excluded, ...]:
     found = []
     for name in names:
         node, _, unit = name.rpartition("/")
-        message = "no such unit; a unit is node/gpu0, or node/cpu on a node without GPUs"
+        message = "no such unit; a unit is node/gpu0 or node/cpu"
         found.append(Excluded(node or name, unit if node else "", Reason.SELECTOR_MISMATCH, message))
     return tuple(found)

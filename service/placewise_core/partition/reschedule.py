@@ -40,9 +40,9 @@ def handed_out(progress: Iterable[ShareProgress], overhead_s: float) -> Partitio
     return PartitionPlan(Outcome.PLACED, shares, overhead_s=overhead_s)
 
 
-def how_far(progress: Iterable[ShareProgress], allowed_s: Mapping[str, float]) -> dict[UnitName, ShareState]:
-    """Progress by unit; `allowed_s` by node."""
-    return {(p.node, p.unit): ShareState(p.done, allowed_s[p.node]) for p in progress}
+def how_far(progress: Iterable[ShareProgress], allowed_s: Mapping[UnitName, float]) -> dict[UnitName, ShareState]:
+    """Progress by unit, as `allowed_s`."""
+    return {(p.node, p.unit): ShareState(p.done, allowed_s[p.node, p.unit]) for p in progress}
 
 
 def rescheduled(

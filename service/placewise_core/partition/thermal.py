@@ -38,6 +38,11 @@ class ThermalState:
     limit: FloatArray
     time_constant_s: FloatArray
 
+    def followed_by(self, other: "ThermalState") -> "ThermalState":
+        """These units, then the others."""
+        mine, theirs = ((s.now, s.steady, s.limit, s.time_constant_s) for s in (self, other))
+        return ThermalState(*(np.concatenate(both) for both in zip(mine, theirs, strict=True)))
+
     def rows(self, index: IntArray) -> "ThermalState":
         """The state of some of the units."""
         return ThermalState(self.now[index], self.steady[index], self.limit[index], self.time_constant_s[index])

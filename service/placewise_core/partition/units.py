@@ -1,7 +1,7 @@
 """The computing units of a cluster, as arrays.
 
-A unit is one GPU of a node ("node/gpu0"), or the CPU of a node without GPUs ("node/cpu"): on a GPU node the CPU feeds
-the GPUs and is a unit of its own only where every CPU is asked for. Idle means that it serves no job.
+A unit is one GPU of a node ("node/gpu0") or its CPU ("node/cpu"). Idle means that it serves no job: on a GPU node, the
+CPU serves the tasks without a GPU.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,7 @@ from placewise_core.domain.job import JobId
 from placewise_core.view.view import ClusterView
 
 NO_GPU = -1
+CPU_UNIT = "cpu"
 
 
 @frozen
@@ -33,7 +34,7 @@ class Units:
     flat: IntArray  # where each GPU is in the view's (M, G) arrays, unrolled
     node_ids: list[str]
     names: list[str]  # the part after the node
-    has_every_cpu: bool = False
+    heat: IntArray  # where each is in the (2M,) thermal figures: the GPUs of every node, then the CPUs
     entries: dict[tuple[int, int], Excluded] = field(default_factory=dict)
 
     def is_idle(self, view: ClusterView) -> BoolArray:
@@ -45,20 +46,8 @@ class Units:
         if not self.has_gpu.any():
             return np.asarray(view.task_count[self.node])
         jobs = view.gpu_tenant_count.ravel()[self.flat]
-        is_cpu = self.gpu == NO_GPU
-        if not is_cpu.any():
-            return jobs
-        tasks = np.where(self.has_gpu, self._on_cpus(view), view.task_count) if self.has_every_cpu else view.task_count
-        return np.where(is_cpu, tasks[self.node], jobs)
-
-    def _on_cpus(self, view: ClusterView) -> IntArray:
-        """(M,) tasks without a GPU: on a GPU node they are what its CPU serves."""
-        counts = np.zeros(view.size, dtype=np.int64)
-        for running in view.jobs.values():
-            for assignment in running.assignments:
-                if not assignment.gpu_indices and assignment.node in view.index:
-                    counts[view.index[assignment.node]] += 1
-        return counts
+        tasks = np.where(self.has_gpu, view.cpu_task_count, view.task_count)
+        return np.where(self.gpu == NO_GPU, tasks[self.node], jobs)
 
     def held_by(self, view: ClusterView, job_id: str) -> BoolArray | None:
         """(U,) units that serve this job and no other, which may split its own work over them; None without such."""
@@ -70,11 +59,11 @@ class Units:
         return np.asarray(mine, dtype=np.bool_) & (self._served(view) <= 1)
 
 
-def units_of(view: ClusterView, has_every_cpu: bool = False) -> Units:
-    """Units of the view; the CPUs of GPU nodes are among them only with `has_every_cpu`."""
+def units_of(view: ClusterView) -> Units:
+    """Units of the view: of each node its GPUs, then its CPU."""
     has_gpu: BoolArray = np.asarray(view.gpu_exists.any(axis=1))
     gpu_node, gpu_index = np.nonzero(view.gpu_exists)
-    cpu_node = np.arange(view.size) if has_every_cpu else np.flatnonzero(~has_gpu)
+    cpu_node = np.arange(view.size)
     node = np.concatenate([gpu_node, cpu_node])
     gpu = np.concatenate([gpu_index, np.full(len(cpu_node), NO_GPU)])
     order = np.argsort(node, kind="stable")
@@ -82,25 +71,25 @@ def units_of(view: ClusterView, has_every_cpu: bool = False) -> Units:
     memory: FloatArray = view.gpu_memory.max(axis=1, initial=0.0)
     node, gpu = node[order], gpu[order]
     flat = node * view.gpu_exists.shape[1] + np.maximum(gpu, 0)
-    unit_names = {NO_GPU: "cpu"} | {g: f"gpu{g}" for g in range(view.gpu_exists.shape[1])}
+    unit_names = {NO_GPU: CPU_UNIT} | {g: f"gpu{g}" for g in range(view.gpu_exists.shape[1])}
     ids = [listed.id for listed in view.nodes]
     node_ids: list[str] = [ids[m] for m in node.tolist()]
     names = [unit_names[g] for g in gpu.tolist()]
-    return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names, has_every_cpu)
+    heat = node + view.size * (gpu == NO_GPU)
+    return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names, heat)
 
 
 class UnitsCache:
     """The units of the view last asked about, or a fork of it; built again when its layout changed."""
 
-    def __init__(self, has_every_cpu: bool = False) -> None:
-        self._has_every_cpu = has_every_cpu
+    def __init__(self) -> None:
         self._of: tuple[object, int] | None = None  # lineage and layout
         self._units: Units | None = None
 
     def of(self, view: ClusterView) -> Units:
         """Units of this view."""
         if self._units is None or self._of != (view.lineage, view.layout_stamp):
-            self._units = units_of(view, self._has_every_cpu)
+            self._units = units_of(view)
             self._of = (view.lineage, view.layout_stamp)
         return self._units
 

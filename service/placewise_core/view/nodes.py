@@ -276,6 +276,7 @@ class NodeArrays:
         self._free_gpus: IntArray = self.gpu_exists.sum(axis=1)
         self.countable_free[GPUS] = self._free_gpus
         self.task_count: IntArray = np.zeros(self.size, dtype=np.int64)
+        self.cpu_task_count: IntArray = np.zeros(self.size, dtype=np.int64)  # those without a GPU
         self.gpu_tenant_count: IntArray = np.zeros(self.gpu_exists.shape, dtype=np.int64)
         self.gpu_is_exclusive: BoolArray = np.zeros(self.gpu_exists.shape, dtype=np.bool_)
         self.gpu_fraction_free: FloatArray = np.ones(self.gpu_exists.shape)

@@ -67,7 +67,7 @@ DEFAULT_STALE_AFTER_S = 90.0
 # Written in place by claims (…, M) and (M, …), or by reports that leave the layout as it is: a fork has its own.
 _CLAIMED_COLUMNS = ("free", "countable_free")
 _CLAIMED_ROWS = (
-    *("task_count", "_tightness", "_load", "_free_gpus"),
+    *("task_count", "cpu_task_count", "_tightness", "_load", "_free_gpus"),
     *("gpu_tenant_count", "gpu_is_exclusive", "gpu_fraction_free", "gpu_memory_free", "gpu_co_tenants"),
 )
 _REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s")
@@ -205,6 +205,8 @@ class ClusterView(SlotArrays):
         if first.gpu_indices:
             gpus = list(first.gpu_indices) if count == 1 else [g for task in tasks for g in task.gpu_indices]
             self._add_tenant(m, gpus, self._tenant(job, first))
+        else:
+            self.cpu_task_count[m] += count
         there = self._jobs_on[m].setdefault(job.id, [])
         there += [(job.model, first.demand)] * count
         self.task_count[m] += count
@@ -225,6 +227,8 @@ class ClusterView(SlotArrays):
             self._drop_tenant(m, g, job.id)
         tasks = self._jobs_on[m][job.id]
         tasks.remove((job.model, assignment.demand))
+        if not assignment.gpu_indices:
+            self.cpu_task_count[m] -= 1
         if not tasks:
             del self._jobs_on[m][job.id]
         self.task_count[m] -= 1

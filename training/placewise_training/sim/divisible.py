@@ -1,8 +1,8 @@
 """Divisible tasks on nodes that warm up: the heat-island paper's experiment, with any splitter. Decides nothing itself.
 
-A stream of tasks is split over the idle units of a cluster; each share runs for scale / true capability, its node is
-under full load meanwhile, and temperatures follow thermal.py exactly. A splitter knows the view: hardware, last
-telemetry, learned overheads; true capabilities and thermal constants are the simulator's own.
+A stream of tasks is split over the idle units of a cluster; each share runs for scale / true capability, its unit is
+under full load meanwhile, and the temperature of its node follows thermal.py exactly. A splitter knows the view:
+hardware, last telemetry, learned overheads; true capabilities and thermal constants are the simulator's own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +24,30 @@ from placewise_training.sim.hardware import NodeSpec, make_node
 from placewise_training.sim.statistics import Distribution
 from placewise_training.sim.thermal import ThermalSpec, ThermalState
 
+UNITS = ("cpu", "gpu0")
+
 
 @dataclass(frozen=True, slots=True)
 class HeatNode:
-    """A node with one unit; `capability` in computing scale per second as it really is."""
+    """A node with a CPU and a GPU; `capability` of both together in computing scale per second as it really is, of
+    which the CPU has `cpu_share`: about what the shipped coefficients say, as the experiment is not about them."""
 
     spec: NodeSpec
     capability: float
+    cpu_share: float = 0.4
+
+    def rate(self, unit: str) -> float:
+        """Computing scale per second of one of UNITS."""
+        return self.capability * (self.cpu_share if unit == "cpu" else 1.0 - self.cpu_share)
+
+
+def idle_units(view: ClusterView) -> list[tuple[str, str]]:
+    """(node, one of UNITS) of those that serve nothing."""
+    found = []
+    for m in range(view.size):
+        is_idle = {"cpu": view.cpu_task_count[m] == 0, "gpu0": view.gpu_tenant_count[m, 0] == 0}
+        found += [(view.node_id(m), unit) for unit in UNITS if is_idle[unit]]
+    return found
 
 
 def heat_cluster(limit_celsius: float = 62.0) -> list[HeatNode]:
@@ -74,11 +91,11 @@ class EqualSplit:
     name = "equal"
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
-        idle = [m for m in range(view.size) if view.tasks_on(m) == 0]
+        idle = idle_units(view)
         if not idle:
             return PartitionPlan(Outcome.WAIT)
         part = task.parallel_scale / len(idle)
-        return PartitionPlan(Outcome.PLACED, tuple(Share(view.node_id(m), "gpu0", part, part, 0.0, 1.0) for m in idle))
+        return PartitionPlan(Outcome.PLACED, tuple(Share(node, unit, part, part, 0.0, 1.0) for node, unit in idle))
 
 
 class WithoutHeat:
@@ -205,11 +222,11 @@ class HeatSimulation:
         self.events.push(self.now_s + self._report_every_s, EventKind.TELEMETRY)
 
     def _reported(self, node: Node, celsius: Mapping[str, float]) -> Node:
-        is_busy = self.view.tasks_on(self.view.index[node.id]) > 0
+        m = self.view.index[node.id]
         spec = self.nodes[node.id].spec.thermal
         telemetry = Telemetry(
-            cpu_util=0.9 if is_busy else 0.02,
-            gpu_util=0.9 if is_busy else 0.0,
+            cpu_util=0.9 if self.view.cpu_task_count[m] else 0.02,
+            gpu_util=0.9 if self.view.gpu_tenant_count[m, 0] else 0.0,
             cpu_celsius=celsius[node.id],
             gpu_celsius=celsius[node.id],
             limit_celsius=spec.limit_celsius,
@@ -233,23 +250,24 @@ class HeatSimulation:
         """The first share does the serial part before its own; every share of a split costs its overhead."""
         self._left[task.id] = len(plan.shares)
         self._started[task.id] = arrived_s
-        self.hash.add(self.now_s, task.id, len(plan.shares), [share.node for share in plan.shares])
+        self.hash.add(self.now_s, task.id, len(plan.shares), [f"{s.node}/{s.unit}" for s in plan.shares])
         overhead_s = task.overhead_s if len(plan.shares) > 1 else 0.0
         for i, share in enumerate(plan.shares):
             scale = share.scale + (task.serial_scale if i == 0 else 0.0)
-            rate = self.nodes[share.node].capability * self._noise[share.node]
+            rate = self.nodes[share.node].rate(share.unit) * self._noise[share.node]
             self._hold(task, i, share)
             self.events.push(self.now_s + scale / rate + overhead_s, EventKind.FINISH, (task.id, i, share.node))
 
     def _hold(self, task: DivisibleTask, i: int, share: Share) -> None:
         job = Job(JobId(f"{task.id}/{i}"))
-        held = Assignment("share", Role.WORKER, NodeId(share.node), (0,), Resources(cpu_cores=1, gpus=1))
+        gpus, demand = ((0,), Resources(gpus=1)) if share.unit == "gpu0" else ((), Resources(cpu_cores=1))
+        held = Assignment("share", Role.WORKER, NodeId(share.node), gpus, demand)
         self.view.add_job(RunningJob(job, (held,), start_time_s=self.now_s))
-        self.heat[share.node].set_util(self.now_s, 1.0)
+        self._warm(share.node)
 
     def _share_done(self, task_id: str, i: int, node: str) -> None:
         self.view.remove_job(JobId(f"{task_id}/{i}"))
-        self.heat[node].set_util(self.now_s, 0.0)
+        self._warm(node)
         self._left[task_id] -= 1
         if self._left[task_id] == 0:
             del self._left[task_id]
@@ -257,6 +275,10 @@ class HeatSimulation:
             self._last_finish_s = self.now_s
             self.completion.add(self.now_s - self._started.pop(task_id))
             self.hash.add(self.now_s, task_id, 0)
+
+    def _warm(self, node: str) -> None:
+        """CPU and GPU take half of the node's power each: those of the paper's strong nodes have 130 and 140 W."""
+        self.heat[node].set_util(self.now_s, self.view.tasks_on(self.view.index[node]) / len(UNITS))
 
     def _result(self) -> HeatResult:
         spreads = [max(celsius) - min(celsius) for _, celsius in self._samples]

@@ -32,6 +32,7 @@ from placewise_core.view.view import ClusterView
 ROOT = Path(__file__).parents[4]
 CAPABILITY = bundled("capability.json")
 POLICY = partition_policy(CAPABILITY)
+OF_GPU = CAPABILITY["weights"]["gpu"] + CAPABILITY["weights"]["gpu_memory"]  # among equal nodes
 NOW_S = 1000.0
 STRONG = Hardware(3.0, 20.0, 1.5)
 
@@ -75,8 +76,13 @@ def test_the_document_gives_each_coefficient_and_its_source(coefficient: str, pa
 def split(
     view: ClusterView, scale: float, overhead_s: float = 1.0, units: tuple[str, ...] = (), **task: float
 ) -> PartitionPlan:
+    """Over the GPUs, and the CPUs of nodes without any, unless `units` names others."""
     wanted = DivisibleTask("t", parallel_scale=scale, overhead_s=overhead_s, **task)  # type: ignore[arg-type]
-    return POLICY.partition(wanted, view, PartitionContext(NOW_S, units, is_explaining=True))
+    return POLICY.partition(wanted, view, PartitionContext(NOW_S, units or gpus_of(view), is_explaining=True))
+
+
+def gpus_of(view: ClusterView) -> tuple[str, ...]:
+    return tuple(f"{n.id}/{unit}" for n in view.nodes for unit in ([f"gpu{g.index}" for g in n.gpus] or ["cpu"]))
 
 
 def occupy(view: ClusterView, name: str, gpus: tuple[int, ...]) -> None:
@@ -92,9 +98,29 @@ def test_equal_units_get_equal_shares() -> None:
     plan = split(cluster_of(tuple(node(f"n{i}") for i in range(4))), scale=400.0)
     assert plan.outcome is Outcome.PLACED
     assert [s.scale for s in plan.shares] == pytest.approx([100.0] * 4)
-    assert [s.capability for s in plan.shares] == pytest.approx([1.0] * 4)
-    assert plan.threshold_scale == pytest.approx(4.0)  # n·C_p·Q
-    assert plan.predicted_s == pytest.approx(101.0)
+    assert [s.capability for s in plan.shares] == pytest.approx([OF_GPU] * 4)
+    assert plan.threshold_scale == pytest.approx(4.0 * OF_GPU)  # n·C_p·Q
+    assert plan.predicted_s == pytest.approx(1.0 + 100.0 / OF_GPU)
+
+
+def test_the_cpu_of_a_gpu_node_is_a_unit_of_its_own() -> None:
+    view = cluster_of((node("a"), node("b")))
+    occupy(view, "a", (0,))
+    plan = split(view, 1000.0, units=("a", "b"))
+    assert {(s.node, s.unit) for s in plan.shares} == {("a", "cpu"), ("b", "cpu"), ("b", "gpu0")}
+    assert len({round(s.predicted_s, 9) for s in plan.shares}) == 1
+    held = Assignment("server-0", Role.PARAMETER_SERVER, NodeId("b"), (), Resources(cpu_cores=1))
+    view.add_job(RunningJob(Job(JobId("servers")), (held,)))
+    assert {(s.node, s.unit) for s in split(view, 1000.0, units=("a", "b")).shares} == {("a", "cpu"), ("b", "gpu0")}
+    view.remove_job(JobId("servers"))
+    assert split(view, 1000.0, units=("a", "b")).shares == plan.shares
+
+
+def test_a_cpu_and_a_gpu_of_a_node_are_forecast_by_their_own_temperatures() -> None:
+    told = {"cpu_celsius": 30.0, "gpu_celsius": 80.0, "limit_celsius": 80.0}
+    plan = split(cluster_of((node("a", **told), node("b"))), 1000.0, units=("a", "b"))
+    assert reasons(plan) == {"a/gpu0": Reason.THERMAL_LIMIT}
+    assert {(s.node, s.unit) for s in plan.shares} == {("a", "cpu"), ("b", "cpu"), ("b", "gpu0")}
 
 
 def test_a_small_task_goes_whole_to_the_strongest_idle_unit() -> None:
@@ -182,9 +208,9 @@ def test_excluded_units_are_named_with_their_reason() -> None:
 
 def test_units_can_be_named_and_wrong_names_are_said() -> None:
     view = cluster_of((node("a", gpus=2), node("b", gpus=2), node("cpu", gpus=0)))
-    plan = split(view, 100.0, units=("a/gpu1", "b", "cpu/cpu", "a/cpu", "nowhere"))
-    assert {f"{s.node}/{s.unit}" for s in plan.shares} == {"a/gpu1", "b/gpu0", "b/gpu1", "cpu/cpu"}
-    assert reasons(plan) == {"a/cpu": Reason.SELECTOR_MISMATCH, "nowhere/": Reason.SELECTOR_MISMATCH}
+    plan = split(view, 100.0, units=("a/gpu1", "b", "cpu/cpu", "a/gpu7", "nowhere"))
+    assert {f"{s.node}/{s.unit}" for s in plan.shares} == {"a/gpu1", "b/gpu0", "b/gpu1", "b/cpu", "cpu/cpu"}
+    assert reasons(plan) == {"a/gpu7": Reason.SELECTOR_MISMATCH, "nowhere/": Reason.SELECTOR_MISMATCH}
     nothing = split(view, 100.0, units=("nowhere",))
     assert nothing.outcome is Outcome.NO_FIT
 
@@ -215,6 +241,7 @@ def test_a_share_asks_for_what_the_task_says() -> None:
     assert reasons(plan) == {
         "a/gpu2": Reason.INSUFFICIENT_CPU,
         "a/gpu3": Reason.INSUFFICIENT_CPU,
+        "a/cpu": Reason.INSUFFICIENT_GPU,
         "c/cpu": Reason.INSUFFICIENT_GPU,
     }
 
@@ -256,10 +283,10 @@ def test_what_is_kept_from_question_to_question_follows_the_cluster() -> None:
 
 def test_hundreds_are_named_one_by_one_only_when_explained() -> None:
     view = cluster_of(tuple(replace(node(f"n{i}"), state=NodeState.DOWN) for i in range(300)))
-    for is_explaining, named in ((False, 256), (True, 300), (False, 256)):
+    for is_explaining, named in ((False, 256), (True, 600), (False, 256)):
         asked = DivisibleTask("t", 100.0), view, PartitionContext(NOW_S, (), is_explaining)
         plan = POLICY.partition(*asked)
-        assert (len(plan.excluded), plan.blockers[0].nodes) == (named, 300)
+        assert (len(plan.excluded), plan.blockers[0].nodes) == (named, 600)
 
 
 # -- heat -----------------------------------------------------------------------------------------------------------
@@ -280,8 +307,8 @@ def test_more_units_join_where_heat_caps_the_few_the_threshold_asks_for() -> Non
     warm = {"gpu_celsius": 59.0, "limit_celsius": 60.0, "ambient_celsius": 22.0}
     view = cluster_of(tuple(node(f"n{i}", **warm) for i in range(30)))
     cold = cluster_of(tuple(node(f"n{i}") for i in range(30)))
-    few = split(cold, scale=60.0, overhead_s=19.0)
-    more = split(view, scale=60.0, overhead_s=19.0)
+    few = split(cold, scale=60.0, overhead_s=19.0 / OF_GPU)
+    more = split(view, scale=60.0, overhead_s=19.0 / OF_GPU)
     assert len(few.shares) == 3
     assert len(more.shares) > 3
     assert max(s.predicted_peak_celsius for s in more.shares) <= 60.0 + 1e-6
@@ -358,12 +385,12 @@ def test_new_telemetry_is_seen() -> None:
 
 def test_only_so_many_are_named_unless_explained() -> None:
     view = cluster_of(tuple(node(f"n{i}", gpus=4) for i in range(200)))
-    task = DivisibleTask("t", 0.1, overhead_s=1.0)
+    task = DivisibleTask("t", 0.1, overhead_s=1.0)  # 1000 units, one of which takes it
     short = POLICY.partition(task, view, PartitionContext(NOW_S))
     assert len(short.excluded) == 256
-    assert short.blockers[0].nodes == 799
+    assert short.blockers[0].nodes == 999
     full = POLICY.partition(task, view, PartitionContext(NOW_S, is_explaining=True))
-    assert len(full.excluded) == 799
+    assert len(full.excluded) == 999
 
 
 def test_a_job_may_split_its_own_work_over_the_units_it_holds() -> None:
@@ -372,8 +399,9 @@ def test_a_job_may_split_its_own_work_over_the_units_it_holds() -> None:
     view.add_job(RunningJob(Job(JobId("mine")), (held,)))
     own = POLICY.partition(DivisibleTask("mine", 100.0, overhead_s=1.0), view, PartitionContext(NOW_S, ("n0",)))
     other = POLICY.partition(DivisibleTask("other", 100.0, overhead_s=1.0), view, PartitionContext(NOW_S, ("n0",)))
-    assert [(s.node, s.unit) for s in own.shares] == [("n0", "gpu0"), ("n0", "gpu1")]
-    assert other.outcome is Outcome.WAIT
+    assert [(s.node, s.unit) for s in own.shares] == [("n0", "gpu0"), ("n0", "gpu1"), ("n0", "cpu")]
+    assert other.outcome is Outcome.PLACED
+    assert [(s.node, s.unit) for s in other.shares] == [("n0", "cpu")]
     assert {e.reason for e in other.excluded} == {Reason.UNIT_BUSY}
 
 
@@ -402,9 +430,10 @@ def test_a_job_may_split_its_work_over_its_own_node_where_no_node_has_a_gpu() ->
 
 def test_a_late_share_is_noticed() -> None:
     share = progress_of(planned())[0]
-    assert not is_late(replace(share, elapsed_s=150.0), overhead_s=1.0)
-    assert is_late(replace(share, elapsed_s=203.0), overhead_s=1.0)
-    assert not is_late(replace(share, elapsed_s=203.0, done=1.0), overhead_s=1.0)
+    late_s = 2.0 * (share.predicted_s + 1.0) + 1.0
+    assert not is_late(replace(share, elapsed_s=late_s - 2.0), overhead_s=1.0)
+    assert is_late(replace(share, elapsed_s=late_s), overhead_s=1.0)
+    assert not is_late(replace(share, elapsed_s=late_s, done=1.0), overhead_s=1.0)
 
 
 def test_the_policy_moves_late_and_unwilling_shares_to_the_units_at_work() -> None:
@@ -449,11 +478,11 @@ def test_what_a_leaving_unit_had_left_goes_to_the_others_by_what_they_have_left(
 
 def test_heat_bounds_what_others_take_over() -> None:
     plan = planned()
-    progress = {("n1", "gpu0"): ShareState(allowed_s=110.0)}
+    progress = {("n1", "gpu0"): ShareState(allowed_s=110.0 / OF_GPU)}
     after = rescheduled(plan, [("n0", "gpu0")], progress)
     left = {s.node: s.scale for s in after.shares}
     assert left == pytest.approx({"n1": 110.0, "n2": 145.0, "n3": 145.0})
-    tight = {(f"n{i}", "gpu0"): ShareState(allowed_s=101.0) for i in range(4)}
+    tight = {(f"n{i}", "gpu0"): ShareState(allowed_s=101.0 / OF_GPU) for i in range(4)}
     assert rescheduled(plan, [("n0", "gpu0")], tight).outcome is Outcome.WAIT
     everyone = [(s.node, s.unit) for s in plan.shares]
     assert rescheduled(plan, everyone, {}).outcome is Outcome.WAIT

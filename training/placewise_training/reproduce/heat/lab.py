@@ -7,7 +7,15 @@ import numpy as np
 
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_training.reproduce.design import Metric, Outcome
-from placewise_training.reproduce.heat.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
+from placewise_training.reproduce.heat.splitters import (
+    OneAtATime,
+    OneNode,
+    Patient,
+    Reactive,
+    TrueShares,
+    printed_policy,
+    served_policy,
+)
 from placewise_training.sim.divisible import (
     DivisibleWorkload,
     EqualSplit,
@@ -30,9 +38,9 @@ EQUAL, ONE_NODE, SMALLEST, SCHEME, THERMOSTAT, PREDICTION, ORACLE = (
 )
 METHODS: Mapping[str, Callable[[Sequence[HeatNode]], Splitter]] = {
     EQUAL: lambda nodes: EqualSplit(),
-    ONE_NODE: lambda nodes: Forced(WithoutHeat(served_policy()), is_alone=True),
-    SMALLEST: lambda nodes: WithoutHeat(served_policy()),
-    SCHEME: lambda nodes: WithoutHeat(served_policy()),
+    ONE_NODE: lambda nodes: OneNode(WithoutHeat(served_policy())),
+    SMALLEST: lambda nodes: printed_policy(),
+    SCHEME: lambda nodes: printed_policy(),
     THERMOSTAT: lambda nodes: Reactive(served_policy()),
     PREDICTION: lambda nodes: served_policy(),
     ORACLE: TrueShares,

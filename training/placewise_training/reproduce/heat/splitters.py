@@ -9,10 +9,10 @@ import numpy as np
 from placewise_core.domain.decision import Outcome, PartitionPlan, Share
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.partition.policy import PartitionContext
-from placewise_core.partition.registry import partition_policy
+from placewise_core.partition.registry import partition_policies, partition_policy
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import CAPABILITY
-from placewise_training.sim.divisible import HeatNode, Splitter
+from placewise_training.sim.divisible import UNITS, HeatNode, Splitter, idle_units
 from placewise_training.sim.policies import shipped
 
 _GPU_CELSIUS, _LIMIT = 8, 9  # rows of the view's telemetry
@@ -23,6 +23,12 @@ _NO_OVERHEAD_S, _ENDLESS_OVERHEAD_S = 1e-9, 1e9
 def served_policy() -> Splitter:
     """The heat-island policy with the capability file the service ships."""
     return partition_policy(shipped().document(CAPABILITY))
+
+
+@functools.cache
+def printed_policy() -> Splitter:
+    """The heat-island paper's method as printed."""
+    return partition_policies(shipped().document(CAPABILITY))["heat-island-paper"]
 
 
 class OneAtATime:
@@ -83,19 +89,20 @@ class TrueShares:
     name = "true speeds"
 
     def __init__(self, nodes: Sequence[HeatNode]) -> None:
-        self._capability: Mapping[str, float] = {node.spec.id: node.capability for node in nodes}
+        self._rate: Mapping[tuple[str, str], float] = {
+            (node.spec.id, unit): node.rate(unit) for node in nodes for unit in UNITS
+        }
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
-        idle = [str(view.node_id(m)) for m in range(view.size) if view.tasks_on(m) == 0]
+        idle = sorted(idle_units(view), key=lambda unit: -self._rate[unit])  # the serial part goes to the strongest
         if not idle:
             return PartitionPlan(Outcome.WAIT)
-        idle.sort(key=lambda name: -self._capability[name])  # the serial part goes to the strongest
-        total = sum(self._capability[name] for name in idle)
+        total = sum(self._rate[unit] for unit in idle)
         shares = []
-        for name in idle:
-            own = self._capability[name]
+        for node, unit in idle:
+            own = self._rate[node, unit]
             scale = task.parallel_scale * own / total
-            shares.append(Share(view.node_id(view.index[name]), "gpu0", scale, scale / own, 0.0, own))
+            shares.append(Share(node, unit, scale, scale / own, 0.0, own))
         return PartitionPlan(Outcome.PLACED, tuple(shares))
 
 
@@ -109,3 +116,18 @@ class Forced:
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         return self._policy.partition(replace(task, overhead_s=self._overhead_s), view, context)
+
+
+class OneNode:
+    """All idle units of the node that has the strongest one."""
+
+    name = "one node"
+
+    def __init__(self, policy: Splitter) -> None:
+        self._alone, self._together = Forced(policy, is_alone=True), Forced(policy, is_alone=False)
+
+    def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
+        strongest = self._alone.partition(task, view, context).shares
+        if not strongest:
+            return PartitionPlan(Outcome.WAIT)
+        return self._together.partition(task, view, replace(context, units=(strongest[0].node,)))
