@@ -63,7 +63,7 @@ def _progress(decision: PartitionDecision) -> tuple[ShareProgress, ...]:
 async def test_a_large_partition_pauses_and_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = await _partitioned(PartitionCommand(CLUSTER, TASK), None)
     named = tuple(f"{share.node}/{share.unit}" for share in whole.plan.shares)
-    assert len(named) == 800
+    assert len(named) == 900
     commands = [
         PartitionCommand(CLUSTER, TASK),
         PartitionCommand(CLUSTER, TASK, units=(*named, "n0/gpu99"), is_explaining=True),
