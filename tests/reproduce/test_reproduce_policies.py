@@ -19,7 +19,15 @@ from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
 from placewise_training.reproduce.heat.lab import METHODS, ONE_NODE, Lab
-from placewise_training.reproduce.heat.splitters import Forced, OneAtATime, Patient, Reactive, TrueShares, served_policy
+from placewise_training.reproduce.heat.splitters import (
+    Forced,
+    OneAtATime,
+    OneNode,
+    Patient,
+    Reactive,
+    TrueShares,
+    served_policy,
+)
 from placewise_training.sim.divisible import DivisibleWorkload, EqualSplit, HeatSimulation, Splitter, heat_cluster
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.policies import admission_policy
@@ -58,8 +66,9 @@ def test_true_shares_end_together() -> None:
     nodes = heat_cluster()
     view = heat_simulation(EqualSplit()).view
     plan = TrueShares(nodes).partition(DivisibleTask("t", 70.0), view, PartitionContext(0.0))
-    speed = {node.spec.id: node.capability for node in nodes}
-    ends = {share.scale / speed[str(share.node)] for share in plan.shares}
+    by_id = {node.spec.id: node for node in nodes}
+    ends = {share.scale / by_id[str(share.node)].rate(share.unit) for share in plan.shares}
+    assert len(plan.shares) == 2 * len(nodes)
     assert sum(share.scale for share in plan.shares) == pytest.approx(70.0)
     assert max(ends) == pytest.approx(min(ends))
 
@@ -71,14 +80,20 @@ def test_forced_counts_are_one_and_all() -> None:
         len(Forced(served_policy(), is_alone=alone).partition(task, view, PartitionContext(0.0)).shares)
         for alone in (True, False)
     ]
-    assert counts == [1, 7]
+    assert counts == [1, 14]
+
+
+def test_one_node_works_with_both_of_its_units() -> None:
+    view = heat_simulation(EqualSplit()).view
+    plan = OneNode(served_policy()).partition(DivisibleTask("t", 20.0), view, PartitionContext(0.0))
+    assert [(share.node, share.unit) for share in plan.shares] == [("C1", "gpu0"), ("C1", "cpu")]
 
 
 def test_the_thermostat_leaves_out_only_what_is_at_its_limit_and_restores_the_view() -> None:
     simulation = heat_simulation(EqualSplit())
     simulation._sample()
     view = simulation.view
-    view.telemetry[8, 0] = view.telemetry[9, 0] + 1.0
+    view.telemetry[7:9, 0] = view.telemetry[9, 0] + 1.0
     before = view.telemetry.copy()
     plan = Reactive(served_policy()).partition(DivisibleTask("t", 500.0, 0.0, 1.0), view, PartitionContext(0.0))
     assert {str(share.node) for share in plan.shares} == {"C2", "C3", "C4", "C5", "C6", "C7"}
@@ -112,7 +127,7 @@ def test_consolidated_tasks_run_whole_beside_each_other() -> None:
     begin = simulation._start
 
     def watched(arrived_s: float, task: DivisibleTask, plan: PartitionPlan) -> None:
-        shares.append(len(plan.shares))
+        shares.append(len({share.node for share in plan.shares}))
         begin(arrived_s, task, plan)
 
     simulation._start = watched  # type: ignore[method-assign]
