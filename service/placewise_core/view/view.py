@@ -227,8 +227,7 @@ class ClusterView(SlotArrays):
             self._drop_tenant(m, g, job.id)
         tasks = self._jobs_on[m][job.id]
         tasks.remove((job.model, assignment.demand))
-        if not assignment.gpu_indices:
-            self.cpu_task_count[m] -= 1
+        self.cpu_task_count[m] -= not assignment.gpu_indices
         if not tasks:
             del self._jobs_on[m][job.id]
         self.task_count[m] -= 1
@@ -421,12 +420,10 @@ class ClusterView(SlotArrays):
         other = copy.copy(self)
         for name in (*_CLAIMED_COLUMNS, *_CLAIMED_ROWS, *_REPORTED, "node_stamp"):
             setattr(other, name, getattr(self, name).copy())
-        other.nodes = list(self.nodes)
-        other.jobs = dict(self.jobs)
+        other.nodes, other.jobs = list(self.nodes), dict(self.jobs)
         other.co_runs = self.co_runs.fork()
         other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
-        other._idle_gpus = list(self._idle_gpus)
-        other._touched = list(self._touched)
+        other._idle_gpus, other._touched = list(self._idle_gpus), list(self._touched)
         other._clear_slots()  # its arrays are counted on in place
         other.notes = WeakKeyDictionary()
         other.forked_stamp = self.usage_stamp
