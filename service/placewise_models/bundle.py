@@ -17,6 +17,7 @@ import msgspec
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import feature_schema
 from placewise_models.folder import BUNDLE_NAME
+from placewise_models.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
 from placewise_models.ncf import NCF_MODEL, NCF_REPORT, NcfMatrix
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
@@ -33,7 +34,16 @@ MANIFEST = "manifest.json"
 THROUGHPUT, CAPABILITY = "throughput.json", "capability.json"
 # Who vouches for a bundle that comes with a release.
 RELEASE = "release"
-_OPENED = (THROUGHPUT, CAPABILITY, REWARD_MODEL, *POLICY_GRAPHS, STDM_MODEL, LDWP_MODEL, SHARING_MODEL)
+_OPENED = (
+    THROUGHPUT,
+    CAPABILITY,
+    REWARD_MODEL,
+    *POLICY_GRAPHS,
+    STDM_MODEL,
+    LDWP_MODEL,
+    SHARING_MODEL,
+    HARMONY_PAPER_MODEL,
+)
 # Which model's tables each net reads (MODEL_TABLES).
 _READERS = {REWARD_MODEL: "reward"} | dict.fromkeys(POLICY_GRAPHS, "policy")
 
@@ -75,6 +85,7 @@ class Bundle:
     ldwp: LdwpRuntime | None = None
     sharing: SharingRuntime | None = None
     ncf: NcfMatrix | None = None
+    harmony_paper: HarmonyPaperRuntime | None = None
 
     @property
     def name(self) -> str:
@@ -117,6 +128,7 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
         ldwp=nets.load(LdwpRuntime.load, LDWP_REPORT, LDWP_MODEL),
         sharing=nets.load(SharingRuntime.load, SHARING_REPORT, SHARING_MODEL),
         ncf=nets.load(NcfMatrix.load, NCF_REPORT, NCF_MODEL),
+        harmony_paper=nets.load(HarmonyPaperRuntime.load, HARMONY_PAPER_REPORT, HARMONY_PAPER_MODEL),
     )
 
 
@@ -140,6 +152,7 @@ def opened(directory: Path) -> Bundle:
         stdm=net(StdmRuntime.opened, STDM_MODEL),
         ldwp=net(LdwpRuntime.opened, LDWP_MODEL),
         sharing=net(SharingRuntime.opened, SHARING_MODEL),
+        harmony_paper=net(HarmonyPaperRuntime.opened, HARMONY_PAPER_MODEL),
     )
 
 

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.harmony_draw import HarmonyDraw
+from placewise_core.policies.printed.harmony_paper import HarmonyPaper
 from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.registry import (
     HARMONY_POLICY,
     LDWP_POLICY,
+    PROPOSERS,
     SEARCH_POLICY,
     harmony_policy,
     ldwp_policy,
@@ -16,7 +18,9 @@ from placewise_core.policies.registry import (
 )
 from placewise_models.bundle import Bundle
 
-LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY)
+# As their papers print them. Without a net for the cluster they answer by a heuristic, and say so.
+PRINTED_POLICIES = (HarmonyPaper.name,)
+LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY, *PRINTED_POLICIES)
 
 
 def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
@@ -30,6 +34,8 @@ def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) 
         found[LDWP_POLICY] = ldwp_policy(bundle.ldwp, heuristics)
     if bundle.reward is not None:
         found[SEARCH_POLICY] = search_policy(bundle.reward, heuristics, harmony=harmony)
+    if bundle.harmony_paper is not None:
+        found[HarmonyPaper.name] = HarmonyPaper(bundle.harmony_paper, heuristics[PROPOSERS[0]])
     return found
 
 
@@ -40,6 +46,11 @@ def bundle_explorer(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -
     if policy is not None:
         policy.name = bundle.name
     return policy
+
+
+def printed_without_nets(heuristics: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
+    """PRINTED_POLICIES by name, as a bundle without their nets has them."""
+    return {HarmonyPaper.name: HarmonyPaper(None, heuristics[PROPOSERS[0]])}
 
 
 def explorers(policies: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:

@@ -42,9 +42,14 @@ def open_column_net(content: bytes, file: str, columns: Sequence[str]) -> onnxru
     """A session on a net that names its columns itself. Raises ModelError, also if it was trained on other columns than
     `columns`."""
     session = open_session(content, file)
+    check_columns(session, file, columns)
+    return session
+
+
+def check_columns(session: onnxruntime.InferenceSession, file: str, columns: Sequence[str]) -> None:
+    """Raises ModelError if the net was trained on other columns than `columns`."""
     if _property(session, "columns") != ",".join(columns):
         raise ModelError(f"{file} was trained on other columns than this version encodes: train it again")
-    return session
 
 
 def answers_alike(given: ArrayLike, wanted: ArrayLike) -> bool:

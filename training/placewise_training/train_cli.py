@@ -12,6 +12,9 @@ from placewise_training.policy import args as policy_args
 from placewise_training.policy import card as policy_card
 from placewise_training.policy import train as train_policy
 from placewise_training.policy.export import export_policy
+from placewise_training.policy.printed import card as printed_card
+from placewise_training.policy.printed import train as train_printed
+from placewise_training.policy.printed.export import export_harmony_paper
 from placewise_training.reward import card as reward_card
 from placewise_training.reward import train as train_reward
 from placewise_training.reward.export import export_reward
@@ -43,6 +46,11 @@ def _reward_rows(report: Report) -> Rows:
 def _policy_rows(report: Report) -> Rows:
     for name, by_seed in report["metrics"].get("avg_jct_s", {}).items():
         yield name, f"{sum(by_seed.values()) / len(by_seed):,.0f}"
+
+
+def _printed_rows(report: Report) -> Rows:
+    for row in report["history"]:
+        yield f"{row['tasks']:,}", f"{row['validation']:.3f}"
 
 
 def _ldwp_rows(report: Report) -> Rows:
@@ -99,6 +107,17 @@ TRAINERS = (
         _policy_rows,
         policy_card.card,
         export=export_policy,
+    ),
+    Trainer(
+        "harmony-paper",
+        "Train Harmony's actor-critic as its paper prints it, for `harmony-paper` on one number of nodes.",
+        train_printed.Args,
+        train_printed.train,
+        train_printed.REPORT,
+        ("tasks", "JCT over consolidate's"),
+        _printed_rows,
+        printed_card.card,
+        export=export_harmony_paper,
     ),
     Trainer(
         "ldwp",

@@ -210,7 +210,7 @@ class Harmony(PlacementPolicy):
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
             return self._fall_back("deadline", job, view, context)
         try:
-            proposal = self.decode(job, view, context, _most_likely)
+            proposal = self.decode(job, view, context, most_likely)
         except Exception as error:  # of any kind: a broken net never fails a call
             return self._fall_back(type(error).__name__, job, view, context)
         return proposal or self._fall_back("dead end", job, view, context)
@@ -342,12 +342,13 @@ class HarmonySample(PlacementPolicy):
         return first + c, float(odds[c])
 
 
-def _most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
+def most_likely(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
+    """Of the actions that are possible; its probability counts as 1."""
     action = int(logits.argmax())  # allowed, as a rule
     return (action if mask[action] else int(np.where(mask, logits, _LOWEST).argmax())), 1.0
 
 
-def _chosen(logits: Float32, mask: BoolArray, placed: int, choose: Choose) -> tuple[int, float]:
+def chosen_action(logits: Float32, mask: BoolArray, placed: int, choose: Choose) -> tuple[int, float]:
     """An action for the next task, and its probability. Raises PolicyNetError unless there is one logit per action."""
     if logits.shape != mask.shape:
         raise PolicyNetError(f"logits of shape {logits.shape} for {len(mask)} actions")
@@ -390,7 +391,7 @@ class _Decoding:
         too slow to share is masked, and the choice is made again."""
         candidates = self._candidates
         while not candidates.is_stuck():
-            action, probability = _chosen(logits, candidates.mask, len(self._gang.placed), self._choose)
+            action, probability = chosen_action(logits, candidates.mask, len(self._gang.placed), self._choose)
             explained = self._explain(logits, action) if self._is_explaining else []
             if candidates.take(action):
                 self._propensity *= probability

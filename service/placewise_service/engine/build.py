@@ -23,7 +23,13 @@ from placewise_core.subtasks.completed_metrics import matrix_source, metrics_sou
 from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
-from placewise_models.learned import LEARNED_POLICIES, bundle_explorer, explorers, learned_policies
+from placewise_models.learned import (
+    LEARNED_POLICIES,
+    bundle_explorer,
+    explorers,
+    learned_policies,
+    printed_without_nets,
+)
 from placewise_models.ncf import NCF_MODEL
 from placewise_models.signing import PublicKey
 from placewise_service.declog.sink import DecisionSink
@@ -130,7 +136,7 @@ class _ActivePolicies:
         self.interference.completer = bundle.sharing
         for name in LEARNED_POLICIES:
             self.placement.pop(name, None)
-        self.placement.update(learned_policies(bundle, self.placement))
+        self.placement.update(printed_without_nets(self.placement) | learned_policies(bundle, self.placement))
         self.explorers.clear()
         self.explorers.update(explorers(self.placement))
 

@@ -33,7 +33,7 @@ from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.workloads import HarmonyWorkload, Lengths
 
 Reward = Literal["jct", "progress"]
-_EXPLORERS = ("bin-packing", "load-balance")  # job-aware exploration: Harmony takes one of these at random
+EXPLORERS = ("bin-packing", "load-balance")  # job-aware exploration: Harmony takes one of these at random
 _EPOCH_SIGMA = 1.5  # of the log of how long an epoch is: see `situation`
 _LIKE_HARMONY = 0.7  # share of the training simulations
 _NO_TARGET = np.zeros(0, dtype=np.float32)
@@ -159,7 +159,7 @@ class Actor(PlacementPolicy):
         policies = placement_policies()
         self._net = RecordingNet(net)
         self._fallback = policies["consolidate"]
-        self._explorers = [policies[name] for name in _EXPLORERS]
+        self._explorers = [policies[name] for name in EXPLORERS]
         self._harmony = Harmony(self._net, self._fallback)
         self._conduct, self._rng, self._teacher, self._scorer = conduct, rng, teacher, scorer
         self._forced: Lesson | None = None
@@ -168,7 +168,7 @@ class Actor(PlacementPolicy):
         self._now_s = -1.0
         self._waited_s = 0.0
         self._interval_s = interval_s
-        self._speeds = _PredictedSpeeds(scorer, interval_s) if scorer is not None else None
+        self._speeds = PredictedSpeeds(scorer, interval_s) if scorer is not None else None
         self._simulation: Simulation | None = None
         self.intervals: list[Interval] = []
 
@@ -278,7 +278,7 @@ class Actor(PlacementPolicy):
         return sim.metrics.jct.total + sum(now_s - submitted for submitted in inside)
 
 
-class _PredictedSpeeds:
+class PredictedSpeeds:
     """Harmony's reward (1), Σ c_n/e_n of the interval, by the reward model's predictions after each placement."""
 
     def __init__(self, scorer: SpeedScorer, interval_s: float) -> None:

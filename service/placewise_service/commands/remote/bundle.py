@@ -12,6 +12,7 @@ import typer
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
 from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import BUNDLE_NAME
+from placewise_models.harmony_paper import HARMONY_PAPER_REPORT
 from placewise_models.ldwp import LDWP_REPORT
 from placewise_models.ncf import NCF_REPORT
 from placewise_models.policy import POLICY_REPORT
@@ -44,6 +45,7 @@ _REPORTS = (
     SHARING_REPORT,
     LDWP_REPORT,
     NCF_REPORT,
+    HARMONY_PAPER_REPORT,
     "throughput.json",
     "capability.json",
 )

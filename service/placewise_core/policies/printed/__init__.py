@@ -1,0 +1,1 @@
+"""Learned policies as their papers print them, from the papers' inputs alone."""
