@@ -26,8 +26,8 @@ def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
     args = report["args"]
     rows = {
-        "net": f"Transformer over a row per job; {report['parameters']:,} parameters; {args['layers']} × {args['width']} "
-        f"neurons, {args['heads']} heads",
+        "net": f"Transformer over a row per job; {report['parameters']:,} parameters; {args['layers']} × "
+        f"{args['width']} neurons, {args['heads']} heads",
         "method": f"actor-critic with job-aware exploration, {report['tasks']:,} tasks placed in training simulations",
         "seed": report["seed"],
         "training data": f"simulations {report['data']['seeds'][0]:,} to {report['data']['seeds'][1]:,}",

@@ -2,9 +2,9 @@
 
     python -m placewise_training.policy.printed.train --out var/train/harmony-paper     (placewise train harmony-paper)
 
-Read top to bottom. ∇ log π (r + γ V(s′) − V(s)) + β H by (2), V by temporal difference, samples drawn from a FIFO; β and
-the share of explored gangs fall to 0 linearly. [!] A replayed sample was drawn by an older π or by the explorer: it is
-weighted by the ratio of the probabilities, clipped, which the paper leaves out. Every random draw comes from `seed`.
+Read top to bottom. ∇ log π (r + γ V(s′) − V(s)) + β H by (2), V by temporal difference, samples drawn from a FIFO. β
+and the share of explored gangs fall to 0 linearly. [!] A replayed sample was drawn by an older π or by the explorer: it
+is weighted by the ratio of the probabilities, clipped, which the paper leaves out. Every random draw comes from `seed`.
 """
 
 import json
