@@ -10,6 +10,7 @@ from placewise_core.admit.registry import admission_policies
 from placewise_core.partition.registry import partition_policies
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.subtasks.iawp import subtask_schedulers
+from placewise_models.learned import PRINTED_POLICIES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/fidelity.md").read_text("utf-8")
@@ -37,5 +38,6 @@ def test_every_policy_as_printed_stands_in_the_table() -> None:
     throughput = ThroughputModel(bundled("throughput.json"))
     names = {*admission_policies(throughput), *partition_policies(bundled("capability.json")), *subtask_schedulers()}
     papers = {name for name in names if name.endswith("-paper")}
-    assert papers == {"qos-paper", "proteus-paper", "heat-island-paper", "iawp-paper"}
+    papers |= set(PRINTED_POLICIES)
+    assert papers == {"qos-paper", "proteus-paper", "heat-island-paper", "iawp-paper", "harmony-paper"}
     assert all(f"| `{name}` |" in TEXT for name in papers)

@@ -94,7 +94,7 @@ def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
         resume: Annotated[bool, typer.Option(help="Go on from the checkpoints in `out`.")] = False,
         cards: Annotated[Path | None, typer.Option(help="Also write the model cards into this folder.")] = None,
     ) -> None:
-        """Train every model with its defaults, one after the other. Takes about half an hour of one core."""
+        """Train every model with its defaults, one after the other. Takes an hour and a quarter of one core."""
         run_all(trainers, out, cards, {"seed": seed, "resume": resume}, Console(stderr=True).rule)
 
 

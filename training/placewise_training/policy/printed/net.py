@@ -49,7 +49,7 @@ class PaperPolicy(nn.Module):
         self._decided = decision_columns(nodes)
         decided = sum(len(columns(nodes)[at]) for at in self._decided)
         self.ask = nn.Linear(width, width)
-        self.key, self.told = nn.Linear(decided, width), nn.Linear(decided, width)
+        self.key, self.heard = nn.Linear(decided, width), nn.Linear(decided, width)
         self.dense = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         self.out = nn.Linear(width, 2 * nodes)
 
@@ -59,7 +59,7 @@ class PaperPolicy(nn.Module):
         scores = self.ask(x) @ self.key(decisions).transpose(1, 2) / x.shape[2] ** 0.5  # (B, J, J)
         number = torch.cumsum(torch.ones_like(mask), dim=1)
         own = (number.unsqueeze(2) == number.unsqueeze(1)).to(mask.dtype)  # a job does not look at its own
-        heard = torch.softmax(scores + ((1.0 - mask).unsqueeze(1) + own) * _BLOCKED, dim=2) @ self.told(decisions)
+        heard = torch.softmax(scores + ((1.0 - mask).unsqueeze(1) + own) * _BLOCKED, dim=2) @ self.heard(decisions)
         out: Tensor = self.out(self.dense(x + heard))
         return out
 
