@@ -220,6 +220,7 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
         stale_telemetry_after_s=settings.stale_telemetry_after_s,
         log_buffer_records=settings.declog.buffer_records,
         observe_share=settings.declog.observe_share,
+        alternatives_share=settings.declog.alternatives_share,
         most_clusters=settings.limits.clusters,
         most_queues=settings.limits.queues_per_cluster,
         most_profiles=settings.limits.profiles_per_cluster,

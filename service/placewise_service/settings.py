@@ -280,6 +280,12 @@ class DecisionLogSettings(Section):
         le=1,
         description="Share of the Place decisions logged with their observation, on clusters that do not explore.",
     )
+    alternatives_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Share of the Place decisions logged with their alternatives and forecasts, if there is time.",
+    )
 
 
 class OtelSettings(Section):

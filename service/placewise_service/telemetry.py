@@ -70,6 +70,9 @@ class Telemetry:
             "placewise_profiles_refused_total", "Rows of profiles not learned: the cluster has its most.", "cluster"
         )
         self._log_drops = self._counter("placewise_decision_log_dropped_total", "Decision records lost.")
+        self._alternatives_shed = self._counter(
+            "placewise_alternatives_shed_total", "Decisions logged without their alternatives, as there was no time."
+        )
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
         self._refused = self._counter(
             "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
@@ -147,6 +150,10 @@ class Telemetry:
     def log_drops(self, count: int) -> None:
         """Decision records that were lost."""
         self._log_drops.inc(count)
+
+    def alternatives_shed(self) -> None:
+        """A decision was drawn to be logged with its alternatives, and there was no time to work them out."""
+        self._alternatives_shed.inc()
 
     @property
     def is_tracing(self) -> bool:

@@ -29,10 +29,12 @@ async def running_engine(
     store: StateStore | None = None,
     clock: ManualClock | None = None,
     observe_share: float = 0.0,
+    alternatives_share: float = 0.0,
 ) -> AsyncIterator[Engine]:
     """An engine that knows cluster "c" of `nodes` equal nodes n0, n1, …"""
     clock = clock or ManualClock(1_000_000.0)
-    options = EngineOptions(queue=QueueSettings(slot_s=10.0), observe_share=observe_share)
+    shares = {"observe_share": observe_share, "alternatives_share": alternatives_share}
+    options = EngineOptions(queue=QueueSettings(slot_s=10.0), **shares)
     engine = build_engine(store or MemoryStore(clock), clock, Telemetry(), options)
     await engine.start()
     if nodes:
@@ -46,6 +48,7 @@ async def running_engine(
 async def logged(engine: Engine) -> bool:
     """Everything decided so far is in the store's log. Records are made after the answers."""
     engine._parts.telemetry.afterwards.run()
+    await engine._studying.finish()
     return await engine._parts.sink.flush()
 
 

@@ -89,11 +89,11 @@ def propose(
         pi = chosen.propensity
     else:
         pi = policy.probability(chosen.assignments, job, view, context)
-    gives = [
-        _gives(each.policy, proposal, chosen, job, view, context)
+    shares = [
+        gives(each.policy, proposal, chosen, job, view, context)
         for each, proposal in zip(explorers, given, strict=True)
     ]
-    return Drawn(replace(chosen, propensity=mixed(pi, rate, gives, weights)), pi, explorer, rate)
+    return Drawn(replace(chosen, propensity=mixed(pi, rate, shares, weights)), pi, explorer, rate)
 
 
 def seed_in_slot(cluster: str, job: Job, now_s: float, slot_s: float) -> int:
@@ -108,7 +108,7 @@ def mixed(own: float, rate: float, explorers_give: Sequence[float | None], weigh
     return (1.0 - rate) * own + rate * sum(shares) / sum(weights)
 
 
-def _gives(
+def gives(
     explorer: PlacementPolicy,
     given: Proposal | None,
     chosen: Proposal,
@@ -116,7 +116,7 @@ def _gives(
     view: ClusterView,
     context: PlaceContext,
 ) -> float | None:
-    """The probability with which the explorer gives the action chosen; `given` is its own proposal."""
+    """The probability with which the explorer gives the placement chosen; `given` is its own proposal."""
     if given is None:
         return None
     if given.propensity < 1.0:

@@ -285,6 +285,12 @@ class NetSteps:
         self._net, self._state = net, state
         self._tokens: StepTokens | None = None if candidates.is_stuck() else StepTokens(candidates, free)
 
+    @property
+    def features(self) -> Float32:
+        """(C, STEP_FEATURES) tokens of the candidates for the next task."""
+        assert self._tokens is not None
+        return self._tokens.features
+
     def odds(self) -> tuple[int, FloatArray] | None:
         """As `node_odds` for the next task; None if no action is possible. Raises PolicyNetError."""
         if self._tokens is None or self.candidates.is_stuck():

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray
+from placewise_core.basics.arrays import BoolArray, Float32, IntArray
+from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.actions import decode_action
@@ -63,8 +64,8 @@ class HarmonyDraw(PlacementPolicy):
             if closed > 0 and action_of(plan.rest()) == wanted:
                 total += so_far * closed
             m = nodes.get(gang.next_name(group), -1)
-            c = int(steps.candidates.rows.searchsorted(m))
-            if m < 0 or c >= len(odds) or steps.candidates.rows[c] != m or not is_open[c]:
+            c = _candidate_of(steps, m)
+            if c is None or not is_open[c]:
                 return total
             so_far *= float(odds[c])
             if not so_far:
@@ -95,6 +96,57 @@ class HarmonyDraw(PlacementPolicy):
         return gang.assignments()
 
 
+@frozen
+class Retraced:
+    """A placement as the net would have come to it, task by task.
+
+    `rows` (C,) are the candidates' places in the view, `tokens` (tasks, C, STEP_FEATURES), `odds` the net's probability
+    of each task's node.
+    """
+
+    tasks: tuple[str, ...]
+    rows: IntArray
+    tokens: Float32
+    odds: tuple[float, ...]
+
+
+def retraced(
+    harmony: Harmony, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+) -> Retraced | None:
+    """None for gangs on shared GPUs, and where a node is not among the candidates. Raises the net's own errors."""
+    if not _is_countable(job, view, context):
+        return None
+    steps = harmony.steps(job, view, context)
+    gang, nodes = steps.candidates.gang, {a.task: view.index.get(a.node, -1) for a in assignments}
+    tasks, tokens, chances = [], [], []
+    while gang.remaining:
+        found = steps.odds()
+        if found is None:
+            return None
+        first, odds = found
+        task = gang.next_name(_group_of(steps, first))
+        c = _candidate_of(steps, nodes.get(task, -1))
+        if c is None:
+            return None
+        tasks.append(task)
+        tokens.append(steps.features.copy())
+        chances.append(float(odds[c]))
+        steps.take(first + c)
+        context.slices.pause()
+    return Retraced(tuple(tasks), steps.candidates.rows, np.stack(tokens), tuple(chances))
+
+
+def _group_of(steps: NetSteps, first: int) -> TaskGroup:
+    role, _ = decode_action(first, len(steps.candidates.rows))
+    return steps.candidates.turns[role].group
+
+
+def _candidate_of(steps: NetSteps, m: int) -> int | None:
+    rows = steps.candidates.rows
+    c = int(rows.searchsorted(m))
+    return c if m >= 0 and c < len(rows) and rows[c] == m and steps.candidates.mask.reshape(2, -1)[:, c].any() else None
+
+
 def _is_countable(job: Job, view: ClusterView, context: PlaceContext) -> bool:
     gang = Gang(job, view, context)
     return all(gang.wanted(group) is None or gang.is_countable(group) for group in job.groups)
@@ -102,7 +154,5 @@ def _is_countable(job: Job, view: ClusterView, context: PlaceContext) -> bool:
 
 def _open(steps: NetSteps, first: int, plan: Plan) -> tuple[TaskGroup, BoolArray]:
     """The group whose task is next in the role of action `first`, and (C,) the candidates that leave a plan."""
-    candidates = steps.candidates
-    role, _ = decode_action(first, len(candidates.rows))
-    group = candidates.turns[role].group
-    return group, np.isin(candidates.rows, plan.open_to(group))
+    group = _group_of(steps, first)
+    return group, np.isin(steps.candidates.rows, plan.open_to(group))

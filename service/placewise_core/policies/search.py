@@ -123,6 +123,15 @@ class BestOfK(PlacementPolicy):
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
         return found.taken(proposals[k][1], {**found.info, **named})
 
+    @property
+    def has_spread(self) -> bool:
+        """True if the reward model says how sure it is."""
+        return math.isfinite(self._scorer.spread_limit)
+
+    def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
+        """The reward model's forecasts of these placements. Raises ScoreError and the runtime's own errors."""
+        return self._scores(job, proposals, view, slices)
+
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
         began_s = self._monotonic_s()

@@ -14,6 +14,7 @@ _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
 _UNITS = "of Place with scope NODE and of Partition"
+_STUDIED = "null without `alternatives`, without a net, and on shared GPUs"
 _REPEAT = (
     "in the order of `job_ids`: of Place, the process was asked about the job before; of AdmitOrWait, the queue knew "
     "the job, null of a policy without Q and Z"
@@ -78,6 +79,13 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "",
             f"units that were open, {_UNITS}; null of a node unless observed, and at most 256 spare ones of a task",
         ),
+        "alternatives": (
+            "progress 1/s",
+            "of a random share of Place: each placement that the policy, an explorer or a usual policy gives, its nodes "
+            "in the order of the tasks' names, P(a), π(a), the reward model's forecast Σ c/e and spread of the log-speed",
+        ),
+        "job_tasks": ("", f"tasks of each job in the order of Harmony's net, {_STUDIED}"),
+        "job_task_probabilities": ("1", f"the net's probability of the node of each of `job_tasks`, {_STUDIED}"),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
         "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),

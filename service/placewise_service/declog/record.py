@@ -28,6 +28,7 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
+from placewise_core.policies.alternatives import Alternative
 from placewise_service import pieces
 
 SCHEMA_VERSION: Final = 1
@@ -92,6 +93,19 @@ class Draw:
 
 @final
 @frozen
+class Steps:
+    """The chosen placement of one job as Harmony's net would come to it, task by task: the net's probability of each
+    task's node, `rows` (C,) of the candidates in the view, `tokens` (tasks, C, STEP_FEATURES)."""
+
+    job_id: str
+    tasks: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    rows: Tensor
+    tokens: Tensor
+
+
+@final
+@frozen
 class AdmitSeen:
     """The state that an admission was decided on, besides the queue in its answer.
 
@@ -125,6 +139,7 @@ class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
 
     `time_s` is when it was decided (epoch seconds), `latency_ms` from the arrival at the engine to the answer.
+    `alternatives` and `steps` are worked out after the answer, for a random share of the Place decisions.
     `epoch` is that of the state: versions of the view count within it. `seed` repeats the draw. `shadow_of` names the
     decision that was answered where this one was made in its shadow.
     """
@@ -151,6 +166,8 @@ class DecisionRecord:
     scope: str = ""
     node_id: str = ""
     asked: PlaceSeen | None = None
+    alternatives: tuple[Alternative, ...] | None = None
+    steps: tuple[Steps, ...] = ()
 
     @classmethod
     def of_place(

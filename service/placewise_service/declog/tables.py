@@ -30,6 +30,19 @@ _SPARE: Final = Reason.SHARE_BELOW_THRESHOLD  # units that could take a share an
 _TIME = pa.timestamp("us", tz="UTC")
 _COMMON: Final = {"id": pa.string(), "cluster": pa.string(), "position": pa.string(), "record": pa.binary()}
 
+_ALTERNATIVE: Final = pa.struct(
+    {
+        "job_id": pa.string(),
+        "policy": pa.string(),
+        "nodes": pa.list_(pa.string()),
+        "is_chosen": pa.bool_(),
+        "propensity": pa.float64(),
+        "own_propensity": pa.float64(),
+        "progress_per_s": pa.float64(),
+        "spread": pa.float64(),
+    }
+)
+
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     DECISIONS: pa.schema(
         {
@@ -82,6 +95,9 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "units": pa.list_(pa.string()),
             "unit_scales": pa.list_(pa.float64()),
             "units_open": pa.list_(pa.string()),
+            "alternatives": pa.list_(_ALTERNATIVE),
+            "job_tasks": pa.list_(pa.list_(pa.string())),
+            "job_task_probabilities": pa.list_(pa.list_(pa.float64())),
         }
     ),
     OUTCOMES: pa.schema(
@@ -170,6 +186,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         **_draw_columns(record),
         **_asked_columns(record),
         **_unit_columns(record),
+        **_alternative_columns(record),
         **_admit_columns(record),
     }
 
@@ -200,6 +217,19 @@ def _asked_columns(record: DecisionRecord) -> dict[str, Any]:
     return {
         "job_is_repeat": [job.id in asked.repeats for job in record.jobs],
         "job_admit_decisions": [asked.admit_decisions.get(job.id) for job in record.jobs],
+    }
+
+
+def _alternative_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of Place decisions whose alternatives were worked out; tasks in the order in which the net places them."""
+    if record.alternatives is None:
+        return {}
+    steps = {step.job_id: step for step in record.steps}
+    found = [steps.get(job.id) for job in record.jobs]
+    return {
+        "alternatives": [{name: getattr(each, name) for name in _ALTERNATIVE.names} for each in record.alternatives],
+        "job_tasks": [step and list(step.tasks) for step in found],
+        "job_task_probabilities": [step and list(step.probabilities) for step in found],
     }
 
 

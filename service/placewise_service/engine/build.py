@@ -83,6 +83,7 @@ def build_engine(
             served.interference,
             served,
             observe_share=options.observe_share,
+            alternatives_share=options.alternatives_share,
             slot_s=options.queue.slot_s,
             monotonic_s=clock.monotonic_s,
         ),

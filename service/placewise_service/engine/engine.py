@@ -41,6 +41,7 @@ from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.place.placing import Placing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer
+from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView, Views
@@ -99,7 +100,8 @@ class Engine:
         self._parts = parts
         self._explorers = explorers
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
-        self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks)
+        self._studying = Studying(placer.policies, slicing, parts.sink, parts.clock, parts.telemetry.alternatives_shed)
+        self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks, self._studying)
         self._admitting = Admitting(parts, admission, slicing)
         self._partition = partition
         self._growth = Growth(parts)
@@ -153,6 +155,7 @@ class Engine:
     async def drain(self, timeout_s: float) -> None:
         """Writes out the queue of the decision log."""
         self._parts.telemetry.afterwards.run()
+        await self._studying.finish()
         await self._parts.sink.close(timeout_s)
 
     async def close(self) -> None:
@@ -160,6 +163,7 @@ class Engine:
         self._parts.telemetry.afterwards.run()
         await cancel_and_wait((self._sweep, self._following, self._meeting))
         self._sweep = self._following = self._meeting = None
+        await self._studying.close()
         await self._parts.views.close()
         await self._parts.sink.close()
         await self._parts.store.close()

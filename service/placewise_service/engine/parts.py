@@ -46,6 +46,7 @@ class EngineOptions:
     stale_telemetry_after_s: float = 90.0
     log_buffer_records: int = 20_000
     observe_share: float = 0.0
+    alternatives_share: float = 0.0
     queue: QueueSettings = QueueSettings()
     most_clusters: int = 1000
     most_queues: int = 1000

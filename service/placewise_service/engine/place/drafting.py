@@ -24,6 +24,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.cluster import Encoder
 from placewise_core.policies import explore
+from placewise_core.policies.alternatives import Study
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.heads import barred
@@ -35,6 +36,7 @@ from placewise_service.engine.place.observing import choice_of
 
 log = structlog.get_logger(__name__)
 
+MOST_STUDIED = 4  # jobs of one request whose alternatives are worked out, the first ones
 NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 
 
@@ -62,6 +64,8 @@ class Draft:
     choices: list[Choice] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
     open_units: tuple[str, ...] | None = None
+    is_studied: bool = False
+    studies: list[Study] = field(default_factory=list)
     held_before: int = 0  # gangs that an earlier part of the draft holds
 
     def take_over(self, part: "Draft") -> None:
@@ -73,6 +77,7 @@ class Draft:
         self.is_explored |= part.is_explored
         self.fallback_reason = self.fallback_reason or part.fallback_reason
         self.choices += part.choices
+        self.studies += part.studies
         self.draws += part.draws
 
 
@@ -88,6 +93,7 @@ class Placer:
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
     encoder: Encoder = field(default_factory=Encoder)
     observe_share: float = 0.0
+    alternatives_share: float = 0.0
     slot_s: float = 10.0  # of queues without settings of their own
     monotonic_s: Callable[[], float] = monotonic
 
@@ -157,7 +163,9 @@ class Placer:
                 found = explore.Exploration(
                     settings.exploration_rate, explorers or explore.USUAL, settings.exploration_guard
                 )
-        draft.is_observed = found.rate > 0 or (not command.is_dry_run and random() < self.observe_share)
+        drawn = 1.0 if command.is_dry_run else random()
+        draft.is_observed = found.rate > 0 or drawn < self.observe_share
+        draft.is_studied = drawn < self.alternatives_share
         return found
 
     def check_deadline(self, draft: Draft, command: PlaceCommand, context: PlaceContext) -> None:
@@ -199,6 +207,8 @@ class Placer:
         proposal = drawn.proposal
         if draft.is_observed:
             self._observe(job, proposal.assignments, view, context, draft)
+        if draft.is_studied and len(draft.studies) < MOST_STUDIED:
+            draft.studies.append(self._study(job, view, policy, context, exploration, drawn, seed))
         draft.propensity *= proposal.propensity
         draft.is_explored |= bool(drawn.explorer)
         draft.draws.append(_draw_of(job.id, drawn, seed))
@@ -236,6 +246,21 @@ class Placer:
             reservation_id=running.reservation_id,
             propensity=proposal.propensity,
         )
+
+    def _study(
+        self,
+        job: Job,
+        view: ClusterView,
+        policy: PlacementPolicy,
+        context: PlaceContext,
+        exploration: explore.Exploration,
+        drawn: explore.Drawn,
+        seed: int | None,
+    ) -> Study:
+        """Copies the inputs of a decision: its alternatives are worked out after the answer."""
+        barred = None if context.barred is None else context.barred.copy()
+        given = (exploration, drawn, context.now_s, seed or 0, context.interference, barred)
+        return Study(job, view.fork(), policy, *given)
 
     def _observe(
         self, job: Job, tasks: Sequence[Assignment], view: ClusterView, context: PlaceContext, draft: Draft

@@ -24,6 +24,7 @@ from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
 from placewise_service.engine.place.gang import held
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
+from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, ReserveResult, Reused
 
@@ -61,6 +62,7 @@ class Placing:
     placer: Placer
     sliced: SlicedPlacer
     subtasks: Mapping[str, SubtaskScheduler]
+    studying: Studying
 
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.parts.begin(deadline_s)
@@ -299,7 +301,12 @@ class Placing:
             epoch=draft.epoch,
             asked=PlaceSeen(repeats, known.admitted_by(cluster, jobs, live.view.queues), draft.open_units),
         )
-        self.parts.log(record, _outcome(decision.decisions))
+        outcome = _outcome(decision.decisions)
+        if draft.studies:
+            self.parts.count(record, outcome)
+            self.studying.offer(record, draft.studies)
+        else:
+            self.parts.log(record, outcome)
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import Exploration
 from placewise_service.engine.parts import ATTEMPTS
-from placewise_service.engine.place.drafting import Draft, Placer, answered
+from placewise_service.engine.place.drafting import MOST_STUDIED, Draft, Placer, answered
 from placewise_service.engine.place.gang import may_share
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
@@ -152,6 +152,7 @@ class _Work:
             part = Draft(self.draft.decision_id, interference=context.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
             part.is_seeded = self.draft.is_seeded
+            part.is_studied = self.draft.is_studied and len(self.draft.studies) < MOST_STUDIED
             view = live.view.fork()
             self.placer.decide(job, view, self.policy, context, exploration, part)
             self.placer.predict(part, view, context.slices)

@@ -1,0 +1,126 @@
+"""What else one decision might have placed: each policy's placement, its probability and its forecast. Decides nothing.
+
+Works on a copy of the view as it was before the job was placed. Probabilities follow explore.py; those of the chosen
+placement are the decision's own. A policy that stops by the clock is asked without one, so a search that the clock cut
+short has no exact probability of another placement.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from placewise_core.basics.arrays import BoolArray
+from placewise_core.basics.frozen import frozen
+from placewise_core.basics.slices import Slices
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
+from placewise_core.policies import explore
+from placewise_core.policies.explore import Drawn, Exploration
+from placewise_core.policies.search import BestOfK, Scores
+from placewise_core.speed.interference import GpuInterference
+from placewise_core.view.view import ClusterView
+
+# Asked besides the policy in force and the explorers.
+ASKED: Final = ("consolidate", "load-balance", "bin-packing", "tetris", "harmony", "search")
+
+
+@final
+@frozen
+class Alternative:
+    """One placement of a job: `policy` names the first that gives it, `nodes` are its tasks' in the order of their
+    names.
+
+    `propensity` is P(a), `own_propensity` π(a) of the policy in force; None if the clock cut its search.
+    `progress_per_s` is the reward model's forecast Σ c_n/e_n, `spread` that of the job's log-speed; None without a model.
+    """
+
+    job_id: str
+    policy: str
+    nodes: tuple[str, ...]
+    is_chosen: bool
+    propensity: float | None
+    own_propensity: float | None
+    progress_per_s: float | None = None
+    spread: float | None = None
+
+
+@frozen
+class Study:
+    """One job's decision with copies of its inputs. `view` is the study's own."""
+
+    job: Job
+    view: ClusterView
+    policy: PlacementPolicy
+    exploration: Exploration
+    drawn: Drawn
+    now_s: float
+    seed: int
+    interference: GpuInterference
+    barred: BoolArray | None = None
+
+    def context(self, slices: Slices) -> PlaceContext:
+        """A context like that of the decision, without its deadline."""
+        return PlaceContext(self.now_s, self.seed, interference=self.interference, slices=slices, barred=self.barred)
+
+
+def alternatives(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slices) -> tuple[Alternative, ...]:
+    """The placement chosen, and every other one that the policy in force, an explorer or one of ASKED gives."""
+    context, drawn = study.context(slices), study.drawn
+    chosen = action_of(drawn.proposal.assignments)
+    explorers = [explorer.policy for explorer in study.exploration.explorers] if drawn.rate > 0 else []
+    others = [policies[name] for name in ASKED if name in policies]
+    given = {id(each): each.propose(study.job, study.view, context) for each in (study.policy, *explorers, *others)}
+    found: dict[Action, tuple[str, Proposal]] = {chosen: (drawn.explorer or study.policy.name, drawn.proposal)}
+    for each in (study.policy, *explorers, *others):
+        proposal = given[id(each)]
+        if proposal is not None and not proposal.is_fallback:
+            found.setdefault(action_of(proposal.assignments), (each.name, proposal))
+    scores, has_spread = _scores(study, [proposal for _, proposal in found.values()], policies, slices)
+    rows = []
+    for k, (action, (name, proposal)) in enumerate(found.items()):
+        own, mixture = drawn.own_propensity, drawn.proposal.propensity
+        if action != chosen:
+            own, mixture = _probabilities(study, proposal, given, context)
+        is_exact = action == chosen or not drawn.proposal.info.get("cut")
+        rows.append(
+            Alternative(
+                study.job.id,
+                name,
+                tuple(node for _, node in action),
+                action == chosen,
+                mixture if is_exact else None,
+                own if is_exact else None,
+                float(scores.progress[k]) if scores is not None else None,
+                float(scores.spread[k]) if scores is not None and has_spread else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _probabilities(
+    study: Study, proposal: Proposal, given: Mapping[int, Proposal | None], context: PlaceContext
+) -> tuple[float, float]:
+    """(π(a), P(a)) of a placement."""
+
+    def gives(policy: PlacementPolicy) -> float | None:
+        return explore.gives(policy, given[id(policy)], proposal, study.job, study.view, context)
+
+    own = gives(study.policy) or 0.0
+    if not study.drawn.rate:
+        return own, own
+    explorers = study.exploration.explorers
+    shares = [gives(explorer.policy) for explorer in explorers]
+    return own, explore.mixed(own, study.drawn.rate, shares, [explorer.weight for explorer in explorers])
+
+
+def _scores(
+    study: Study, proposals: Sequence[Proposal], policies: Mapping[str, PlacementPolicy], slices: Slices
+) -> tuple[Scores | None, bool]:
+    """The reward model's forecasts and whether it knows their spread; none without a model, or if it fails."""
+    search = policies.get(BestOfK.name)
+    if not isinstance(search, BestOfK):
+        return None, False
+    try:
+        return search.judge(study.job, proposals, study.view, slices), search.has_spread
+    except Exception:  # the placements are worth a record without forecasts
+        return None, False

@@ -1,0 +1,114 @@
+"""Alternatives and forecasts of decisions that were answered, for the log: worked out behind everything else.
+
+One study at a time, in slices, and no more than a fiftieth of the time on the whole. Studies that find the queue full
+are shed and counted: the record is then logged without them. Never fails a decision and never loses its record.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import structlog
+
+from placewise_core.basics.clock import Clock
+from placewise_core.basics.slices import Slices
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.alternatives import Alternative, Study, alternatives
+from placewise_core.policies.harmony import Harmony
+from placewise_core.policies.harmony_draw import retraced
+from placewise_service.background import cancel_and_wait
+from placewise_service.declog.record import DecisionRecord, Steps, Tensor
+from placewise_service.declog.sink import DecisionSink
+from placewise_service.engine.slicing import Slicing
+
+log = structlog.get_logger(__name__)
+
+_MOST_QUEUED: Final = 8  # each keeps a copy of its view
+_REST: Final = 49.0  # times the length of a study, until the next one
+
+
+class Studying:
+    """Completes records. One event loop owns it."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, PlacementPolicy],
+        slicing: Slicing,
+        sink: DecisionSink,
+        clock: Clock,
+        on_shed: Callable[[], None],
+    ) -> None:
+        self._policies = policies
+        self._slicing = slicing
+        self._sink = sink
+        self._clock = clock
+        self._on_shed = on_shed
+        self._hurry = asyncio.Event()
+        self._queue: deque[tuple[DecisionRecord, Sequence[Study]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def offer(self, record: DecisionRecord, studies: Sequence[Study]) -> None:
+        """Takes over a record; it is logged with its alternatives, or at once without them if too many wait."""
+        if len(self._queue) >= _MOST_QUEUED:
+            self._shed(record)
+            return
+        self._queue.append((record, studies))
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="alternatives")
+
+    async def finish(self) -> None:
+        """Works out everything that waits, without rest."""
+        self._hurry.set()
+        if self._task is not None:
+            await self._task
+        self._hurry.clear()
+
+    async def close(self) -> None:
+        """Ends the work; records that still wait are logged without alternatives."""
+        await cancel_and_wait((self._task,))
+        self._task = None
+        while self._queue:
+            self._shed(self._queue.popleft()[0])
+
+    def _shed(self, record: DecisionRecord) -> None:
+        self._on_shed()
+        self._sink.offer(record)
+
+    async def _run(self) -> None:
+        while self._queue:
+            began_s = self._clock.monotonic_s()
+            record, studies = self._queue[0]
+            try:
+                found = await self._slicing.run(partial(self._studied, studies))
+            except Exception:  # the record is worth more than its alternatives
+                log.exception("alternatives are missing from the log", decision_id=record.decision_id)
+                found = None
+            self._queue.popleft()
+            self._sink.offer(record if found is None else replace(record, alternatives=found[0], steps=found[1]))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REST * (self._clock.monotonic_s() - began_s)):
+                    await self._hurry.wait()
+
+    def _studied(self, studies: Sequence[Study], slices: Slices) -> tuple[tuple[Alternative, ...], tuple[Steps, ...]]:
+        rows: list[Alternative] = []
+        steps: list[Steps] = []
+        for study in studies:
+            rows += alternatives(study, self._policies, slices)
+            found = self._steps(study, slices)
+            if found is not None:
+                steps.append(found)
+        return tuple(rows), tuple(steps)
+
+    def _steps(self, study: Study, slices: Slices) -> Steps | None:
+        harmony = self._policies.get(Harmony.name)
+        if not isinstance(harmony, Harmony):
+            return None
+        tasks = study.drawn.proposal.assignments
+        found = retraced(harmony, tasks, study.job, study.view, study.context(slices))
+        if found is None:
+            return None
+        return Steps(study.job.id, found.tasks, found.odds, Tensor.pack(found.rows), Tensor.pack(found.tokens))

@@ -1,0 +1,177 @@
+"""Alternatives and forecasts of Place decisions in the log, worked out after the answer."""
+
+import asyncio
+import itertools
+
+import pytest
+from tests.fakes.cluster import make_job
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, logged, place, running_engine
+
+from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
+from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
+from placewise_core.gang.context import PlaceContext
+from placewise_core.inputs.cluster import STEP_FEATURES
+from placewise_core.policies.search import BestOfK
+from placewise_service.declog.record import DecisionRecord, decode_entry, encode
+from placewise_service.declog.tables import row_of
+from placewise_service.engine import Engine
+from placewise_service.engine.place import studying
+
+EXPLORERS = ("consolidate", "load-balance", "harmony", "search", "random", "harmony-sample")
+
+
+async def records_of(engine: Engine) -> list[DecisionRecord]:
+    assert await logged(engine)
+    found = [decode_entry(data) for _, data in await engine._parts.store.read_decisions(CLUSTER, "0", 1000)]
+    return [entry for entry in found if isinstance(entry, DecisionRecord)]
+
+
+def exploring(rate: float = 0.6, **more: object) -> ClusterSettings:
+    explorers = tuple(ExplorerSettings(name, weight) for weight, name in enumerate(EXPLORERS, 1))
+    return ClusterSettings(exploration_rate=rate, explorers=explorers, **more)  # type: ignore[arg-type]
+
+
+async def test_every_placement_that_might_have_been_has_its_probability() -> None:
+    """The probability that a decision logged for a placement is the one that its alternatives state for it."""
+    stated: dict[tuple[str, ...], float] = {}
+    for i in range(25):
+        async with running_engine(nodes=4, gpus=4, alternatives_share=1.0) as engine:
+            await engine.update_settings(CLUSTER, exploring())
+            await ask_place(engine, place(make_job("before"), seed=1, policy="bin-packing"))
+            answer = await ask_place(engine, place(make_job("a", workers=2), seed=i))
+            record = (await records_of(engine))[-1]
+        assert record.alternatives is not None
+        (chosen,) = [each for each in record.alternatives if each.is_chosen]
+        tasks = sorted(answer.decisions[0].assignments, key=lambda task: task.task)
+        assert chosen.nodes == tuple(task.node for task in tasks)
+        assert chosen.propensity == answer.meta.propensity
+        assert chosen.policy == (record.draws[0].explorer or answer.meta.policy)
+        for each in record.alternatives:
+            assert each.propensity is not None
+            assert stated.setdefault(each.nodes, each.propensity) == pytest.approx(each.propensity, abs=1e-9)
+    assert len(stated) > 4
+    assert sum(stated.values()) <= 1.0 + 1e-9
+    assert sum(stated.values()) > 0.8, "the rest are draws that nobody made here"
+
+
+async def test_alternatives_are_of_the_view_that_was_decided_on() -> None:
+    async with running_engine(nodes=3, gpus=2, alternatives_share=1.0) as engine:
+        first = await engine.place(place(make_job("a", gpus=2.0), policy="load-balance"))
+        await first.settled()
+        for other in ("b", "c"):
+            await ask_place(engine, place(make_job(other, gpus=2.0)))
+        await answer_is_on_its_way()
+        record = (await records_of(engine))[0]
+        search = engine._placing.placer.policies["search"]
+    assert isinstance(search, BestOfK)
+    found = record.alternatives
+    assert found
+    assert {each.nodes for each in found} <= {("n0",), ("n1",), ("n2",)}, "nothing was taken then"
+    assert [each.own_propensity for each in found] == [1.0] + [0.0] * (len(found) - 1)
+    assert all(each.progress_per_s is not None and each.progress_per_s > 0 for each in found)
+    assert all(each.spread is not None and each.spread >= 0 for each in found) is search.has_spread
+
+
+async def test_a_spared_job_and_one_of_a_cluster_that_does_not_explore_have_the_policys_own_probabilities() -> None:
+    async with running_engine(nodes=3, gpus=4, alternatives_share=1.0) as engine:
+        await ask_place(engine, place(make_job("a", workers=2), policy="load-balance"))
+        await engine.update_settings(CLUSTER, exploring(1.0, exploration_guard=ExplorationGuard(max_gpus=1.0)))
+        await ask_place(engine, place(make_job("b", workers=2), policy="load-balance", seed=1))
+        for record in await records_of(engine):
+            assert record.alternatives is not None
+            assert len(record.alternatives) > 1
+            assert [each.propensity for each in record.alternatives] == [
+                float(each.is_chosen) for each in record.alternatives
+            ]
+
+
+async def test_tasks_have_the_nets_probabilities_and_tokens() -> None:
+    demand = Resources(cpu_cores=1, gpus=1, memory_gib=4)
+    job = Job(JobId("a"), model="ResNet-50", groups=(TaskGroup(Role.WORKER, 3, demand),))
+    async with running_engine(nodes=3, gpus=2, alternatives_share=1.0) as engine:
+        view = (await engine.get_cluster(CLUSTER)).view
+        harmony = engine._placing.placer.explorers["harmony-sample"]
+        await ask_place(engine, place(job, policy="harmony"))
+        (record,) = await records_of(engine)
+        (steps,) = record.steps
+        assert sorted(steps.tasks) == ["worker-0", "worker-1", "worker-2"]
+        assert steps.tokens.shape == (3, 3, STEP_FEATURES)
+        assert steps.rows.unpack().tolist() == [0, 1, 2]
+        assert all(0.0 < p <= 1.0 for p in steps.probabilities)
+        view.remove_job(JobId("a"))
+        assert record.place is not None
+        tasks = record.place.decisions[0].assignments
+        by_draws = harmony.probability(tasks, job, view, PlaceContext(1_000_000.0, 0))
+    product = steps.probabilities[0] * steps.probabilities[1] * steps.probabilities[2]
+    assert by_draws >= product - 1e-9, "by draws alone, and perhaps after one that ended them"
+
+
+async def test_the_columns_show_alternatives_and_are_null_without() -> None:
+    async with running_engine(nodes=3, gpus=4, alternatives_share=1.0) as engine:
+        await ask_place(engine, place(make_job("a"), make_job("big", gpus=99.0)))
+        await ask_place(engine, place(make_job("dry"), is_dry_run=True))
+        records = sorted(await records_of(engine), key=lambda record: record.is_dry_run)
+    studied, dry = [row_of(CLUSTER, "1-0", encode(record))[2] for record in records]
+    assert {each["job_id"] for each in studied["alternatives"]} == {"a"}
+    assert [each["is_chosen"] for each in studied["alternatives"]].count(True) == 1
+    assert studied["job_tasks"] == [["worker-0"], None]
+    assert [len(p) for p in studied["job_task_probabilities"] if p] == [1]
+    assert "alternatives" not in dry
+
+
+async def test_a_request_of_many_jobs_has_alternatives_of_the_first_ones() -> None:
+    async with running_engine(nodes=4, gpus=8, alternatives_share=1.0) as engine:
+        await ask_place(engine, place(*(make_job(f"j{i}") for i in range(9))))
+        (record,) = await records_of(engine)
+    assert [key for key, _ in itertools.groupby(record.alternatives or (), lambda each: each.job_id)] == [
+        "j0",
+        "j1",
+        "j2",
+        "j3",
+    ]
+
+
+async def test_studies_are_shed_first_and_every_record_is_logged() -> None:
+    async with running_engine(nodes=4, gpus=8, alternatives_share=1.0) as engine:
+        for i in range(20):
+            await ask_place(engine, place(make_job(f"j{i}")))
+        engine._parts.telemetry.afterwards.run()  # all at once: only so many wait
+        records = await records_of(engine)
+        text = engine._parts.telemetry.render().decode()
+    assert len(records) == 20
+    assert sum(record.alternatives is None for record in records) == 12
+    assert "placewise_alternatives_shed_total 12.0" in text
+
+
+async def test_a_study_that_fails_leaves_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("torn")
+
+    monkeypatch.setattr(studying, "alternatives", failing)
+    async with running_engine(nodes=2, alternatives_share=1.0) as engine:
+        await ask_place(engine, place(make_job("a")))
+        (record,) = await records_of(engine)
+    assert record.alternatives is None
+
+
+async def test_what_waits_when_the_service_ends_is_logged_without_alternatives() -> None:
+    async with running_engine(nodes=2, alternatives_share=1.0) as engine:
+        await ask_place(engine, place(make_job("a")))
+        engine._parts.telemetry.afterwards.run()
+        await engine._studying.close()
+        (record,) = await records_of(engine)
+    assert record.alternatives is None
+
+
+async def test_answers_are_the_same_with_alternatives_and_without() -> None:
+    answers = []
+    for share in (0.0, 1.0):
+        async with running_engine(nodes=4, gpus=4, alternatives_share=share) as engine:
+            await engine.update_settings(CLUSTER, exploring())
+            decided = []
+            for i in range(12):
+                answer = await ask_place(engine, place(make_job(f"j{i}"), seed=i))
+                decided.append((answer.decisions[0].assignments, answer.meta.propensity))
+                await asyncio.sleep(0)
+            answers.append(decided)
+    assert answers[0] == answers[1]
