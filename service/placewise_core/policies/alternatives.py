@@ -31,7 +31,7 @@ class Alternative:
     names.
 
     `propensity` is P(a), `own_propensity` π(a) of the policy in force; None if the clock cut its search.
-    `progress_per_s` is the reward model's forecast Σ c_n/e_n, `spread` that of the job's log-speed; None without a model.
+    `progress_per_s` is the reward model's forecast Σ c_n/e_n, `spread` that of the job's log-speed; None without one.
     """
 
     job_id: str
