@@ -53,6 +53,7 @@ class DecisionSink:
         self._on_drop = on_drop
         self._queue: deque[Entry] = deque()
         self._wake = asyncio.Event()
+        self._appending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._in_flight = 0
         self.dropped = 0
@@ -74,10 +75,12 @@ class DecisionSink:
             self._task = asyncio.create_task(self._run(), name="decision-sink")
 
     async def flush(self) -> bool:
-        """Appends everything that is queued; False if the store did not take it (it stays queued)."""
-        while self._queue:
-            if not await self._append_batch():
-                return False
+        """Appends everything that is queued, after a batch that is on its way; False if the store did not take it (it
+        stays queued)."""
+        async with self._appending:
+            while self._queue:
+                if not await self._append_batch():
+                    return False
         return True
 
     async def close(self, timeout_s: float = 5.0) -> None:

@@ -164,3 +164,15 @@ async def test_an_entry_larger_than_any_portion_is_appended_alone() -> None:
         sink.offer(entry(job))
     assert await sink.flush()
     assert (ring.calls, len(ring.appended["c"])) == (2, 3)
+
+
+async def test_a_flush_waits_for_a_batch_that_is_on_its_way() -> None:
+    ring = FakeRing()
+    sink = sink_on(ring, batch=8)
+    sink.offer(entry("a"))
+    first = asyncio.create_task(sink.flush())
+    while not len(sink) - len(sink._queue):
+        await asyncio.sleep(0)
+    assert await sink.flush()
+    assert ring.appended == {"c": ["a"]}
+    assert await first
