@@ -79,8 +79,10 @@ class Service:
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_S)
         self.store = MemoryStore(self.clock)
-        # Each record has its observation: drawn at random otherwise.
-        settings = Settings(_env_prefix="PLACEWISE_GOLDEN_NET_", declog={"observe_share": 1.0})
+        # Each record has its observation, and none has alternatives: drawn at random otherwise.
+        settings = Settings(
+            _env_prefix="PLACEWISE_GOLDEN_NET_", declog={"observe_share": 1.0, "alternatives_share": 0.0}
+        )
         self.engine = make_engine(settings, self.store, self.clock, MutedTelemetry())
         self._gateway = Gateway(self.engine, self.clock, settings.limits, Open(), self.engine._parts.telemetry)
 
