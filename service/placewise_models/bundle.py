@@ -19,6 +19,7 @@ from placewise_core.inputs.cluster import feature_schema
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
+from placewise_models.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.ncf import NCF_MODEL, NCF_REPORT, NcfMatrix
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
 from placewise_models.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
@@ -43,6 +44,7 @@ _OPENED = (
     LDWP_MODEL,
     SHARING_MODEL,
     HARMONY_PAPER_MODEL,
+    LDWP_PAPER_MODEL,
 )
 # Which model's tables each net reads (MODEL_TABLES).
 _READERS = {REWARD_MODEL: "reward"} | dict.fromkeys(POLICY_GRAPHS, "policy")
@@ -86,6 +88,7 @@ class Bundle:
     sharing: SharingRuntime | None = None
     ncf: NcfMatrix | None = None
     harmony_paper: HarmonyPaperRuntime | None = None
+    ldwp_paper: LdwpPaperRuntime | None = None
 
     @property
     def name(self) -> str:
@@ -129,6 +132,7 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
         sharing=nets.load(SharingRuntime.load, SHARING_REPORT, SHARING_MODEL),
         ncf=nets.load(NcfMatrix.load, NCF_REPORT, NCF_MODEL),
         harmony_paper=nets.load(HarmonyPaperRuntime.load, HARMONY_PAPER_REPORT, HARMONY_PAPER_MODEL),
+        ldwp_paper=nets.load(LdwpPaperRuntime.load, LDWP_PAPER_REPORT, LDWP_PAPER_MODEL),
     )
 
 
@@ -153,6 +157,7 @@ def opened(directory: Path) -> Bundle:
         ldwp=net(LdwpRuntime.opened, LDWP_MODEL),
         sharing=net(SharingRuntime.opened, SHARING_MODEL),
         harmony_paper=net(HarmonyPaperRuntime.opened, HARMONY_PAPER_MODEL),
+        ldwp_paper=net(LdwpPaperRuntime.opened, LDWP_PAPER_MODEL),
     )
 
 

@@ -6,8 +6,10 @@ from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.harmony_draw import HarmonyDraw
 from placewise_core.policies.printed.harmony_paper import HarmonyPaper
+from placewise_core.policies.printed.ldwp_paper import LdwpPaper
 from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.registry import (
+    DEFAULT_POLICY,
     HARMONY_POLICY,
     LDWP_POLICY,
     PROPOSERS,
@@ -19,7 +21,7 @@ from placewise_core.policies.registry import (
 from placewise_models.bundle import Bundle
 
 # As their papers print them. Without a net for the cluster they answer by a heuristic, and say so.
-PRINTED_POLICIES = (HarmonyPaper.name,)
+PRINTED_POLICIES = (HarmonyPaper.name, LdwpPaper.name)
 LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY, *PRINTED_POLICIES)
 
 
@@ -36,6 +38,8 @@ def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) 
         found[SEARCH_POLICY] = search_policy(bundle.reward, heuristics, harmony=harmony)
     if bundle.harmony_paper is not None:
         found[HarmonyPaper.name] = HarmonyPaper(bundle.harmony_paper, heuristics[PROPOSERS[0]])
+    if bundle.ldwp_paper is not None:
+        found[LdwpPaper.name] = LdwpPaper(bundle.ldwp_paper, heuristics[DEFAULT_POLICY])
     return found
 
 
@@ -50,7 +54,10 @@ def bundle_explorer(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -
 
 def printed_without_nets(heuristics: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
     """PRINTED_POLICIES by name, as a bundle without their nets has them."""
-    return {HarmonyPaper.name: HarmonyPaper(None, heuristics[PROPOSERS[0]])}
+    return {
+        HarmonyPaper.name: HarmonyPaper(None, heuristics[PROPOSERS[0]]),
+        LdwpPaper.name: LdwpPaper(None, heuristics[DEFAULT_POLICY]),
+    }
 
 
 def explorers(policies: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:

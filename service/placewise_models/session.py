@@ -46,6 +46,11 @@ def open_column_net(content: bytes, file: str, columns: Sequence[str]) -> onnxru
     return session
 
 
+def columns_of_net(session: onnxruntime.InferenceSession) -> list[str]:
+    """The columns that the net names; [] if none."""
+    return [name for name in _property(session, "columns").split(",") if name]
+
+
 def check_columns(session: onnxruntime.InferenceSession, file: str, columns: Sequence[str]) -> None:
     """Raises ModelError if the net was trained on other columns than `columns`."""
     if _property(session, "columns") != ",".join(columns):

@@ -8,6 +8,9 @@ from placewise_training.lab.register import Report, Trainer, register
 from placewise_training.ldwp import card as ldwp_card
 from placewise_training.ldwp import train as train_ldwp
 from placewise_training.ldwp.export import export_ldwp
+from placewise_training.ldwp.printed import card as ldwp_paper_card
+from placewise_training.ldwp.printed import train as train_ldwp_paper
+from placewise_training.ldwp.printed.export import export_ldwp_paper
 from placewise_training.policy import args as policy_args
 from placewise_training.policy import card as policy_card
 from placewise_training.policy import train as train_policy
@@ -58,6 +61,11 @@ def _ldwp_rows(report: Report) -> Rows:
         for name, row in found.items():
             cells = (row["throughput"], row["turnaround_s"])
             yield load, name, *(f"{cell['mean']:.1f} ± {cell['half_width']:.1f}" for cell in cells)
+
+
+def _ldwp_paper_rows(report: Report) -> Rows:
+    for part, value in report["metrics"]["throughput_per_min"].items():
+        yield f"{value:.1f}", part.replace("_", " ")
 
 
 def _stdm_rows(report: Report) -> Rows:
@@ -129,6 +137,17 @@ TRAINERS = (
         _ldwp_rows,
         ldwp_card.card,
         export=export_ldwp,
+    ),
+    Trainer(
+        "ldwp-paper",
+        "Train LDWP's DQN as its paper prints it, for `ldwp-paper` on one number of nodes; transfers it to others.",
+        train_ldwp_paper.Args,
+        train_ldwp_paper.train,
+        train_ldwp_paper.REPORT,
+        ("tasks per minute", "of the run"),
+        _ldwp_paper_rows,
+        ldwp_paper_card.card,
+        export=export_ldwp_paper,
     ),
     Trainer(
         "stdm",

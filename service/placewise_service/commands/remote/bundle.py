@@ -14,6 +14,7 @@ from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schem
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.harmony_paper import HARMONY_PAPER_REPORT
 from placewise_models.ldwp import LDWP_REPORT
+from placewise_models.ldwp_paper import LDWP_PAPER_REPORT
 from placewise_models.ncf import NCF_REPORT
 from placewise_models.policy import POLICY_REPORT
 from placewise_models.reward import REWARD_REPORT
@@ -46,6 +47,7 @@ _REPORTS = (
     LDWP_REPORT,
     NCF_REPORT,
     HARMONY_PAPER_REPORT,
+    LDWP_PAPER_REPORT,
     "throughput.json",
     "capability.json",
 )

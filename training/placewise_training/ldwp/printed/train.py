@@ -1,0 +1,138 @@
+"""Trains LDWP's DQN as the paper has it → ldwp_paper.pt, ldwp_paper.json.
+
+    python -m placewise_training.ldwp.printed.train --out var/train/ldwp-paper     (placewise train ldwp-paper)
+
+The net is pre-trained by the choices of ECT (4.2.2), or begins with the transferred parameters of an earlier run, and
+then learns by Algorithm 1 while a simulation of the paper's cluster asks it (agent.py). Every draw comes from `seed`.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from placewise_core.inputs.cluster import UTILISATION_COLUMNS
+from placewise_core.inputs.ldwp_paper import columns, order_of, state_of
+from placewise_core.subtasks.iawp import AsWritten, SubtaskScheduler
+from placewise_core.view.view import ClusterView
+from placewise_training.ldwp.agent import Logged, PaperDqn, Vector, pretrained
+from placewise_training.ldwp.judge import SIZES
+from placewise_training.ldwp.net import FixedDqn, transferred
+from placewise_training.sim.hardware import ldwp_cluster
+from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload
+from placewise_training.sim.pipelines.choosers import BacklogEct, NodeChooser
+from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
+from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.units import IawpUnits
+
+SCHEMA, REPORT, CHECKPOINT = "placewise.ldwp-paper/1", "ldwp_paper.json", "ldwp_paper.pt"
+TRUTH = "train"
+TYPES = tuple(APPLICATIONS)
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What `placewise train ldwp-paper` takes; the string beside each becomes its help."""
+
+    out: Path = field(default=Path("var/train/ldwp-paper"), metadata={"help": "Folder for checkpoint and report."})
+    nodes: int = field(default=11, metadata={"help": "Nodes of the cluster: the net serves this number alone."})
+    seed: int = field(default=0, metadata={"help": "Of every draw."})
+    tasks: int = field(default=1500, metadata={"help": "Tasks that the DQN places, and learns from."})
+    logged: int = field(default=600, metadata={"help": "Choices of ECT that pre-training learns from."})
+    per_minute: float = field(default=50.0, metadata={"help": "Tasks that arrive in a minute."})
+    start: Path | None = field(
+        default=None, metadata={"help": "Folder of an earlier run: its parameters are transferred, in place of ECT's."}
+    )
+
+
+@dataclass(slots=True)
+class ServedLog(Logged):
+    """Another chooser's decisions, in the state that is served."""
+
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
+        self.nodes = tuple(nodes)
+        self.states.append(state_of(task.job, view, TYPES, order_of(view, self.nodes)))
+        chosen = self.chooser.choose(task, view, nodes, now_s)
+        self.actions.append(self.nodes.index(chosen))
+        return chosen
+
+
+@dataclass(slots=True)
+class ServedDqn(PaperDqn):
+    """The paper's DQN, in the state that is served."""
+
+    _served: Vector = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+
+    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
+        self._served = state_of(task.job, view, TYPES, order_of(view, tuple(nodes)))
+        return PaperDqn.choose(self, task, view, nodes, now_s)
+
+    def _state(self, observed: Vector, nodes: int) -> Vector:
+        return self._served
+
+
+def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
+    """Trains; the report that is also written to `out`."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    names = tuple(spec.id for spec in ldwp_cluster(args.nodes))
+    begin = transferred(load_net(args.start / CHECKPOINT), names) if args.start else _pretrained(args)
+    agent = ServedDqn(net=begin, seed=args.seed)
+    result = _simulated(args, agent, args.tasks, lambda done, now_s: show("learning", done, args.tasks))
+    assert agent.net is not None
+    torch.save({"nodes": list(agent.net.nodes), "net": agent.net.state_dict()}, args.out / CHECKPOINT)
+    tenth = max(1, len(agent.throughputs) // 10)
+    report = {
+        "schema": SCHEMA,
+        "columns": list(columns(TYPES, names)),
+        "seed": args.seed,
+        "args": {name: value for name, value in asdict(args).items() if name not in ("out", "start")},
+        "is_transferred": args.start is not None,
+        "parameters": sum(p.numel() for p in agent.net.parameters()),
+        "tasks": args.tasks,
+        "seconds": {"training": round(time.perf_counter() - began, 1)},
+        "metrics": {
+            "throughput_per_min": {
+                "all": result.throughput_per_min,
+                "first_tenth": float(np.mean(agent.throughputs[:tenth])),
+                "last_tenth": float(np.mean(agent.throughputs[-tenth:])),
+            },
+            "avg_turnaround_s": result.avg_turnaround_s,
+        },
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def load_net(checkpoint: Path) -> FixedDqn:
+    """The net of a training run."""
+    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    net = empty_net(stored["nodes"])
+    net.load_state_dict(stored["net"])
+    return net.eval()
+
+
+def empty_net(nodes: Sequence[str]) -> FixedDqn:
+    """Of random weights."""
+    return FixedDqn(nodes, len(TYPES) + 1, len(UTILISATION_COLUMNS))
+
+
+def _pretrained(args: Args) -> FixedDqn:
+    log = ServedLog(BacklogEct(TRUTH))
+    _simulated(args, log, args.logged)
+    return pretrained(log, args.seed)
+
+
+def _simulated(
+    args: Args, chooser: NodeChooser, tasks: int, progress: Callable[[int, float], None] | None = None
+) -> PipelineResult:
+    workload = PipelineWorkload(tasks=tasks, per_minute=args.per_minute, sizes=SIZES)
+    units = IawpUnits(scheduler=SubtaskScheduler(rules=AsWritten))
+    arrivals = workload.generate(TRUTH, args.seed)
+    return PipelineSimulation(ldwp_cluster(args.nodes), arrivals, TRUTH, chooser, units, seed=args.seed).run(progress)
