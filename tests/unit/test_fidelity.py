@@ -39,5 +39,5 @@ def test_every_policy_as_printed_stands_in_the_table() -> None:
     names = {*admission_policies(throughput), *partition_policies(bundled("capability.json")), *subtask_schedulers()}
     papers = {name for name in names if name.endswith("-paper")}
     papers |= set(PRINTED_POLICIES)
-    assert papers == {"qos-paper", "proteus-paper", "heat-island-paper", "iawp-paper", "harmony-paper"}
+    assert papers == {"qos-paper", "proteus-paper", "heat-island-paper", "iawp-paper", "harmony-paper", "ldwp-paper"}
     assert all(f"| `{name}` |" in TEXT for name in papers)

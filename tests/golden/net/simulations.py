@@ -14,8 +14,8 @@ SEEDS = 5
 _RUN = ("--workload", "harmony", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "60", "--seeds", str(SEEDS))
 _ELASTIC = ("--workload", "elastic", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "25", "--seeds", "2")
 _CLOCKED = frozenset({"decisions_per_s", "decisions_per_s_ci95", "wall_s", "wall_s_ci95"})
-# One places pipelines, which `placewise simulate` has none of; the shipped bundle has no net for the other.
-_NOT_SIMULATED = frozenset({"ldwp", "harmony-paper"})
+# `ldwp` places pipelines, which `placewise simulate` has none of; the shipped bundle has no nets for the others.
+_NOT_SIMULATED = frozenset({"ldwp", "harmony-paper", "ldwp-paper"})
 _PIPING = (
     *(("load-balance", units) for units in ("iawp", "ect", "pats", "random")),
     *((policy, "iawp") for policy in ("ldwp", "pats", "random")),

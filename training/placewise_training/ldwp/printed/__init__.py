@@ -1,1 +1,1 @@
-"""LDWP's DQN as the paper prints it, for the service: training, transfer to other nodes, export. Serves `ldwp-paper`."""
+"""LDWP's DQN as the paper prints it, for `ldwp-paper`: training, transfer to other nodes, export."""
