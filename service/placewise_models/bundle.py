@@ -17,11 +17,11 @@ import msgspec
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import feature_schema
 from placewise_models.folder import BUNDLE_NAME
-from placewise_models.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
-from placewise_models.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.ncf import NCF_MODEL, NCF_REPORT, NcfMatrix
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
+from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_models.session import ModelError
 from placewise_models.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime

@@ -9,8 +9,8 @@ import torch
 from placewise_core.inputs.harmony_paper import columns
 from placewise_core.policies.registry import placement_policies
 from placewise_models.bundle import Manifest, load, write_manifest
-from placewise_models.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.learned import learned_policies
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.session import ModelError
 from placewise_training.policy.printed.card import card
 from placewise_training.policy.printed.export import export_harmony_paper

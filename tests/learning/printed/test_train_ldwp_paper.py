@@ -8,8 +8,8 @@ import torch
 from placewise_core.inputs.ldwp_paper import columns
 from placewise_core.policies.registry import placement_policies
 from placewise_models.bundle import Bundle, Manifest, load, write_manifest
-from placewise_models.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.learned import learned_policies
+from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.session import ModelError
 from placewise_training.ldwp.printed.card import card
 from placewise_training.ldwp.printed.export import export_ldwp_paper

@@ -12,11 +12,11 @@ import typer
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
 from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import BUNDLE_NAME
-from placewise_models.harmony_paper import HARMONY_PAPER_REPORT
 from placewise_models.ldwp import LDWP_REPORT
-from placewise_models.ldwp_paper import LDWP_PAPER_REPORT
 from placewise_models.ncf import NCF_REPORT
 from placewise_models.policy import POLICY_REPORT
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_REPORT
+from placewise_models.printed.ldwp_paper import LDWP_PAPER_REPORT
 from placewise_models.reward import REWARD_REPORT
 from placewise_models.sharing import SHARING_REPORT
 from placewise_models.signing import SIGNATURES, BundleKeyError, generate, read_private, read_public, signed

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.inputs.ldwp_paper import columns
-from placewise_models.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
+from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
 from placewise_training.lab.export import OPSET, Graph, export_graph
 from placewise_training.ldwp.printed.train import CHECKPOINT, TYPES, load_net
 

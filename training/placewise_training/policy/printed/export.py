@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.inputs.harmony_paper import columns
-from placewise_models.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT
 from placewise_training.lab.export import OPSET, Arrays, Graph, export_graph
 from placewise_training.policy.printed.train import CHECKPOINT, load_net
 

@@ -1,0 +1,1 @@
+"""Nets of policies as their papers print them, on ONNX Runtime."""
