@@ -6,8 +6,8 @@ witnesses elsewhere, whose reported speeds show the speed of the cluster: the sa
 over them compare. Changes nothing and decides nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from weakref import WeakKeyDictionary
 
@@ -50,13 +50,15 @@ class PartTokens:
     """K candidates, P tokens each.
 
     parts (K, P, PART_FEATURES) float32 · job, node (K, P) int64: job and node of each token, PADDING if there
-    is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`; jobs beyond those are witnesses.
+    is none. Job 0 is the new one, job i > 0 is `neighbours[i − 1]`; jobs beyond those are witnesses. `places` maps
+    nodes of the view to their numbers here, in the order of these.
     """
 
     parts: Float32
     job: Int64
     node: Int64
     neighbours: tuple[RunningJob, ...]
+    places: Mapping[int, int] = field(default_factory=dict)
 
 
 _Sums = tuple[float, float, float, float, float]
@@ -355,7 +357,7 @@ def _filled(
     carried[k, here] += fresh.adds
     parts[:, :before, _SUMS] = _scaled(carried[:, local], capacity[local], there.adds)
     parts[k, token, _SUMS] = _scaled(carried[k, here], capacity[here], fresh.adds)
-    return PartTokens(parts, job, node, neighbours)
+    return PartTokens(parts, job, node, neighbours, places)
 
 
 def _scaled(totals: FloatArray, capacity: FloatArray, own: FloatArray) -> FloatArray:

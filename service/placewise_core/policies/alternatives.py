@@ -14,9 +14,10 @@ from placewise_core.basics.slices import Slices
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
+from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies import explore
 from placewise_core.policies.explore import Drawn, Exploration
-from placewise_core.policies.search import BestOfK, Scores
+from placewise_core.policies.search import BestOfK, Judged
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
 
@@ -63,7 +64,15 @@ class Study:
         return PlaceContext(self.now_s, self.seed, interference=self.interference, slices=slices, barred=self.barred)
 
 
-def alternatives(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slices) -> tuple[Alternative, ...]:
+@frozen
+class Studied:
+    """The alternatives of one job, and the reward model's tokens, a row for each; None without a model."""
+
+    alternatives: tuple[Alternative, ...]
+    tokens: PartTokens | None
+
+
+def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slices) -> Studied:
     """The placement chosen, and every other one that the policy in force, an explorer or one of ASKED gives."""
     context, drawn = study.context(slices), study.drawn
     chosen = action_of(drawn.proposal.assignments)
@@ -75,7 +84,8 @@ def alternatives(study: Study, policies: Mapping[str, PlacementPolicy], slices: 
         proposal = given[id(each)]
         if proposal is not None and not proposal.is_fallback:
             found.setdefault(action_of(proposal.assignments), (each.name, proposal))
-    scores, has_spread = _scores(study, [proposal for _, proposal in found.values()], policies, slices)
+    judged, has_spread = _judged(study, [proposal for _, proposal in found.values()], policies, slices)
+    scores = judged.scores if judged is not None else None
     rows = []
     for k, (action, (name, proposal)) in enumerate(found.items()):
         own, mixture = drawn.own_propensity, drawn.proposal.propensity
@@ -94,7 +104,7 @@ def alternatives(study: Study, policies: Mapping[str, PlacementPolicy], slices: 
                 float(scores.spread[k]) if scores is not None and has_spread else None,
             )
         )
-    return tuple(rows)
+    return Studied(tuple(rows), judged.tokens if judged is not None else None)
 
 
 def _probabilities(
@@ -113,9 +123,9 @@ def _probabilities(
     return own, explore.mixed(own, study.drawn.rate, shares, [explorer.weight for explorer in explorers])
 
 
-def _scores(
+def _judged(
     study: Study, proposals: Sequence[Proposal], policies: Mapping[str, PlacementPolicy], slices: Slices
-) -> tuple[Scores | None, bool]:
+) -> tuple[Judged | None, bool]:
     """The reward model's forecasts and whether it knows their spread; none without a model, or if it fails."""
     search = policies.get(BestOfK.name)
     if not isinstance(search, BestOfK):

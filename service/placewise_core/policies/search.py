@@ -66,6 +66,14 @@ class Scores:
     spread: FloatArray
 
 
+@frozen
+class Judged:
+    """Scores of K placements, and what the model read: a row of the tokens for each."""
+
+    tokens: PartTokens
+    scores: Scores
+
+
 class ScoreError(Exception):
     """The scorer answered, but with something that is not a speed."""
 
@@ -128,9 +136,10 @@ class BestOfK(PlacementPolicy):
         """True if the reward model says how sure it is."""
         return math.isfinite(self._scorer.spread_limit)
 
-    def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
-        """The reward model's forecasts of these placements. Raises ScoreError and the runtime's own errors."""
-        return self._scores(job, proposals, view, slices)
+    def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> "Judged":
+        """The reward model's inputs and forecasts of these placements. Raises ScoreError and the runtime's errors."""
+        tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
+        return Judged(tokens, self._scored(job, proposals, tokens, slices))
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
@@ -156,7 +165,9 @@ class BestOfK(PlacementPolicy):
         return found
 
     def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
-        tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
+        return self.judge(job, proposals, view, slices).scores
+
+    def _scored(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens, slices: Slices) -> Scores:
         spread: FloatArray = np.zeros(len(proposals))
         if math.isfinite(self._scorer.spread_limit):
             predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))

@@ -59,12 +59,14 @@ class Tensor:
 @frozen
 class Choice:
     """Observation and actions of one job: the encoded observation by name, the mask of each step (tasks, actions), and
-    the action ids."""
+    the action ids. `nodes` and `jobs` are the ids behind the tokens of nodes and jobs."""
 
     job_id: str
     actions: tuple[int, ...] = ()
     observation: Mapping[str, Tensor] = field(default_factory=dict)
     mask: Tensor | None = None
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
 
 
 @final
@@ -95,13 +97,28 @@ class Draw:
 @frozen
 class Steps:
     """The chosen placement of one job as Harmony's net would come to it, task by task: the net's probability of each
-    task's node, `rows` (C,) of the candidates in the view, `tokens` (tasks, C, STEP_FEATURES)."""
+    task's node, ids of the C candidates, `tokens` (tasks, C, STEP_FEATURES)."""
 
     job_id: str
     tasks: tuple[str, ...]
     probabilities: tuple[float, ...]
-    rows: Tensor
+    nodes: tuple[str, ...]
     tokens: Tensor
+
+
+@final
+@frozen
+class Parts:
+    """What the reward model read of one job's K alternatives, in their order: `tokens` (K, P, PART_FEATURES), `job` and
+    `node` (K, P) of each token, −1 for padding. Node i is `nodes[i]`, job 0 the job itself, job i > 0 `jobs[i − 1]`;
+    jobs beyond those are witnesses elsewhere."""
+
+    job_id: str
+    tokens: Tensor
+    job: Tensor
+    node: Tensor
+    nodes: tuple[str, ...]
+    jobs: tuple[str, ...]
 
 
 @final
@@ -139,7 +156,7 @@ class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
 
     `time_s` is when it was decided (epoch seconds), `latency_ms` from the arrival at the engine to the answer.
-    `alternatives` and `steps` are worked out after the answer, for a random share of the Place decisions.
+    `alternatives`, `steps` and `parts` are worked out after the answer, for a random share of the Place decisions.
     `epoch` is that of the state: versions of the view count within it. `seed` repeats the draw. `shadow_of` names the
     decision that was answered where this one was made in its shadow.
     """
@@ -168,6 +185,7 @@ class DecisionRecord:
     asked: PlaceSeen | None = None
     alternatives: tuple[Alternative, ...] | None = None
     steps: tuple[Steps, ...] = ()
+    parts: tuple[Parts, ...] = ()
 
     @classmethod
     def of_place(

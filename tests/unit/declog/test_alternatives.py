@@ -3,15 +3,17 @@
 import asyncio
 import itertools
 
+import numpy as np
 import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, logged, place, running_engine
 
-from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
+from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings, RunningJob
 from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.cluster import STEP_FEATURES
-from placewise_core.policies.search import BestOfK
+from placewise_core.inputs.reward import PartTokens
+from placewise_core.policies.search import BestOfK, progress
 from placewise_service.declog.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
@@ -96,7 +98,7 @@ async def test_tasks_have_the_nets_probabilities_and_tokens() -> None:
         (steps,) = record.steps
         assert sorted(steps.tasks) == ["worker-0", "worker-1", "worker-2"]
         assert steps.tokens.shape == (3, 3, STEP_FEATURES)
-        assert steps.rows.unpack().tolist() == [0, 1, 2]
+        assert steps.nodes == ("n0", "n1", "n2")
         assert all(0.0 < p <= 1.0 for p in steps.probabilities)
         view.remove_job(JobId("a"))
         assert record.place is not None
@@ -104,6 +106,44 @@ async def test_tasks_have_the_nets_probabilities_and_tokens() -> None:
         by_draws = harmony.probability(tasks, job, view, PlaceContext(1_000_000.0, 0))
     product = steps.probabilities[0] * steps.probabilities[1] * steps.probabilities[2]
     assert by_draws >= product - 1e-9, "by draws alone, and perhaps after one that ended them"
+
+
+async def test_the_reward_models_inputs_give_its_forecasts_again() -> None:
+    async with running_engine(nodes=4, gpus=4, alternatives_share=1.0) as engine:
+        await ask_place(engine, place(make_job("near", workers=3, single_gpu_s=50.0)))
+        await answer_is_on_its_way()
+        job = make_job("a", workers=2, single_gpu_s=100.0)
+        await ask_place(engine, place(job))
+        record = next(record for record in await records_of(engine) if record.jobs[0].id == "a")
+        reward = engine._parts.registry.bundle.reward
+    (parts,), found = record.parts, record.alternatives
+    assert reward is not None
+    assert found is not None
+    tokens, of_job, node = parts.tokens.unpack(), parts.job.unpack(), parts.node.unpack()
+    assert tokens.shape[:2] == of_job.shape == node.shape
+    assert len(tokens) == len(found)
+    assert "near" in parts.jobs
+    for k, each in enumerate(found):
+        assert {parts.nodes[i] for i in node[k][of_job[k] == 0]} == set(each.nodes)
+    again = PartTokens(
+        tokens, of_job.astype(np.int64), node.astype(np.int64), tuple(near(view_job) for view_job in parts.jobs)
+    )
+    speeds = np.asarray(reward.speeds(again), dtype=np.float64)
+    assert progress(speeds, job, again).tolist() == pytest.approx([each.progress_per_s for each in found], rel=1e-5)
+
+
+def near(name: str) -> RunningJob:
+    return RunningJob(make_job(name, workers=3, single_gpu_s=50.0), ())
+
+
+async def test_tokens_of_an_observation_have_the_ids_behind_them() -> None:
+    async with running_engine(nodes=3, gpus=2, observe_share=1.0) as engine:
+        await ask_place(engine, place(make_job("before")))
+        await ask_place(engine, place(make_job("a")))
+        choice = (await records_of(engine))[-1].choices[0]
+    assert choice.nodes == ("n0", "n1", "n2")
+    assert choice.jobs == ("a", "before")
+    assert len(choice.observation["jobs"].unpack()) == 2
 
 
 async def test_the_columns_show_alternatives_and_are_null_without() -> None:
@@ -147,7 +187,7 @@ async def test_a_study_that_fails_leaves_its_record(monkeypatch: pytest.MonkeyPa
     def failing(*_: object) -> None:
         raise RuntimeError("torn")
 
-    monkeypatch.setattr(studying, "alternatives", failing)
+    monkeypatch.setattr(studying, "studied", failing)
     async with running_engine(nodes=2, alternatives_share=1.0) as engine:
         await ask_place(engine, place(make_job("a")))
         (record,) = await records_of(engine)

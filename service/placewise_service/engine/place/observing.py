@@ -29,12 +29,14 @@ def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, no
     """The choice as the view is before it is made.
 
     `observation`: `nodes` (C, features), `jobs` (J, features) with the new job first, `placement` (J, C, 2), and
-    `rows` (C,), the nodes' places in the view. `actions` and `mask` (steps, 2·C) count in those C nodes: action c is a
-    worker on node c, C + c a parameter server. A job that found no place has neither actions nor masks.
+    `rows` (C,), the nodes' places in the view. `nodes` and `jobs` of the choice are the ids behind these tokens.
+    `actions` and `mask` (steps, 2·C) count in those C nodes: action c is a worker on node c, C + c a parameter server.
+    A job that found no place has neither actions nor masks.
     """
     actions = actions_of(assignments, view)
     rows = _rows(actions % view.size, view, now_s)
-    seen = encoder.encode(view, [job], now_s, current=0, rows=None if len(rows) == view.size else rows)
+    seen_rows = None if len(rows) == view.size else rows
+    seen = encoder.encode(view, [job], now_s, current=0, rows=seen_rows)
     local = np.searchsorted(rows, actions % view.size) + (actions // view.size) * len(rows)
     tensors: dict[str, NDArray[Any]] = {
         "nodes": seen.nodes,
@@ -47,6 +49,8 @@ def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, no
         actions=tuple(local.tolist()),
         observation={name: Tensor.pack(values) for name, values in tensors.items()},
         mask=Tensor.pack(_masks(job, assignments[:MOST_STEPS], view, now_s, rows)),
+        nodes=tuple([view.node_id(m) for m in rows.tolist()]),
+        jobs=(job.id, *[running.id for running in encoder.running(view, seen_rows)]),
     )
 
 

@@ -12,16 +12,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import numpy as np
 import structlog
 
 from placewise_core.basics.clock import Clock
+from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.policies.alternatives import Alternative, Study, alternatives
+from placewise_core.inputs.reward import PartTokens
+from placewise_core.policies.alternatives import Alternative, Study, studied
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.harmony_draw import retraced
 from placewise_service.background import cancel_and_wait
-from placewise_service.declog.record import DecisionRecord, Steps, Tensor
+from placewise_service.declog.record import DecisionRecord, Parts, Steps, Tensor
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.slicing import Slicing
 
@@ -88,20 +91,21 @@ class Studying:
                 log.exception("alternatives are missing from the log", decision_id=record.decision_id)
                 found = None
             self._queue.popleft()
-            self._sink.offer(record if found is None else replace(record, alternatives=found[0], steps=found[1]))
+            self._sink.offer(record if found is None else found.added_to(record))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REST * (self._clock.monotonic_s() - began_s)):
                     await self._hurry.wait()
 
-    def _studied(self, studies: Sequence[Study], slices: Slices) -> tuple[tuple[Alternative, ...], tuple[Steps, ...]]:
-        rows: list[Alternative] = []
-        steps: list[Steps] = []
+    def _studied(self, studies: Sequence[Study], slices: Slices) -> "_Found":
+        found = _Found([], [], [])
         for study in studies:
-            rows += alternatives(study, self._policies, slices)
-            found = self._steps(study, slices)
-            if found is not None:
-                steps.append(found)
-        return tuple(rows), tuple(steps)
+            result = studied(study, self._policies, slices)
+            found.alternatives.extend(result.alternatives)
+            if result.tokens is not None:
+                found.parts.append(_parts(study, result.tokens))
+            if (steps := self._steps(study, slices)) is not None:
+                found.steps.append(steps)
+        return found
 
     def _steps(self, study: Study, slices: Slices) -> Steps | None:
         harmony = self._policies.get(Harmony.name)
@@ -111,4 +115,28 @@ class Studying:
         found = retraced(harmony, tasks, study.job, study.view, study.context(slices))
         if found is None:
             return None
-        return Steps(study.job.id, found.tasks, found.odds, Tensor.pack(found.rows), Tensor.pack(found.tokens))
+        nodes = tuple(study.view.node_id(m) for m in found.rows.tolist())
+        return Steps(study.job.id, found.tasks, found.odds, nodes, Tensor.pack(found.tokens))
+
+
+@frozen
+class _Found:
+    """Results for one record."""
+
+    alternatives: list[Alternative]
+    steps: list[Steps]
+    parts: list[Parts]
+
+    def added_to(self, record: DecisionRecord) -> DecisionRecord:
+        return replace(record, alternatives=tuple(self.alternatives), steps=tuple(self.steps), parts=tuple(self.parts))
+
+
+def _parts(study: Study, tokens: PartTokens) -> Parts:
+    return Parts(
+        study.job.id,
+        Tensor.pack(tokens.parts),
+        Tensor.pack(tokens.job.astype(np.int32)),
+        Tensor.pack(tokens.node.astype(np.int32)),
+        tuple(study.view.node_id(m) for m in tokens.places),
+        tuple(running.id for running in tokens.neighbours),
+    )

@@ -1,0 +1,56 @@
+"""Exploration keeps what the policy in force keeps: the head's reservation, its bound, and an admitted shape."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.cluster import make_job
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, place, running_engine
+
+from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings
+from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.decision import Outcome, Reason, Verdict
+from placewise_core.domain.job import Job
+
+EXPLORERS = ("consolidate", "load-balance", "random", "harmony", "harmony-sample", "search")
+
+
+def exploring(name: str) -> ClusterSettings:
+    return ClusterSettings(exploration_rate=1.0, explorers=(ExplorerSettings(name),))
+
+
+def lasting(name: str, workers: int, length_s: float) -> Job:
+    return replace(make_job(name, workers=workers), single_gpu_s=length_s * (1.0 + 0.5 * (workers - 1)))
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+async def test_no_explorer_takes_the_nodes_of_the_head(explorer: str) -> None:
+    """A gang of eight waits for both nodes: a long job may not start before it, a short one may."""
+    clock = ManualClock(1_000_000.0)
+    gang, long, short = lasting("gang", 8, 100.0), lasting("long", 1, 5000.0), lasting("short", 1, 500.0)
+    async with running_engine(2, 4, clock=clock) as engine:
+        await engine.update_settings(CLUSTER, exploring(explorer))
+        await ask_place(engine, place(lasting("runs", 2, 1000.0), policy="consolidate", seed=1))
+        await answer_is_on_its_way()
+        plan = (await ask_admit(engine, AdmitCommand(CLUSTER, "q", (gang, long, short), policy="fifo"))).plan
+        assert {a.job_id for a in plan.admissions if a.verdict is Verdict.ADMIT} == {"short"}
+        refused, let_through = (await ask_place(engine, place(long, short, seed=2))).decisions
+        assert (refused.outcome, refused.blockers[0].reason) == (Outcome.WAIT, Reason.BEHIND_IN_QUEUE)
+        assert let_through.outcome is Outcome.PLACED
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+async def test_no_explorer_changes_an_admitted_shape(explorer: str) -> None:
+    clock = ManualClock(1_000_000.0)
+    job = make_job("a", gpus=0.0, single_gpu_s=3600.0)
+    async with running_engine(4, 4, clock=clock) as engine:
+        await engine.update_settings(CLUSTER, exploring(explorer))
+        given = None
+        while given is None or given.verdict is Verdict.WAIT:
+            given = (await ask_admit(engine, AdmitCommand(CLUSTER, "q", (job,), policy="proteus"))).plan.admissions[0]
+            clock.advance(10.0)
+        answer = await ask_place(engine, place(job, seed=3))
+    tasks = answer.decisions[0].assignments
+    assert answer.meta.is_explored
+    assert [len(task.gpu_indices) for task in tasks] == [given.gpus_per_node] * given.nodes
+    assert len({task.node for task in tasks}) == given.nodes
