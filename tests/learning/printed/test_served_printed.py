@@ -24,7 +24,11 @@ FILES = (HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, LDWP_PAPER_MODEL, LDWP_PAPER
 @pytest.fixture(scope="module")
 def nets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("nets")
-    harmony.train(harmony.Args(out=out, nodes=NODES, tasks=20, simulations=1, jobs=4, width=16, layers=1))
+    harmony.train(
+        harmony.Args(
+            out=out, nodes=NODES, tasks=20, simulations=1, jobs=4, width=16, layers=1, validation_simulations=1
+        )
+    )
     ldwp.train(ldwp.Args(out=out, nodes=NODES, tasks=25, logged=25))
     export_harmony_paper(out, out)
     export_ldwp_paper(out, out)
