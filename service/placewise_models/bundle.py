@@ -56,7 +56,7 @@ class BundleError(ValueError):
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of manifest.json. `files` maps names to SHA-256; the rest is provenance: the commit of the build,
-    and by model opsets, seeds, training data and evaluation."""
+    and by model opsets, seeds, training data with the commit and the command of the training, and evaluation."""
 
     name: str
     created: str

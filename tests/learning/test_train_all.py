@@ -1,5 +1,6 @@
 """`train all` runs every trainer, in order, and passes each its options."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ def test_each_trainer_gets_its_folder_its_defaults_and_what_is_passed_on(tmp_pat
     assert shown == ["first", "second"]
     assert ran == [Args(tmp_path / "first", 7, True, 0.5), FewArgs(tmp_path / "second", 3)]
     assert (tmp_path / "cards" / "first.md").read_text("utf-8") == "card"
+    for name in ("first", "second"):
+        made_by = json.loads((tmp_path / name / "report.json").read_text("utf-8"))["origin"]
+        assert made_by["command"].startswith("placewise")
+        assert made_by["commit"]
 
 
 def test_a_trainer_that_stops_stops_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -276,6 +276,19 @@ def test_bundle_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "checksum" in capsys.readouterr().err
 
 
+@pytest.mark.process
+def test_a_manifest_names_the_commit_and_the_command_of_each_training(tmp_path: Path) -> None:
+    source = make_bundle(tmp_path / "source", "net")
+    report = msgspec.json.decode((source / "reward.json").read_bytes())
+    made_by = {"commit": "0123456789ab", "command": "placewise train reward --seed 3"}
+    (source / "reward.json").write_bytes(msgspec.json.encode({**report, "seed": 3, "origin": made_by}))
+    target = tmp_path / "built"
+    assert invoke(["bundle", "build", str(target), "--from", str(source)]) == 0
+    manifest = load(target).manifest
+    assert manifest.seeds["reward"] == 3
+    assert {name: manifest.data_sha256[f"reward/{name}"] for name in made_by} == made_by
+
+
 def git(*words: str) -> str:
     told = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
     return subprocess.run(["git", *told, *words], check=True, capture_output=True, text=True).stdout.strip()

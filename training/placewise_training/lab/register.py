@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from placewise_training.lab.origin import origin
+
 ALL = "all"
 INTERRUPTED = 130  # exit code after Ctrl-C
 Report = Mapping[str, Any]
@@ -52,6 +54,7 @@ class Trainer:
             how = f"; go on with --resume (checkpoint in {args.out})" if can_resume else ""
             Console(stderr=True).print(f"stopped{how}")
             raise typer.Exit(INTERRUPTED) from None
+        self._sign(args.out / self.report)
         made = self.export(args.out, args.out) if self.export else ()
         report = json.loads((args.out / self.report).read_text("utf-8"))
         if card:
@@ -61,6 +64,11 @@ class Trainer:
             sys.stdout.write("\n")
         else:
             self._print(report, [made] if isinstance(made, Path) else made or [args.out / self.report])
+
+    def _sign(self, path: Path) -> None:
+        """Adds the commit and the command to the report: a bundle's manifest takes them from there."""
+        report = {**json.loads(path.read_text("utf-8")), "origin": origin()}
+        path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
 
     def _titled(self, show: Show) -> Show:
         return (lambda title, done, total: show(f"{self.stage}, {title}", done, total)) if self.stage else show
@@ -94,7 +102,7 @@ def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
         resume: Annotated[bool, typer.Option(help="Go on from the checkpoints in `out`.")] = False,
         cards: Annotated[Path | None, typer.Option(help="Also write the model cards into this folder.")] = None,
     ) -> None:
-        """Train every model with its defaults, one after the other. Takes an hour and a quarter of one core."""
+        """Train every model with its defaults, one after the other. Takes an hour and a half of one core."""
         run_all(trainers, out, cards, {"seed": seed, "resume": resume}, Console(stderr=True).rule)
 
 

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from placewise_training.cli import UsageError, progress_bar
+from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.reproduce import document, registry, report, runner
-from placewise_training.reproduce.origin import origin
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.policies import opened

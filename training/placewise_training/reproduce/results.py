@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from placewise_training.lab.origin import Origin
 from placewise_training.reproduce.design import Curve, Outcome
-from placewise_training.reproduce.origin import Origin
 from placewise_training.sim.statistics import Estimate, estimate, paired_change
 
 Cell = tuple[str, str, str]  # experiment, setting, method

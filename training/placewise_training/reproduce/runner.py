@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from placewise_training.lab.origin import Origin
 from placewise_training.reproduce.design import Experiment, InterruptedRunError, NeedsBundleError
-from placewise_training.reproduce.origin import Origin
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 

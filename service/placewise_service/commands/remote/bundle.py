@@ -234,10 +234,12 @@ def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
 
 
 def _data(report: Mapping[str, Any]) -> dict[str, str]:
-    """Hashes of a net's training data, or of the tables behind fitted coefficients."""
+    """Hashes of a net's training data, or of the tables behind fitted coefficients; commit and command of the run."""
     fitted = report.get("provenance", {}).get("sha256", {})
     hashes = fitted if isinstance(fitted, Mapping) else {report["provenance"].get("data", "data"): fitted}
-    return {name: str(value) for name, value in {**report.get("data", {}), **hashes}.items()}
+    return {
+        name: str(value) for name, value in {**report.get("data", {}), **hashes, **report.get("origin", {})}.items()
+    }
 
 
 def _report(path: Path) -> Mapping[str, Any]:
