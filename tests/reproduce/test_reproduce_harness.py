@@ -11,8 +11,9 @@ import pytest
 from tests.fakes.callers.foreground import foreground
 from typer.testing import CliRunner
 
+from placewise_training.lab import origin
 from placewise_training.lab.register import INTERRUPTED
-from placewise_training.reproduce import document, origin, plots, registry, report, runner
+from placewise_training.reproduce import document, plots, registry, report, runner
 from placewise_training.reproduce.claims import (
     Claim,
     ClaimVerdict,
