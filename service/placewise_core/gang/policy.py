@@ -31,10 +31,12 @@ class PlacementPolicy(Protocol):
     """Chooses nodes and GPUs for one gang. Policies derive from it, and state what differs from the usual.
 
     Pure: the view is as it was when `propose` returns. Equal inputs and an equally seeded `rng` give equal output.
-    Raises nothing for a job that does not fit: it returns None (gang/why.py then finds out why).
+    Raises nothing for a job that does not fit: it returns None (gang/why.py then finds out why). `is_drawing`: it draws
+    from `rng`.
     """
 
     name: str
+    is_drawing: bool = False
 
     @abstractmethod
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:

@@ -29,6 +29,7 @@ class HarmonyDraw(PlacementPolicy):
     nothing if best fit finds no placement, or if the net fails."""
 
     name = "harmony-sample"
+    is_drawing = True
 
     def __init__(self, harmony: Harmony) -> None:
         self._harmony = harmony

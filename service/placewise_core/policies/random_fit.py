@@ -24,6 +24,7 @@ class Random(PlacementPolicy):
     """
 
     name = "random"
+    is_drawing = True
     fills_nodes = False
     is_by_node = True
 

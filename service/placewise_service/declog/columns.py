@@ -56,7 +56,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "is_dry_run": ("", "nothing was reserved"),
         "is_explored": ("", "exploration placed at least one of the jobs"),
         "fallback_reason": ("", "why a fallback answered"),
-        "shadow_of": ("", "the decision in whose shadow this one was made"),
+        "shadow_of": ("", "the decision in whose shadow this one was made; null for none"),
         "job_is_explored": ("", f"an explorer placed the job; {_PER_JOB}"),
         "job_propensities": ("1", f"P(a), with which policy and explorers together place the job so; {_PER_JOB}"),
         "job_own_propensities": ("1", f"π(a) of the policy in force; {_PER_JOB}"),

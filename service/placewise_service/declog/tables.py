@@ -182,7 +182,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "is_explored": meta.is_explored,
         "is_fallback": meta.is_fallback,
         "fallback_reason": meta.fallback_reason,
-        "shadow_of": record.shadow_of,
+        "shadow_of": record.shadow_of or None,
         **_draw_columns(record),
         **_asked_columns(record),
         **_unit_columns(record),

@@ -159,6 +159,20 @@ async def test_the_next_slot_draws_anew_and_a_seed_of_the_caller_comes_first() -
     assert (last.seed, last.draws[0].seed, columns(last)["job_seeds"]) == (7, None, [None])
 
 
+async def test_a_policy_that_draws_draws_once_in_a_slot_as_well() -> None:
+    clock = ManualClock(1_000_000.0)
+    places = []
+    for _ in range(4):
+        async with running_engine(nodes=16, gpus=1, clock=clock) as engine:
+            answer = await ask_place(engine, place(make_job("j", workers=4), policy="random"))
+            places.append(tuple(task.node for task in answer.decisions[0].assignments))
+            (record,) = await records_of(engine)
+            assert columns(record)["job_seeds"] == [record.draws[0].seed]
+        clock.advance(5.0)
+    assert (places[0], places[2]) == (places[1], places[3])
+    assert places[1] != places[2], "the next slot"
+
+
 async def test_the_logged_seed_of_a_job_repeats_its_placement() -> None:
     jobs = [make_job(f"j{i}", workers=2) for i in range(10)]
     async with running_engine(nodes=6, gpus=4) as engine:

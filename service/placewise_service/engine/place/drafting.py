@@ -192,7 +192,7 @@ class Placer:
         job = with_groups(job, view)
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
         seed = None
-        if exploration.rate > 0 and not draft.is_seeded:
+        if (exploration.rate > 0 or policy.is_drawing) and not draft.is_seeded:
             queue = view.settings.queues.get(job.queue)
             slot_s = queue.slot_s if queue is not None else self.slot_s
             seed = context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, slot_s)
