@@ -14,7 +14,7 @@ from placewise_core.admit import blockers
 from placewise_core.admit.backfill import Backfill
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Options, Pool
+from placewise_core.admit.pool import NO_OPTIONS, Options, Pool
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.slices import spaced
@@ -152,22 +152,25 @@ class GreedyAdmission(ABC):
         """The jobs that start, up to the first that has to wait: no later one is prepared or answered."""
         started: list[Admission] = []
         self._reserve_overdue(jobs, state)
+        needs_head = self._needs_head(state)
         for position, job in enumerate(jobs):
-            if not (self._needs_head(state) or len(state.pool.options(job))):
+            if not needs_head and state.pool.options(job) is NO_OPTIONS:
                 continue
             if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
                 continue
             pool = state.pool_for(job)
             options = pool.options(job)
-            waiting = self._waiting(job, position, state) if len(options) or self._needs_head(state) else None
+            waiting = self._waiting(job, position, state) if len(options) or needs_head else None
             chosen = self.choose(waiting, options, state) if waiting is not None and len(options) else None
             if waiting is None or chosen is None:
                 if not self.backfills:
                     break
                 if waiting is not None:
                     self._reserve(waiting, pool, state)
+                    needs_head = self._needs_head(state)
                 continue
             state.take(job, pool, options, chosen)
+            needs_head = self._needs_head(state)
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
         return started
 

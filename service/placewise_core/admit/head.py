@@ -31,6 +31,9 @@ class Releases:
         self.view, self._usable, self._starting = view, usable, starting
         self._gpu_end = np.where(view.gpu_exists, 0.0, np.inf)
         rows, ends, demands = [], [], []
+        gpu_rows: list[int] = []
+        gpus: list[int] = []
+        gpu_ends: list[float] = []
         for running in view.jobs.values():
             end_s = expected_end_s(running, now_s)
             for task in running.assignments:
@@ -40,8 +43,10 @@ class Releases:
                 rows.append(m)
                 ends.append(end_s)
                 demands.append(demand)
-                for g in task.gpu_indices:
-                    self._gpu_end[m, g] = max(self._gpu_end[m, g], end_s)
+                gpus += task.gpu_indices
+                gpu_rows += [m] * len(task.gpu_indices)
+                gpu_ends += [end_s] * len(task.gpu_indices)
+        np.maximum.at(self._gpu_end, (np.array(gpu_rows, dtype=np.int64), np.array(gpus, dtype=np.int64)), gpu_ends)
         self._rows, self._ends = np.array(rows, dtype=np.int64), np.array(ends)
         self._demands = np.array(demands).T if demands else np.zeros((len(view.free), 0))
         self.times_s: Sequence[float] = np.unique([now_s, *ends, *[end_s for _, end_s in starting]]).tolist()

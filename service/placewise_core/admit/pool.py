@@ -128,29 +128,32 @@ class Pool:
 
     def options(self, job: Job) -> Options:
         """Every shape that the job may take and that fits now; may be empty."""
-        if job.is_rigid:
-            return self._rigid_on_whole(job) if self._is_whole else self._rigid(job)
-        if job.architecture is Architecture.PIPELINE and not job.groups and job.elastic is None and job.shape is None:
-            return Options(np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
-        return self._symmetric(job)
+        kept = self.view.kinds.get(job.id)
+        if kept is None or kept[0] is not job:
+            kept = self.view.kinds[job.id] = job, self._key(job)
+        found = self._shapes.get(kept[1])
+        if found is None:
+            found = self._shapes[kept[1]] = self._options(job)
+        return found
 
-    def _symmetric(self, job: Job) -> Options:
+    def _options(self, job: Job) -> Options:
+        if job.is_rigid:
+            return self._rigid(job)
+        if _is_bare_pipeline(job):
+            return Options(np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
+        slots, unit = self._slots(job)
+        at_least = _at_least(slots) if job.groups else self._nodes_with()
+        return _shapes(at_least, unit, elastic_range(job), job.shape)
+
+    def _key(self, job: Job) -> tuple[object, ...]:
+        """Equal for jobs with the same options."""
+        if job.is_rigid:
+            return (job.gpus, *[(group.count, self._kind(job, group)) for group in job.groups])
+        if _is_bare_pipeline(job):
+            return ()
         wanted = elastic_range(job)
         kind = self._kind(job, job.groups[0]) if job.groups else ()
-        key = (wanted.min_gpus, wanted.max_gpus, job.shape, kind)
-        found = self._shapes.get(key)
-        if found is None:
-            slots, unit = self._slots(job)
-            at_least = _at_least(slots) if job.groups else self._nodes_with()
-            found = self._shapes[key] = _shapes(at_least, unit, wanted, job.shape)
-        return found
-
-    def _rigid_on_whole(self, job: Job) -> Options:
-        key = (*[(group.count, self._kind(job, group)) for group in job.groups],)
-        found = self._shapes.get(key)
-        if found is None:
-            found = self._shapes[key] = self._rigid(job)
-        return found
+        return (wanted.min_gpus, wanted.max_gpus, job.shape, kind)
 
     def _kind(self, job: Job, group: TaskGroup) -> tuple[object, ...]:
         """Equal for jobs whose tasks find equally many places."""
@@ -332,6 +335,11 @@ def _shapes_up_to(most: tuple[int, ...], unit: int, min_gpus: int) -> Options:
     d, g_all = np.concatenate(nodes), np.concatenate(per_node)
     order = np.lexsort((d, d * g_all))
     return Options(d[order], g_all[order], (d * g_all)[order])
+
+
+def _is_bare_pipeline(job: Job) -> bool:
+    """True for a pipeline that asks for nothing but a node."""
+    return job.architecture is Architecture.PIPELINE and not job.groups and job.elastic is None and job.shape is None
 
 
 def elastic_range(job: Job) -> ElasticRange:

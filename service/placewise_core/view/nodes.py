@@ -14,7 +14,7 @@ from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Node, NodeState, Telemetry
-from placewise_core.domain.job import JobId, Resources
+from placewise_core.domain.job import Job, JobId, Resources
 
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
 CPU, MEMORY, GPU_MEMORY, NETWORK, GPUS = range(5)
@@ -34,6 +34,7 @@ TELEMETRY_COLUMNS = (
     "ambient_celsius",
 )
 
+_CACHED_KINDS = 16_384
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 _KEPT_SLOTS = 64  # demands whose slots are kept: few, as each is as long as the cluster
 _MOST_TOUCHED = 64  # claims and give-backs whose nodes are known without a look at all nodes
@@ -257,6 +258,8 @@ class NodeArrays:
         self._all_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
         self._reset_load()
         self._demands: Bounded[tuple[float, ...], FloatArray] = Bounded(_CACHED_DEMANDS)
+        # By job: what pools of resources know it by. Jobs that wait are asked about again and again.
+        self.kinds: Bounded[str, tuple[Job, tuple[object, ...]]] = Bounded(_CACHED_KINDS)
         self._last_demand = (None, None)
         self._shares: Bounded[bytes, float] = Bounded(_CACHED_DEMANDS)  # by demand: dominant_share
         self._needs: Bounded[bytes, Need] = Bounded(_CACHED_DEMANDS)  # by demand
