@@ -160,7 +160,8 @@ class GreedyAdmission(ABC):
                 continue
             pool = state.pool_for(job)
             options = pool.options(job)
-            waiting = self._waiting(job, position, state) if len(options) or needs_head else None
+            is_needed = len(options) > 0 or (self.backfills and needs_head)
+            waiting = self._waiting(job, position, state) if is_needed else None
             chosen = self.choose(waiting, options, state) if waiting is not None and len(options) else None
             if waiting is None or chosen is None:
                 if not self.backfills:

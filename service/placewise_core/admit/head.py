@@ -9,7 +9,7 @@ from placewise_core.admit.pool import Options, Pool, Take
 from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job
-from placewise_core.view.heads import expected_end_s
+from placewise_core.view.held import Held, Holdings
 from placewise_core.view.view import ClusterView
 
 # A reservation that nobody renews ends: the host asks again about the jobs that still wait.
@@ -20,6 +20,12 @@ _RENEWED_AFTER_S = 200.0
 Choose = Callable[[Options], int | None]
 
 
+class _Key:
+    """Under which a view keeps what its jobs hold."""
+
+
+_HELD = _Key()
+
 # What a job takes that is about to start, and its expected end.
 Starting = tuple[tuple[Take, ...], float]
 
@@ -29,34 +35,21 @@ class Releases:
 
     def __init__(self, view: ClusterView, usable: BoolArray, starting: Sequence[Starting], now_s: float) -> None:
         self.view, self._usable, self._starting = view, usable, starting
-        self._gpu_end = np.where(view.gpu_exists, 0.0, np.inf)
-        rows, ends, demands = [], [], []
-        gpu_rows: list[int] = []
-        gpus: list[int] = []
-        gpu_ends: list[float] = []
-        for running in view.jobs.values():
-            end_s = expected_end_s(running, now_s)
-            for task in running.assignments:
-                m, demand = view.index.get(task.node), view.demand_vector(task.demand)
-                if m is None or demand is None:
-                    continue
-                rows.append(m)
-                ends.append(end_s)
-                demands.append(demand)
-                gpus += task.gpu_indices
-                gpu_rows += [m] * len(task.gpu_indices)
-                gpu_ends += [end_s] * len(task.gpu_indices)
-        np.maximum.at(self._gpu_end, (np.array(gpu_rows, dtype=np.int64), np.array(gpus, dtype=np.int64)), gpu_ends)
-        self._rows, self._ends = np.array(rows, dtype=np.int64), np.array(ends)
-        self._demands = np.array(demands).T if demands else np.zeros((len(view.free), 0))
-        self.times_s: Sequence[float] = np.unique([now_s, *ends, *[end_s for _, end_s in starting]]).tolist()
+        holdings = view.notes.get(_HELD)
+        if holdings is None:
+            holdings = view.notes[_HELD] = Holdings()
+        self._held: Held = holdings.at(view, now_s)
+        ends = [now_s, *self._held.ends.tolist(), *[end_s for _, end_s in starting]]
+        self.times_s: Sequence[float] = sorted(set(ends))
 
     def pool(self, time_s: float) -> Pool:
         """The free resources expected at that time."""
-        free, ended = self.view.free.copy(), self._ends <= time_s
-        for row, amounts in enumerate(self._demands):
-            free[row] += np.bincount(self._rows[ended], amounts[ended], minlength=self.view.size)
-        is_open = self._gpu_end <= time_s
+        held = self._held
+        ended = int(held.ends.searchsorted(time_s, side="right"))
+        free = self.view.free.copy()
+        for row, amounts in enumerate(held.demands[:ended].T):
+            free[row] += np.bincount(held.rows[:ended], amounts, minlength=self.view.size)
+        is_open = held.gpu_end <= time_s
         pool = Pool(self.view, self._usable, is_open.sum(axis=1), free, is_whole=True, gpu_open=is_open)
         for takes, end_s in self._starting:
             if end_s > time_s:

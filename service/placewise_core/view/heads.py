@@ -26,13 +26,13 @@ def expected_s(job: Job, gpus: float) -> float:
     return job.single_gpu_s / (1.0 + _GAIN_PER_GPU * max(0.0, gpus - 1.0))
 
 
-def expected_end_s(running: RunningJob, now_s: float) -> float:
-    """The point in time at which a running job is expected to end: by its progress, by its word, or by its age."""
+def expected_end_s(running: RunningJob, gpus: float, now_s: float) -> float:
+    """The point in time at which a job on `gpus` is expected to end: by its progress, its word, or its age."""
     job = running.job
     if running.speed > 0 and job.total_epochs > running.epochs_done:
         return now_s + (job.total_epochs - running.epochs_done) / running.speed
     start_s = running.start_time_s if running.start_time_s > 0 else now_s
-    return end_of_start_s(job, sum([len(task.gpu_indices) for task in running.assignments]), start_s, now_s)
+    return end_of_start_s(job, gpus, start_s, now_s)
 
 
 def end_of_start_s(job: Job, gpus: float, start_s: float, now_s: float) -> float:

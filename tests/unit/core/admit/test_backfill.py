@@ -21,6 +21,7 @@ from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.view import held
 from placewise_core.view.heads import barred
 from placewise_core.view.view import ClusterView
 
@@ -345,3 +346,20 @@ def test_the_reservation_of_a_head_ends_with_its_job() -> None:
     assert view.heads == {}
     assert start(view, long, NOW_S + 510.0)
     assert ask([job("next", 1)], view, view.queues["q"], NOW_S + 511.0).queue.head is None
+
+
+def test_a_running_job_is_read_once_however_many_queues_and_events_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    parts = held._parts
+
+    def counted(running: RunningJob, view: ClusterView) -> held._Parts:
+        read.append(running.id)
+        return parts(running, view)
+
+    monkeypatch.setattr(held, "_parts", counted)
+    view = busy()
+    assert start(view, job("runs too", 4, 400.0), NOW_S)
+    for now_s in (NOW_S, NOW_S + 10.0):
+        for queue in ("a", "b", "c"):
+            ask([job(f"gang of {queue} at {now_s}", 4, tasks=2)], view, QueueState(queue), now_s)
+    assert sorted(read) == ["runs", "runs too"]
