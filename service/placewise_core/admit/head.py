@@ -21,17 +21,17 @@ Choose = Callable[[Options], int | None]
 
 
 class _Key:
-    """Under which a view keeps what its jobs hold."""
+    """The key under which a view keeps the resources that its jobs hold."""
 
 
 _HELD = _Key()
 
-# What a job takes that is about to start, and its expected end.
+# The takes of a job that is about to start, and its expected end.
 Starting = tuple[tuple[Take, ...], float]
 
 
 class Releases:
-    """What running jobs and those about to start give back, by their expected ends."""
+    """Resources that running jobs and those about to start give back, by their expected ends."""
 
     def __init__(self, view: ClusterView, usable: BoolArray, starting: Sequence[Starting], now_s: float) -> None:
         self.view, self._usable, self._starting = view, usable, starting

@@ -1,4 +1,4 @@
-"""What the running jobs of a view hold, and when each is expected to give it back."""
+"""Resources that the running jobs of a view hold, and when each is expected to give them back."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class Held:
 
 @frozen
 class _Parts:
-    """What one job holds."""
+    """The resources that one job holds."""
 
     assignments: tuple[Assignment, ...]
     rows: tuple[int, ...]
@@ -34,7 +34,7 @@ class _Parts:
 
 
 class Holdings:
-    """What is held in a view. Kept from question to question: most running jobs are the same at the next one."""
+    """The resources held in a view. Kept from question to question: most running jobs are the same at the next one."""
 
     def __init__(self) -> None:
         self._layout_stamp = -1
@@ -44,7 +44,7 @@ class Holdings:
         self._held: Held | None = None
 
     def at(self, view: ClusterView, now_s: float) -> Held:
-        """What is held now. Do not write."""
+        """The resources held now. Do not write."""
         if self._layout_stamp != view.layout_stamp:
             self._layout_stamp, self._parts, self._held = view.layout_stamp, {}, None
         running = tuple(view.jobs.values())

@@ -258,7 +258,7 @@ class NodeArrays:
         self._all_gpus: list[list[int]] = [np.flatnonzero(row).tolist() for row in self.gpu_exists]  # ascending
         self._reset_load()
         self._demands: Bounded[tuple[float, ...], FloatArray] = Bounded(_CACHED_DEMANDS)
-        # By job: what pools of resources know it by. Jobs that wait are asked about again and again.
+        # By job: its kind, as pools of resources know it. Jobs that wait are asked about again and again.
         self.kinds: Bounded[str, tuple[Job, tuple[object, ...]]] = Bounded(_CACHED_KINDS)
         self._last_demand = (None, None)
         self._shares: Bounded[bytes, float] = Bounded(_CACHED_DEMANDS)  # by demand: dominant_share
