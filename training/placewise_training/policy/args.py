@@ -17,7 +17,9 @@ class Args:
     out: Path = field(
         default=Path("var/train/policy"), metadata={"help": "Folder for checkpoint, report, TensorBoard."}
     )
-    method: str = field(default="imitate", metadata={"help": f"One of {', '.join(METHODS)}."})
+    method: str = field(
+        default="imitate", metadata={"help": f"One of {', '.join(METHODS)}. The paper's own net: train harmony-paper."}
+    )
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     tasks: int = field(default=72_000, metadata={"help": "Tasks placed in training simulations: the budget."})
     warm_share: float = field(default=0.6, metadata={"help": "Of the budget, for imitation before the other method."})
