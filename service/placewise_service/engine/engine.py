@@ -100,7 +100,7 @@ class Engine:
         self._parts = parts
         self._explorers = explorers
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
-        self._studying = Studying(placer.policies, slicing, parts.sink, parts.clock, parts.telemetry.alternatives_shed)
+        self._studying = Studying(placer.policies, parts.sink, parts.clock, parts.telemetry.alternatives_shed)
         self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks, self._studying)
         self._admitting = Admitting(parts, admission, slicing)
         self._partition = partition

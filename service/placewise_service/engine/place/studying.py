@@ -1,7 +1,7 @@
 """Alternatives and forecasts of decisions that were answered, for the log: worked out behind everything else.
 
-One study at a time, in slices, and no more than a fiftieth of the time on the whole. Studies that find the queue full
-are shed and counted: the record is then logged without them. Never fails a decision and never loses its record.
+One study at a time, in short slices, and no more than a hundredth of the time on the whole. Studies that find the queue
+full are shed and counted: the record is then logged without them. Never fails a decision and never loses its record.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ from placewise_service.engine.slicing import Slicing
 log = structlog.get_logger(__name__)
 
 _MOST_QUEUED: Final = 8  # each keeps a copy of its view
-_REST: Final = 49.0  # times the length of a study, until the next one
+_REST: Final = 99.0  # times the length of a study, until the next one
+_SLICE_S: Final = 0.0005  # calls that came meanwhile wait for no more than one step of a policy
 
 
 class Studying:
@@ -40,13 +41,12 @@ class Studying:
     def __init__(
         self,
         policies: Mapping[str, PlacementPolicy],
-        slicing: Slicing,
         sink: DecisionSink,
         clock: Clock,
         on_shed: Callable[[], None],
     ) -> None:
         self._policies = policies
-        self._slicing = slicing
+        self._slicing = Slicing(clock.monotonic_s, _SLICE_S)
         self._sink = sink
         self._clock = clock
         self._on_shed = on_shed
