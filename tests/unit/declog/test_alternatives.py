@@ -8,11 +8,13 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, logged, place, running_engine
 
+from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings, RunningJob
 from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.cluster import STEP_FEATURES
 from placewise_core.inputs.reward import PartTokens
+from placewise_core.policies.alternatives import Studied, studied
 from placewise_core.policies.search import BestOfK, progress
 from placewise_service.declog.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
@@ -181,6 +183,23 @@ async def test_studies_are_shed_first_and_every_record_is_logged() -> None:
     assert len(records) == 20
     assert sum(record.alternatives is None for record in records) == 12
     assert "placewise_alternatives_shed_total 12.0" in text
+
+
+async def test_after_a_study_follows_a_rest_in_which_others_are_shed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(1_000_000.0)
+
+    def lasting(*given: object) -> Studied:
+        clock.advance(0.02)
+        return studied(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(studying, "studied", lasting)
+    found = []
+    async with running_engine(nodes=4, clock=clock, alternatives_share=1.0) as engine:
+        for pause_s in (0.0, 1.0, 1.0):
+            clock.advance(pause_s)
+            await ask_place(engine, place(make_job(f"j{len(found)}")))
+            found = [record.alternatives is not None for record in await records_of(engine)]
+    assert found == [True, False, True]
 
 
 async def test_a_study_that_fails_leaves_its_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
 """Alternatives and forecasts of decisions that were answered, for the log: worked out behind everything else.
 
-One study at a time, in short slices, and no more than a hundredth of the time on the whole. Studies that find the queue
-full are shed and counted: the record is then logged without them. Never fails a decision and never loses its record.
+One study at a time, in short slices, and no more than a hundredth of the time on the whole: a rest follows. Studies that
+come in it, or find the queue full, are shed and counted: their record is logged at once without them. Never fails a
+decision, never loses its record, and keeps none back for longer than a few studies take.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from placewise_service.engine.slicing import Slicing
 log = structlog.get_logger(__name__)
 
 _MOST_QUEUED: Final = 8  # each keeps a copy of its view
-_REST: Final = 99.0  # times the length of a study, until the next one
+_REST: Final = 99.0  # times the length of a study: the rest that it costs
 _SLICE_S: Final = 0.0005  # calls that came meanwhile wait for no more than one step of a policy
 
 
@@ -50,13 +50,13 @@ class Studying:
         self._sink = sink
         self._clock = clock
         self._on_shed = on_shed
-        self._hurry = asyncio.Event()
+        self._rests_until_s = 0.0
         self._queue: deque[tuple[DecisionRecord, Sequence[Study]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def offer(self, record: DecisionRecord, studies: Sequence[Study]) -> None:
-        """Takes over a record; it is logged with its alternatives, or at once without them if too many wait."""
-        if len(self._queue) >= _MOST_QUEUED:
+        """Takes over a record; it is logged with its alternatives, or at once without them if there is no time."""
+        if len(self._queue) >= _MOST_QUEUED or self._clock.monotonic_s() < self._rests_until_s:
             self._shed(record)
             return
         self._queue.append((record, studies))
@@ -64,11 +64,9 @@ class Studying:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="alternatives")
 
     async def finish(self) -> None:
-        """Works out everything that waits, without rest."""
-        self._hurry.set()
+        """Works out everything that waits."""
         if self._task is not None:
             await self._task
-        self._hurry.clear()
 
     async def close(self) -> None:
         """Ends the work; records that still wait are logged without alternatives."""
@@ -92,9 +90,8 @@ class Studying:
                 found = None
             self._queue.popleft()
             self._sink.offer(record if found is None else found.added_to(record))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REST * (self._clock.monotonic_s() - began_s)):
-                    await self._hurry.wait()
+            now_s = self._clock.monotonic_s()
+            self._rests_until_s = max(now_s, self._rests_until_s) + _REST * (now_s - began_s)
 
     def _studied(self, studies: Sequence[Study], slices: Slices) -> "_Found":
         found = _Found([], [], [])
