@@ -1,6 +1,6 @@
 """Alternatives and forecasts of decisions that were answered, for the log: worked out behind everything else.
 
-One study at a time, in short slices, and no more than a hundredth of the time on the whole: a rest follows. Studies that
+One study at a time, in short slices, and no more than a hundredth of the time: a rest follows each. Studies that
 come in it, or find the queue full, are shed and counted: their record is logged at once without them. Never fails a
 decision, never loses its record, and keeps none back for longer than a few studies take.
 """
