@@ -139,7 +139,7 @@ class BestOfK(PlacementPolicy):
     def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> "Judged":
         """The reward model's inputs and forecasts of these placements. Raises ScoreError and the runtime's errors."""
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
-        return Judged(tokens, self._scored(job, proposals, tokens, slices))
+        return Judged(tokens, self._predicted(job, proposals, tokens, slices))
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
@@ -167,7 +167,7 @@ class BestOfK(PlacementPolicy):
     def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
         return self.judge(job, proposals, view, slices).scores
 
-    def _scored(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens, slices: Slices) -> Scores:
+    def _predicted(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens, slices: Slices) -> Scores:
         spread: FloatArray = np.zeros(len(proposals))
         if math.isfinite(self._scorer.spread_limit):
             predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))
