@@ -9,7 +9,7 @@ from placewise_core.admit.pool import Options, Pool, Take
 from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job
-from placewise_core.view.held import Held, Holdings
+from placewise_core.view.held import HeldAmounts, Holdings
 from placewise_core.view.view import ClusterView
 
 # A reservation that nobody renews ends: the host asks again about the jobs that still wait.
@@ -38,7 +38,7 @@ class Releases:
         holdings = view.notes.get(_HELD)
         if holdings is None:
             holdings = view.notes[_HELD] = Holdings()
-        self._held: Held = holdings.at(view, now_s)
+        self._held: HeldAmounts = holdings.at(view, now_s)
         ends = [now_s, *self._held.ends.tolist(), *[end_s for _, end_s in starting]]
         self.times_s: Sequence[float] = sorted(set(ends))
 

@@ -13,7 +13,7 @@ from placewise_core.view.view import ClusterView
 
 
 @frozen
-class Held:
+class HeldAmounts:
     """P parts, one for each job and node, the first to be given back first."""
 
     rows: IntArray  # (P,) the node of each
@@ -41,9 +41,9 @@ class Holdings:
         self._parts: dict[JobId, _Parts] = {}
         self._running: Sequence[RunningJob] = ()
         self._now_s = -1.0
-        self._held: Held | None = None
+        self._held: HeldAmounts | None = None
 
-    def at(self, view: ClusterView, now_s: float) -> Held:
+    def at(self, view: ClusterView, now_s: float) -> HeldAmounts:
         """The resources held now. Do not write."""
         if self._layout_stamp != view.layout_stamp:
             self._layout_stamp, self._parts, self._held = view.layout_stamp, {}, None
@@ -58,7 +58,7 @@ class Holdings:
         kept = self._parts.get(job.id)
         return kept if kept is not None and kept.assignments is job.assignments else _parts(job, view)
 
-    def _collected(self, view: ClusterView, now_s: float) -> Held:
+    def _collected(self, view: ClusterView, now_s: float) -> HeldAmounts:
         parts = list(self._parts.values())
         ends_s = [expected_end_s(job, part.on_gpus, now_s) for job, part in zip(self._running, parts, strict=True)]
         order = sorted(range(len(ends_s)), key=ends_s.__getitem__)
@@ -74,7 +74,7 @@ class Holdings:
             demands += part.demands
             flat[part.gpus] = ends_s[i]
         amounts = np.array(demands) if demands else np.zeros((0, len(view.free)))
-        return Held(np.array(rows, dtype=np.int64), np.array(ends), amounts, gpu_end)
+        return HeldAmounts(np.array(rows, dtype=np.int64), np.array(ends), amounts, gpu_end)
 
 
 def _parts(job: RunningJob, view: ClusterView) -> _Parts:
