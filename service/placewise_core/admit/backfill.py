@@ -9,7 +9,7 @@ from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Pool, Take, elastic_range
 from placewise_core.domain.cluster import HeadReservation, QueueState
 from placewise_core.domain.job import Job
-from placewise_core.view.heads import bars, end_of_start_s, heads_against, is_in_force, rows_of
+from placewise_core.view.heads import bars, end_of_start_s, is_in_force, outranking, rows_of
 from placewise_core.view.view import ClusterView
 
 _MOST_PASSES = 1000
@@ -31,7 +31,8 @@ class Backfill:
         before = queue.head if queue.queue in view.heads else None  # the view drops the heads of jobs that ended
         if before is not None and before.job not in self._asked and is_in_force(before, view, context.now_s):
             self._head = before
-        self._others = [head for name, head in view.heads.items() if name != queue.queue]
+        others = [head for name, head in view.heads.items() if name != queue.queue]
+        self._others = [head for head in others if is_in_force(head, view, context.now_s)]
         self._left: dict[tuple[str, ...], tuple[int, Pool]] = {}  # by the heads that bar
         self._starting: list[Starting] = []
         self._passes: list[str] = []
@@ -68,7 +69,7 @@ class Backfill:
     def pool_for(self, job: Job, pool: Pool) -> Pool:
         """The pool without the nodes that the job may not take; `pool` itself if there are none."""
         now_s = self._context.now_s
-        heads = heads_against(self._others, job.id, self._view, now_s) if self._others else []
+        heads = outranking(self._others, job.id) if self._others else []
         if self._head is not None and not self._is_served and self._head.job != job.id:
             heads.append(self._head)
         if not heads:
@@ -100,8 +101,7 @@ class Backfill:
                 self._head, self._is_served = kept, False
                 return
         waits_since_s = since(job, now_s) if known is None else known.since_s
-        older = [head for head in self._others if is_in_force(head, self._view, now_s)]
-        older = [head for head in older if (head.since_s, head.job) < (waits_since_s, job.id)]
+        older = [head for head in self._others if (head.since_s, head.job) < (waits_since_s, job.id)]
         releases = Releases(self._view, self._without(older, pool).usable, self._starting, now_s)
         found = reserved(job, releases, choose, now_s, bound_s)
         if found is not None:

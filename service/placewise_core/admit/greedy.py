@@ -134,6 +134,7 @@ class GreedyAdmission(ABC):
         if self.backfills:
             state.backfill = Backfill(jobs, view, queue, context)
         if context.starts_only and self.keeps_order and self.stops_at_first_wait:
+            state.pool.share_shapes(context.now_s)
             return _planned(self._starts(jobs, state), state, queue)
         found: dict[int, Admission] = {}
         candidates = []

@@ -70,6 +70,13 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
 
 
+class _Key:
+    """The key under which a view keeps the shapes found."""
+
+
+_SHAPES = _Key()
+
+
 class Pool:
     """Free resources per node. `Pool.free` is for a start now, `Pool.whole` for the empty cluster."""
 
@@ -106,6 +113,16 @@ class Pool:
         """Every node, empty and ready: a job that does not fit here never fits."""
         everything = np.ones(view.size, dtype=np.bool_)
         return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
+
+    def share_shapes(self, now_s: float) -> None:
+        """Shares the shapes found with the other pools of this view until something is taken: queues that are asked
+        at one event ask alike. For callers that own the view: reports of slowdowns at that very time go unseen."""
+        view = self.view
+        stamps = (now_s, view.usage_stamp, view.layout_stamp, view.telemetry_stamp)
+        kept = view.notes.get(_SHAPES)
+        if kept is None or kept[0] != stamps:
+            kept = view.notes[_SHAPES] = (stamps, self._shapes)
+        self._shapes = kept[1]
 
     @property
     def usable(self) -> BoolArray:
@@ -297,7 +314,7 @@ class Pool:
             self._at_least = None
         self._is_as_viewed = False
         self.stamp += 1
-        self._shapes.clear()
+        self._shapes = Bounded(_KEPT_SHAPES)  # not cleared: other pools of the view may have the same ones
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free

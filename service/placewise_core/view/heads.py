@@ -48,17 +48,12 @@ def is_in_force(head: HeadReservation, view: ClusterView, now_s: float) -> bool:
     return head.expire_s > now_s and JobId(head.job) not in view.jobs
 
 
-def heads_against(
-    heads: Sequence[HeadReservation], job_id: JobId, view: ClusterView, now_s: float
-) -> list[HeadReservation]:
-    """Reservations that hold against this job: those of other jobs that still wait, unless its own is older."""
-    in_force = [head for head in heads if is_in_force(head, view, now_s)]
-    own = next((head for head in in_force if head.job == job_id), None)
-    return [
-        head
-        for head in in_force
-        if head is not own and (own is None or (head.since_s, head.job) < (own.since_s, own.job))
-    ]
+def outranking(in_force: Sequence[HeadReservation], job_id: JobId) -> list[HeadReservation]:
+    """Those of reservations in force that hold against this job: all but its own, and those younger than its own."""
+    for own in in_force:
+        if own.job == job_id:
+            return [head for head in in_force if (head.since_s, head.job) < (own.since_s, own.job)]
+    return list(in_force)
 
 
 def barred(view: ClusterView, job: Job, gpus: float, now_s: float) -> BoolArray | None:
@@ -68,7 +63,7 @@ def barred(view: ClusterView, job: Job, gpus: float, now_s: float) -> BoolArray 
     """
     if not view.heads:
         return None
-    heads = heads_against(list(view.heads.values()), job.id, view, now_s)
+    heads = outranking([head for head in view.heads.values() if is_in_force(head, view, now_s)], job.id)
     return rows_of(view, [head for head in heads if bars(head, job, gpus, now_s)]) if heads else None
 
 

@@ -12,6 +12,7 @@ from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
 from placewise_core.admit.policies import lyapunov
 from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.pool import Options, Pool
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.decision import AdmitPlan, Outcome, Reason, Verdict
@@ -363,3 +364,23 @@ def test_a_running_job_is_read_once_however_many_queues_and_events_ask(monkeypat
         for queue in ("a", "b", "c"):
             ask([job(f"gang of {queue} at {now_s}", 4, tasks=2)], view, QueueState(queue), now_s)
     assert sorted(read) == ["runs", "runs too"]
+
+
+def test_queues_asked_at_one_event_try_a_kind_of_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    options = Pool._options
+
+    def counted(pool: Pool, asked: Job) -> Options:
+        if not pool._is_whole:
+            tried.append(asked.id)
+        return options(pool, asked)
+
+    monkeypatch.setattr(Pool, "_options", counted)
+    view = busy()
+    assert start(view, job("runs too", 4, 400.0), NOW_S)
+    for now_s in (NOW_S, NOW_S + 10.0):
+        context = AdmitContext(now_s, 0, QueueSettings(bound_s=BOUND_S), 0, starts_only=True)
+        for queue in ("a", "b", "c"):
+            waiting = [job(f"{queue}{i} at {now_s}", 4) for i in range(5)]
+            POLICIES["fifo-strict"].admit(waiting, view, QueueState(queue), context)
+    assert tried == [f"a0 at {now_s}" for now_s in (NOW_S, NOW_S + 10.0)]

@@ -265,10 +265,10 @@ class Simulation:
 
     def _try(self, job: SimJob) -> bool:
         assert self.policy is not None
-        began = time.thread_time()
+        began = time.perf_counter()
         self.context.barred = barred(self.view, job.job, job.job.gpus, self.now_s)
         proposal = self.policy.propose(job.job, self.view, self.context)
-        self._decide_s += time.thread_time() - began
+        self._decide_s += time.perf_counter() - began
         if proposal is None:
             self._decisions += 1
             if self.context.barred is None:
