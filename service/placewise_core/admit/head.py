@@ -60,17 +60,16 @@ class Releases:
 def reserved(job: Job, releases: Releases, choose: Choose, now_s: float, bound_s: float) -> HeadReservation | None:
     """The earliest expected start of a job, and its nodes then; None if it does not fit even after all ends."""
     times = releases.times_s
-    first, last = 0, len(times)
+    first, last, takes = 0, len(times), None
     while first < last:  # what is given back only grows
         middle = (first + last) // 2
-        if _takes(job, releases.pool(times[middle]), choose) is None:
+        found = _takes(job, releases.pool(times[middle]), choose)
+        if found is None:
             first = middle + 1
         else:
-            last = middle
-    if first == len(times):
+            last, takes = middle, found
+    if takes is None:
         return None
-    takes = _takes(job, releases.pool(times[first]), choose)
-    assert takes is not None
     since_s = since(job, now_s)
     nodes = _nodes(takes, releases.view)
     return HeadReservation(job.id, nodes, times[first], since_s, since_s + bound_s, now_s + KEPT_S)

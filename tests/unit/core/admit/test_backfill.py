@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
+from placewise_core.admit.head import Releases
 from placewise_core.admit.policies import lyapunov
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options, Pool
@@ -384,3 +385,20 @@ def test_queues_asked_at_one_event_try_a_kind_of_job_once(monkeypatch: pytest.Mo
             waiting = [job(f"{queue}{i} at {now_s}", 4) for i in range(5)]
             POLICIES["fifo-strict"].admit(waiting, view, QueueState(queue), context)
     assert tried == [f"a0 at {now_s}" for now_s in (NOW_S, NOW_S + 10.0)]
+
+
+def test_the_start_of_a_head_is_found_with_one_look_at_each_point_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    pool = Releases.pool
+
+    def counted(releases: Releases, time_s: float) -> Pool:
+        looked.append(time_s)
+        return pool(releases, time_s)
+
+    monkeypatch.setattr(Releases, "pool", counted)
+    view = busy()
+    assert start(view, job("runs too", 4, 400.0), NOW_S)
+    queue = ask([job("gang", 4, tasks=2)], view, QueueState("q")).queue
+    assert queue.head is not None
+    assert queue.head.start_s == NOW_S + 500.0
+    assert sorted(looked) == sorted(set(looked))
