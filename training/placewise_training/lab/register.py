@@ -101,9 +101,13 @@ def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
         seed: Annotated[int, typer.Option(help="Of every draw of every trainer.")] = 0,
         resume: Annotated[bool, typer.Option(help="Go on from the checkpoints in `out`.")] = False,
         cards: Annotated[Path | None, typer.Option(help="Also write the model cards into this folder.")] = None,
+        measured: Annotated[
+            Path | None, typer.Option(help="Folder with the site's own rows: trainers that can use them do.")
+        ] = None,
     ) -> None:
         """Train every model with its defaults, one after the other. Takes an hour and a half of one core."""
-        run_all(trainers, out, cards, {"seed": seed, "resume": resume}, Console(stderr=True).rule)
+        passed = {"seed": seed, "resume": resume, "measured": measured}
+        run_all(trainers, out, cards, passed, Console(stderr=True).rule)
 
 
 def run_all(

@@ -8,8 +8,9 @@ speedups). A partner is named without its batch, as a scheduler knows it: a cell
 partner were measured.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from placewise_training.data.measured import GpuPair, gpu_pairs, isolated_steps,
 from placewise_training.data.placement_tables import interference, usable_pairs
 
 Matrix = NDArray[np.float64]
+NO_STEPS: Mapping[tuple[str, str, float], float] = MappingProxyType({})
 CPU_CORES = "CPU cores"  # the hardware of the profiler's rows
 
 # The network that each of the profiler's loops is a small copy of, by character (profiling/workloads.py); the loop
@@ -71,8 +73,10 @@ def table_of(pairs: Sequence[GpuPair]) -> MeasuredInterference:
     return MeasuredInterference.from_table(interference(pairs))
 
 
-def shared_jobs(pairs: Iterable[GpuPair], references: Sequence[str]) -> list[SharedJob]:
-    """Every job that is part of one of these pairs."""
+def shared_jobs(
+    pairs: Iterable[GpuPair], references: Sequence[str], alone_s: Mapping[tuple[str, str, float], float] = NO_STEPS
+) -> list[SharedJob]:
+    """Every job that is part of one of these pairs; `alone_s` adds steps alone to the published ones."""
     cells: dict[tuple[str, str, float], list[tuple[str, float, float]]] = {}
     for p in pairs:
         a = (p.gpu_type, canonical(p.model_a), p.batch_a)
@@ -81,7 +85,11 @@ def shared_jobs(pairs: Iterable[GpuPair], references: Sequence[str]) -> list[Sha
         if a != b:
             cells.setdefault(b, []).append((a[1], p.norm_b, p.norm_a))
     alone = {(row.gpu_type, canonical(row.model), row.local_batch): 1.0 / row.steps_per_s for row in isolated_steps()}
-    return [SharedJob(*job, alone[job], _pairs(job[1], found, references)) for job, found in sorted(cells.items())]
+    alone |= alone_s
+    nan = float("nan")
+    return [
+        SharedJob(*job, alone.get(job, nan), _pairs(job[1], found, references)) for job, found in sorted(cells.items())
+    ]
 
 
 def profiled_jobs(references: Sequence[str]) -> list[SharedJob]:

@@ -25,6 +25,7 @@ from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.sharing_row import Square, columns_of
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.placement_tables import usable_pairs
+from placewise_training.data.site_rows import NO_ROWS, PAIRS, SiteRows, read_site_rows
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.judging import Show, cpu_s, judged_all
 from placewise_training.lab.scalars import Scalars
@@ -49,7 +50,7 @@ from placewise_training.stdm.train import complete_by_ncf
 SCHEMA = "placewise.sharing/1"
 CHECKPOINT, REPORT = "sharing.pt", "sharing.json"
 LIMITS = (1.5, 2.0)  # of max_slowdown, whose decisions are counted: 2 is the default
-_ABOUT_THE_MACHINE = ("out", "threads", "processes", "resume", "device")
+_APART = ("out", "threads", "processes", "resume", "device", "measured")  # change no figure, or are told otherwise
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5  # a co-run is a short profile, with IAWP's error of those
 _LEAST = 0.02
 _WITH_STEPS = "_with_steps"
@@ -80,6 +81,7 @@ class Args:
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
+    measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (pairs.csv)."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +107,18 @@ class Fold:
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
     """Judges every method on held-back pairs, trains the net that ships; the report, also written to `out`."""
     torch.set_num_threads(args.threads)
+    own = read_site_rows(args.measured)
     args.out.mkdir(parents=True, exist_ok=True)
     began, began_cpu = time.perf_counter(), cpu_s()
     settings = folds(args)
     ask = partial(judge, args=args)
     judged = judged_all(settings, ask, args.out, _numbers(args), args.processes, args.resume, show)
 
-    # -- the one that ships: every usable pair, and the profiler's --
+    # -- the one that ships: every usable pair, the profiler's, and the site's own --
     show("training", len(settings), len(settings) + 1)
     pairs = usable_pairs()
     with Scalars(args.out) as write:
-        net, losses = fit(pairs, args, checkpoint=args.out / CHECKPOINT, write=write)
+        net, losses = fit(pairs, args, own=own, checkpoint=args.out / CHECKPOINT, write=write)
     show("done", len(settings) + 1, len(settings) + 1)
     report = {
         "schema": SCHEMA,
@@ -123,8 +126,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "args": _numbers(args),
         "columns": list(columns_of(table_of(pairs).references)),
         "parameters": sum(p.numel() for p in net.parameters()),
-        "data": {"training": hashlib.sha256(repr((pairs, profiled_jobs(()))).encode()).hexdigest()},
-        "samples": {"pairs": len(pairs), "profiled_pairs": 15},
+        "data": {"training": hashlib.sha256(repr((pairs, profiled_jobs(()))).encode()).hexdigest()} | own.data(PAIRS),
+        "samples": {"pairs": len(pairs), "profiled_pairs": 15} | ({"site_pairs": len(own.pairs)} if own.pairs else {}),
         "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(cpu_s() - began_cpu, 1)},
         "loss": {"first": losses[0], "last": losses[-1]},
         "metrics": {name: _summary(by_known) for name, by_known in judged.items()},
@@ -346,10 +349,11 @@ class Examples:
 _HOW_OFTEN = (0.3, 0.35, 0.2, 0.15)  # each of the four is assumed
 
 
-def examples(history: Sequence[GpuPair], *, has_profiled: bool = True) -> Examples:
-    """Every job of these pairs, and the profiler's loops."""
+def examples(history: Sequence[GpuPair], *, has_profiled: bool = True, own: SiteRows = NO_ROWS) -> Examples:
+    """Every job of these pairs, the profiler's loops, and the site's own jobs that ran beside a reference network."""
     references = table_of(history).references
     jobs = shared_jobs(history, references) + (profiled_jobs(references) if has_profiled else [])
+    jobs += [job for job in shared_jobs(own.pairs, references, own.alone_s) if job.batches.any()]
     most = max(job.pairs.shape[1] for job in jobs)
     speeds = np.full((len(jobs), len(references) + 1, most, 2), np.nan)
     for i, job in enumerate(jobs):
@@ -384,12 +388,13 @@ def fit(
     args: Args,
     *,
     has_profiled: bool = True,
+    own: SiteRows = NO_ROWS,
     checkpoint: Path | None = None,
     write: Callable[[str, float, int], None] = lambda name, value, step: None,
 ) -> tuple[CoRunCompletion, list[float]]:
     """One to three co-runs of a job known, the error of its speeds beside the others; net and losses."""
     torch.manual_seed(args.seed)
-    learnt = examples(history, has_profiled=has_profiled)
+    learnt = examples(history, has_profiled=has_profiled, own=own)
     net = CoRunCompletion(learnt.speeds.shape[1] - 1, args.members).to(chosen_device(args.device))
     nets = [*net.weights, *net.biases, *net.out]
     groups = [{"params": [net.steps, net.shrinkage], "weight_decay": 0.0}, {"params": nets, "lr": args.net_rate}]
@@ -474,4 +479,4 @@ def load_net(checkpoint: Path) -> CoRunCompletion:
 
 def _numbers(args: Args) -> dict[str, float]:
     """What makes one run differ from another."""
-    return {name: value for name, value in asdict(args).items() if name not in _ABOUT_THE_MACHINE}
+    return {name: value for name, value in asdict(args).items() if name not in _APART}

@@ -40,6 +40,8 @@ def card(report: Mapping[str, Any]) -> str:
         f"`{provenance['sha256'][:16]}…`)",
         "judged on": provenance["split"],
     }
+    if "site_rows" in report:
+        rows["of the site itself"] = f"{report['site_rows']['used']:,} of these steps (`placewise train … --measured`)"
     return _HEADER + facts(rows) + _errors(report) + _noise(report) + _level(report) + _profiles(report) + _LIMITS
 
 

@@ -12,7 +12,11 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.domain.model_names import canonical
+from placewise_core.domain.traces import TraceError
 from placewise_core.speed.forms import path_shares
+from placewise_core.speed.params import params_millions
+from placewise_training.data.site_rows import STEPS, SiteStep
 
 Array = NDArray[np.float64]
 TABLE = "step_repeats.csv"
@@ -81,6 +85,34 @@ def rows_of(placements: Sequence[str], local_batch: Sequence[float], step_s: Seq
         local_batch=batch,
         throughput=gpus * batch / np.asarray(step_s, dtype=np.float64),
     )
+
+
+def site_groups(steps: Sequence[SiteStep]) -> tuple[list[Group], int]:
+    """A site's own steps as groups, sorted by GPU model and name; and how many rows were too few for one.
+
+    Raises TraceError for a network of unknown size: the model looks profiles up by it.
+    """
+    found: dict[tuple[str, str], list[SiteStep]] = {}
+    for step in steps:
+        found.setdefault((step.gpu_type, NAMES.get(step.model, (step.model, 0.0))[0]), []).append(step)
+    groups, left_out = [], 0
+    for (gpu, model), several in sorted(found.items()):
+        if len(several) < _LEAST_ROWS:
+            left_out += len(several)
+            continue
+        params = max(max(step.params_millions, NAMES.get(step.model, ("", 0.0))[1]) for step in several)
+        params = params_millions(model, params)
+        if params <= 0:
+            raise TraceError(STEPS, 1, 1, "params_millions", f"is needed, as the size of {model!r} is not known")
+        columns = ([getattr(step, name) for step in several] for name in ("placement", "local_batch", "step_s"))
+        groups.append(Group("site", gpu, model, params, rows_of(*columns)))
+    return groups, left_out
+
+
+def with_own(own: Sequence[Group], published: Sequence[Group]) -> list[Group]:
+    """All groups; a site's own rows stand in for published ones of the same network on the same GPU model."""
+    mine = {(canonical(group.model), group.gpu_model) for group in own}
+    return [*own, *(group for group in published if (canonical(group.model), group.gpu_model) not in mine)]
 
 
 def measured_groups() -> list[Group]:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from placewise_training.data.site_rows import STEPS, read_site_rows
 from placewise_training.throughput import judge as throughput_error
-from placewise_training.throughput.data import TABLE, Array, Group, fingerprint, measured_groups
+from placewise_training.throughput.data import TABLE, Array, Group, fingerprint, measured_groups, site_groups, with_own
 from placewise_training.throughput.fit import FITS
 from placewise_training.throughput.judge import (
     clusters_of,
@@ -41,11 +42,14 @@ class Args:
 
     out: Path = field(default=Path("var/train/throughput"), metadata={"help": "Folder for throughput.json."})
     splits: int = field(default=3, metadata={"help": "Splits of the placements into five folds."})
+    measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (steps.csv)."})
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
     """Fits and judges; the document that is also written to `out`."""
-    groups = measured_groups()
+    own = read_site_rows(args.measured)
+    own_groups, left_out = site_groups(own.steps)
+    groups = with_own(own_groups, measured_groups())
     errors: dict[str, list[Array]] = {form: [] for form in FITS}
     corrected: dict[str, list[Array]] = {form: [] for form in FITS}
     profiles = []
@@ -63,6 +67,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         profiles.append(profile)
     show("done", len(groups), len(groups))
     report = _document(args, groups, _joined(errors), _joined(corrected), profiles)
+    if own.steps:
+        report |= {"data": own.data(STEPS), "site_rows": {"used": len(own.steps) - left_out, "too_few": left_out}}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", "utf-8")
     return report
