@@ -33,6 +33,11 @@ RUNS: dict[str, tuple[str, set[str]]] = {
         "--logged 1 --episodes 1 --tasks 20 --updates 2 --batch 8 --validations 1 --judged-seeds 1 --judged-tasks 5",
         {"training", "judging"},
     ),
+    "harmony-paper": (
+        "--tasks 60 --simulations 1 --jobs 6 --width 16 --layers 1 --validation-simulations 1",
+        {"training"},
+    ),
+    "ldwp-paper": ("--nodes 4 --tasks 60 --logged 40 --per-minute 20", {"learning"}),
     "stdm": (
         "--draws 3 --pretrain-steps 5 --sgd-steps 5 --completion-steps 5 --processes 1",
         {"stdm"},

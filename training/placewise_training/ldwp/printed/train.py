@@ -85,6 +85,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     begin = transferred(load_net(args.start / CHECKPOINT), names) if args.start else _pretrained(args)
     agent = ServedDqn(net=begin, seed=args.seed)
     result = _simulated(args, agent, args.tasks, lambda done, now_s: show("learning", done, args.tasks))
+    show("learning", args.tasks, args.tasks)
     assert agent.net is not None
     torch.save({"nodes": list(agent.net.nodes), "net": agent.net.state_dict()}, args.out / CHECKPOINT)
     tenth = max(1, len(agent.throughputs) // 10)

@@ -106,7 +106,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
                 losses["validation"] = _validated(args, run, yardsticks)
             for name, value in losses.items():
                 write(f"harmony-paper/{name}", value, run.tasks)
-            show(f"training: JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
+            show(f"training, JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
     torch.save({"shape": run.policy.shape, "policy": run.best_state}, args.out / CHECKPOINT)
     report = _report(args, run, time.perf_counter() - began)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
