@@ -35,6 +35,7 @@ CLEAN = (
     "proto",
     "requirements",
     "service/placewise_core",
+    "service/placewise_log",
     "service/placewise_models",
     "service/placewise_service",
     "tests",

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from tests.fakes.bundles import copy_bundle
 
+from placewise_log.record import DecisionRecord, decode_entry
 from placewise_models.folder import DEFAULT_BUNDLE
 from placewise_service.bench.processes import free_port, service_process
-from placewise_service.declog.record import DecisionRecord, decode_entry
 from placewise_service.state.redis.connection import RedisOptions
 from placewise_service.state.redis.embedded import embedded_url
 from placewise_service.state.redis.redis_store import RedisStore

@@ -21,6 +21,8 @@ NAMED = re.compile(rf"({'|'.join(PACKAGES)})(\.[\w.]*)?")
 ALLOWED = {("placewise_service", "placewise_client")}
 # Further packages that an installation of the nets would need.
 OF_MODELS = {"cryptography", "msgspec", "numpy", "onnxruntime", "placewise_core", "placewise_models", "structlog"}
+# Further packages that a reader of the log would need.
+OF_LOG = {"msgspec", "numpy", "placewise_core", "placewise_log"}
 
 
 def trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
@@ -52,8 +54,10 @@ def foreign_resources(package: str, tree: ast.Module) -> list[str]:
 
 
 def test_every_package_is_looked_at() -> None:
-    assert {"placewise_core", "placewise_models", "placewise_service", "placewise_training"} < set(PACKAGES)
-    assert len(PACKAGES) >= 7
+    assert {"placewise_core", "placewise_log", "placewise_models", "placewise_service", "placewise_training"} < set(
+        PACKAGES
+    )
+    assert len(PACKAGES) >= 8
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=PACKAGES)
@@ -84,15 +88,16 @@ def test_a_wall_with_a_hole_is_seen(line: str) -> None:
     assert not foreign_resources("placewise_service", ast.parse(line.replace("files(NAME)", "files(__name__)")))
 
 
-def test_the_nets_need_nothing_of_a_server() -> None:
+@pytest.mark.parametrize(("package", "others"), [("placewise_models", OF_MODELS), ("placewise_log", OF_LOG)])
+def test_nets_and_log_need_nothing_of_a_server(package: str, others: set[str]) -> None:
     imported: set[str] = set()
-    for _, tree in trees(ROOT / "service/placewise_models"):
+    for _, tree in trees(ROOT / "service" / package):
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
-    assert imported - sys.stdlib_module_names <= OF_MODELS
+    assert imported - sys.stdlib_module_names <= others
 
 
 def test_import_linter_looks_at_every_package_and_forgives_no_import() -> None:

@@ -25,7 +25,7 @@ _COMMON: Final[Mapping[str, tuple[str, str]]] = {
     "id": ("", "id of the row; rows with one id are one row"),
     "cluster": ("", "cluster"),
     "position": ("", "place of the entry in the cluster's ring"),
-    "record": ("", "the whole entry, for `placewise_service.declog.record.decode_entry`"),
+    "record": ("", "the whole entry, for `placewise_log.record.decode_entry`"),
 }
 _DECIDED: Final[Mapping[str, tuple[str, str]]] = {
     "rpc": ("", "Place, Partition or AdmitOrWait"),

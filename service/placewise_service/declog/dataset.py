@@ -27,8 +27,8 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, decode_entry
 from placewise_service.declog.outcomes import Fates, Row, Status, count_statuses, join, repeats
-from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord, decode_entry
 from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, row_of
 
 START: Final = "0"  # the position before the first entry of any ring

@@ -19,7 +19,7 @@ from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import JobDecision, Outcome, Share
 from placewise_core.domain.job import Job
-from placewise_service.declog.record import DecisionRecord, OutcomeRecord
+from placewise_log.record import DecisionRecord, OutcomeRecord
 
 Key = tuple[str, str, str]  # decision id, job id, "node/unit" of a share ("" for a whole job)
 

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from placewise_log.record import Entry, encode
 from placewise_service.background import cancel_and_wait
-from placewise_service.declog.record import Entry, encode, encode_in_turns, is_large
+from placewise_service.declog.large import encode_in_turns, is_large
 
 _PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind it, here and in the store
 

@@ -1,6 +1,6 @@
 """Log entries as rows of Parquet tables: schemas and columns. Never touches a file.
 
-Every row keeps the whole entry in `record` (declog.record bytes), so that the columns need not be complete.
+Every row keeps the whole entry in `record` (placewise_log.record bytes), so that the columns need not be complete.
 """
 
 import datetime
@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from placewise_core.domain.commands import Scope
 from placewise_core.domain.decision import Reason
-from placewise_service.declog.outcomes import Row
-from placewise_service.declog.record import (
+from placewise_log.record import (
     AdmitSeen,
     CorruptEntryError,
     DecisionRecord,
@@ -21,6 +20,7 @@ from placewise_service.declog.record import (
     decision_time_s,
     decode_entry,
 )
+from placewise_service.declog.outcomes import Row
 
 DECISIONS: Final = "decisions"
 OUTCOMES: Final = "outcomes"

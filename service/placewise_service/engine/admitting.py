@@ -18,7 +18,7 @@ from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import Event
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import AdmitSeen, DecisionRecord
+from placewise_log.record import AdmitSeen, DecisionRecord
 from placewise_service.declog.refusals import Refusals
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat

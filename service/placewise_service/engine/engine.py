@@ -28,9 +28,9 @@ from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
+from placewise_log.record import DecisionRecord, decode
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import AskedJobs
-from placewise_service.declog.record import DecisionRecord, decode
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles

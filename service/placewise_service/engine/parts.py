@@ -18,8 +18,8 @@ from placewise_core.domain.errors import (
     StaleSnapshotError,
 )
 from placewise_core.domain.events import Event
+from placewise_log.record import DecisionRecord
 from placewise_service.declog.asked import AskedJobs
-from placewise_service.declog.record import DecisionRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
 from placewise_service.engine.ids import uuid7

@@ -17,7 +17,7 @@ from placewise_core.basics.clock import SystemClock
 from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.domain.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
 from placewise_core.domain.job import Job, JobId
-from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord
+from placewise_log.record import DecisionRecord, Entry, OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.ids import uuid7
 from placewise_service.state.redis.connection import RedisOptions

@@ -39,13 +39,13 @@ from placewise_core.domain.errors import (
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job
 from placewise_core.view.view import ClusterView
+from placewise_log.record import DecisionRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.connect import ConnectFace
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest import rest_app
 from placewise_service.api.identity.auth import Authenticator, Open
-from placewise_service.declog.record import DecisionRecord
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings

@@ -8,11 +8,11 @@ from google.protobuf import json_format
 from tests.fakes.engine import CLUSTER, logged, running_engine
 
 from placewise_core.basics.clock import SystemClock
+from placewise_log.record import decode, encode
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs import examples
 from placewise_service.api.identity.auth import Credentials, Method, Open, Principal, Scope
-from placewise_service.declog.record import decode, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import Telemetry

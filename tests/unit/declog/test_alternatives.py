@@ -16,7 +16,7 @@ from placewise_core.inputs.cluster import STEP_FEATURES
 from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies.alternatives import Studied, studied
 from placewise_core.policies.search import BestOfK, progress
-from placewise_service.declog.record import DecisionRecord, decode_entry, encode
+from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
 from placewise_service.engine.place import studying

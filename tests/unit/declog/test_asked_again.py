@@ -11,7 +11,7 @@ from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, Que
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.decision import Verdict
 from placewise_core.domain.job import Job, JobId
-from placewise_service.declog.record import DecisionRecord, decode_entry, encode
+from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore

@@ -12,7 +12,7 @@ from placewise_core.domain.commands import PartitionCommand, PlaceCommand, Scope
 from placewise_core.domain.decision import Reason
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, Subtask
-from placewise_service.declog.record import DecisionRecord, decode_entry, encode
+from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
 

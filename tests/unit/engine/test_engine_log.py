@@ -16,7 +16,7 @@ from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import JobId, Priority
 from placewise_core.inputs.cluster import Encoder
-from placewise_service.declog.record import DecisionRecord, decode, decode_entry, encode
+from placewise_log.record import DecisionRecord, decode, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import parts
 from placewise_service.engine.engine import Engine

@@ -5,8 +5,8 @@ import contextlib
 
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
+from placewise_log.record import OutcomeRecord
 from placewise_service.background import cancel_and_wait
-from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 
 

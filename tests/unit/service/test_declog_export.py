@@ -23,10 +23,10 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, NodeId, Role
+from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, decode_entry, encode
 from placewise_service.declog import dataset as dataset_module
 from placewise_service.declog.dataset import Dataset, DatasetBusyError
 from placewise_service.declog.export import ExportReport, export
-from placewise_service.declog.record import DecisionRecord, Entry, OutcomeRecord, decode_entry, encode
 
 NOON_S = 1_763_726_400.0  # 2025-11-21 12:00 UTC
 DAY_S = 86_400.0

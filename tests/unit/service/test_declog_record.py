@@ -28,8 +28,7 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_service import pieces
-from placewise_service.declog.record import (
+from placewise_log.record import (
     Choice,
     CorruptEntryError,
     DecisionRecord,
@@ -39,9 +38,9 @@ from placewise_service.declog.record import (
     decode,
     decode_entry,
     encode,
-    encode_in_turns,
-    is_large,
 )
+from placewise_service import pieces
+from placewise_service.declog.large import encode_in_turns, is_large
 from placewise_service.engine.answers import decode_answer, encode_answer
 
 ID = "019aa3c5-5a00-7000-8000-000000000001"  # UUIDv7 of 2025-11-21

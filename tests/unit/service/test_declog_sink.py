@@ -8,7 +8,7 @@ import pytest
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.errors import StateUnavailableError
 from placewise_core.domain.job import JobId
-from placewise_service.declog.record import Entry, OutcomeRecord, decode_entry, encode
+from placewise_log.record import Entry, OutcomeRecord, decode_entry, encode
 from placewise_service.declog.sink import DecisionSink
 
 

@@ -14,7 +14,7 @@ from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.domain.errors import StateUnavailableError
 from placewise_core.domain.events import JobsEnded
 from placewise_core.domain.job import JobId
-from placewise_service.declog.record import OutcomeRecord, decode_entry
+from placewise_log.record import OutcomeRecord, decode_entry
 from placewise_service.engine import Engine
 from placewise_service.engine.reporting.departed import Departed
 from placewise_service.state.reference.memory import MemoryStore

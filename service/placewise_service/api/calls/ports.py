@@ -7,7 +7,7 @@ from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PlaceDecision
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import DecisionRecord
+from placewise_log.record import DecisionRecord
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleStatus
 from placewise_service.state.store import Overcommit

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
+from placewise_log.record import CorruptEntryError, DecisionRecord, Entry, decode_entry
 from placewise_service.commands.auditing import audited
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
@@ -26,7 +27,6 @@ from placewise_service.commands.store import opened_store
 from placewise_service.declog.dataset import DatasetBusyError
 from placewise_service.declog.export import DEFAULT_DANGLING_AFTER_S, ExportReport, ExportRing
 from placewise_service.declog.export import export as export_log
-from placewise_service.declog.record import CorruptEntryError, DecisionRecord, Entry, decode_entry
 
 app = typer.Typer(help="The decision log.", no_args_is_help=True)
 

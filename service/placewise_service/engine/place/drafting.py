@@ -29,7 +29,7 @@ from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.heads import barred
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import Choice, Draw
+from placewise_log.record import Choice, Draw
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.gang import held, may_share, with_groups
 from placewise_service.engine.place.observing import choice_of

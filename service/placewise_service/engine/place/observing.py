@@ -19,7 +19,7 @@ from placewise_core.domain.job import Job
 from placewise_core.gang.actions import action_mask, actions_of
 from placewise_core.inputs.cluster import Encoder
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import Choice, Tensor
+from placewise_log.record import Choice, Tensor
 
 MOST_NODES = 64  # more are cut to these, the chosen ones among them; `rows` then says which
 MOST_STEPS = 16  # tasks whose masks are kept: each costs a look at every node

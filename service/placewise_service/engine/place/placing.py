@@ -16,7 +16,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
-from placewise_service.declog.record import DecisionRecord, Draw, PlaceSeen
+from placewise_log.record import DecisionRecord, Draw, PlaceSeen
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat

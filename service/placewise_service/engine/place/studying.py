@@ -23,8 +23,8 @@ from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies.alternatives import Alternative, Study, studied
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.harmony_draw import retraced
+from placewise_log.record import DecisionRecord, Parts, Steps, Tensor
 from placewise_service.background import cancel_and_wait
-from placewise_service.declog.record import DecisionRecord, Parts, Steps, Tensor
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.slicing import Slicing
 

@@ -13,8 +13,8 @@ from placewise_core.domain.events import Event
 from placewise_core.domain.job import Job
 from placewise_core.speed.co_runs import rows_of
 from placewise_core.subtasks.metrics import measured_times
+from placewise_log.record import OutcomeRecord
 from placewise_service.aside import aside
-from placewise_service.declog.record import OutcomeRecord
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.growth import within
 from placewise_service.engine.reporting.observed import completed

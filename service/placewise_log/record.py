@@ -10,7 +10,7 @@ without reading the rest.
 import uuid
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final, TypeGuard, final
+from typing import Final, final
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ from placewise_core.domain.decision import (
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
 from placewise_core.policies.alternatives import Alternative
-from placewise_service import pieces
 
 SCHEMA_VERSION: Final = 1
 PLACE: Final = "Place"
@@ -109,7 +108,7 @@ class Steps:
 @final
 @frozen
 class Parts:
-    """What the reward model read of one job's K alternatives, in their order: `tokens` (K, P, PART_FEATURES), `job` and
+    """Inputs of the reward model for one job's K alternatives, in order: `tokens` (K, P, PART_FEATURES), `job` and
     `node` (K, P) of each token, −1 for padding. Node i is `nodes[i]`, job 0 the job itself, job i > 0 `jobs[i − 1]`;
     jobs beyond those are witnesses elsewhere."""
 
@@ -331,20 +330,6 @@ def encode(entry: Entry) -> bytes:
     """The entry's bytes."""
     kind = "decision" if isinstance(entry, DecisionRecord) else "outcome"
     return _encoder.encode((SCHEMA_VERSION, kind, entry.decision_id, entry))
-
-
-def is_large(entry: Entry) -> TypeGuard[DecisionRecord]:
-    """True for the record of a decision that takes long to encode."""
-    return isinstance(entry, DecisionRecord) and pieces.is_large(entry.answer)
-
-
-async def encode_in_turns(entry: DecisionRecord) -> bytes:
-    """As `encode` of an entry that is_large; others have their turn in between."""
-    fields = {name: getattr(entry, name) for name in DecisionRecord.__dataclass_fields__}
-    for name in ("place", "partition"):
-        if (decision := fields[name]) is not None:
-            fields[name] = await pieces.pack_in_turns(decision)
-    return bytes(await pieces.packed((SCHEMA_VERSION, "decision", entry.decision_id, fields)))
 
 
 def decode_entry(data: bytes) -> Entry:
