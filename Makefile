@@ -18,7 +18,7 @@ BEFORE ?= 0ce0bd2
 .PHONY: e2e-slurm e2e-yarn
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
-.PHONY: help install run test test-fast lint openapi settings-doc log-columns readme fuzz stubs stubs-check freeze-contract clean
+.PHONY: help install run test test-fast lint openapi settings-doc log-columns readme fuzz draws stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -136,6 +136,9 @@ bench-compare: install ## The benchmarks of the release before and of this tree 
 fuzz: install ## 20 000 random requests to both faces in one process, 200 000 to a started service
 	PLACEWISE_TEST_FUZZ_CASES=20000 $(BIN)/pytest -q tests/e2e/test_fuzz_faces.py
 	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/python -m tests.attack --only fuzz
+
+draws: install ## 100,000 draws of exploration per policy, explorers, guard and gang against their enumeration
+	PLACEWISE_TEST_DRAWS=100000 $(BIN)/pytest -q -n auto --timeout 3600 tests/property/test_explore_enumerated.py
 
 attack: install ## Attack a running service and adapter, the release before and this tree, and write docs/reliability.md
 	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)

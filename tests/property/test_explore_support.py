@@ -1,188 +1,18 @@
-"""Exploration by explorers of one's own: propensities against the enumeration of every placement."""
+"""Explorers that look ahead: they never dead-end, and their propensities are those of the enumeration."""
 
 import itertools
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cache
 
 import numpy as np
 import pytest
-from scipy import stats
-from tests.fakes.net_policies import FirstIsBest, Spreads
-from tests.fakes.place_cases import context, gang, node, running, view_of
+from tests.fakes.explored import AHEAD, everywhere
+from tests.fakes.place_cases import context, gang, node, view_of
 
-from placewise_core.domain.cluster import Assignment, ExplorationGuard
-from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
-from placewise_core.gang.context import PlaceContext
+from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
-from placewise_core.policies import explore, random_ahead
-from placewise_core.policies.explore import Exploration, Explorer
-from placewise_core.policies.harmony_draw import HarmonyDraw
-from placewise_core.policies.random_ahead import RandomAhead
+from placewise_core.gang.policy import action_of
+from placewise_core.policies import random_ahead
 from placewise_core.policies.random_fit import Random
-from placewise_core.policies.registry import harmony_policy, placement_policies, search_policy
 from placewise_core.view.view import ClusterView
-
-POLICIES = placement_policies()
-HARMONY = harmony_policy(Spreads(sharpness=0.7), POLICIES)
-SEARCH = search_policy(FirstIsBest(), POLICIES, harmony=HARMONY)
-AHEAD, SAMPLE = RandomAhead(), HarmonyDraw(HARMONY)
-RATE = 0.3
-ROOM = {"a": 1, "b": 2, "c": 3, "d": 3}
-EXPLORERS = {
-    "two": (Explorer(POLICIES["consolidate"], 3), Explorer(POLICIES["load-balance"], 1)),
-    "drawing": (Explorer(AHEAD, 2), Explorer(POLICIES["bin-packing"], 1)),
-    "learned": (Explorer(HARMONY, 2), Explorer(SEARCH, 1), Explorer(POLICIES["consolidate"], 1)),
-    "sampled": (Explorer(SAMPLE, 1), Explorer(POLICIES["load-balance"], 1)),
-}
-# Draws that are compared with the enumeration, of the gang of two; a quarter of each other gang. The drawing ones take
-# longer.
-DRAWS = {"two": 100_000, "drawing": 40_000, "learned": 100_000, "sampled": 2_000}
-
-
-def uneven() -> ClusterView:
-    """Four nodes of unequal room."""
-    return view_of(
-        [node("a", gpus=1), node("b", gpus=2), node("c", gpus=3), node("d", gpus=4)], [running("r1", "d", [0])]
-    )
-
-
-def by_hand(job: Job) -> dict[Action, float]:
-    """What random draws of single GPUs give, from the rooms alone."""
-    found: dict[Action, float] = {}
-    for nodes in itertools.product(ROOM, repeat=job.task_count):
-        left, probability = dict(ROOM), 1.0
-        for chosen in nodes:
-            probability *= (left[chosen] > 0) / sum(slots > 0 for slots in left.values())
-            left[chosen] -= 1
-        if probability:
-            found[tuple((f"worker-{i}", chosen) for i, chosen in enumerate(nodes))] = probability
-    return found
-
-
-@cache
-def sampled(workers: int) -> dict[Action, float]:
-    return everywhere(gang(workers=workers), uneven(), SAMPLE)
-
-
-def distribution(policy: PlacementPolicy, job: Job, view: ClusterView) -> dict[Action, float]:
-    if isinstance(policy, Random):
-        return by_hand(job)
-    if policy is SAMPLE:
-        return sampled(job.task_count)
-    proposal = policy.propose(job, view, context())
-    assert proposal is not None
-    return {action_of(proposal.assignments): 1.0}
-
-
-def enumerated(
-    policy: PlacementPolicy, explorers: Sequence[Explorer], job: Job, view: ClusterView
-) -> dict[Action, float]:
-    """P(a) of every action, from the definition: every policy's own distribution, weighted by its share."""
-    total = sum(explorer.weight for explorer in explorers)
-    parts = [(1.0 - RATE, policy), *((RATE * e.weight / total, e.policy) for e in explorers)]
-    mixture: dict[Action, float] = {}
-    for share, part in parts:
-        for action, probability in distribution(part, job, view).items():
-            mixture[action] = mixture.get(action, 0.0) + share * probability
-    return mixture
-
-
-GUARDS = {
-    "none": ExplorationGuard(),
-    "of larger jobs": ExplorationGuard(max_gpus=2.0),
-    "of narrow choices": ExplorationGuard(min_nodes=5),
-}
-SPARED = {"none": range(0), "of larger jobs": range(3, 5), "of narrow choices": range(1, 5)}
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
-@pytest.mark.parametrize("name", [*POLICIES, "harmony", "search"])
-def test_each_propensity_is_the_enumerated_one(
-    name: str, explorers: tuple[Explorer, ...], guard: str, workers: int
-) -> None:
-    view, job, ctx = uneven(), gang(workers=workers), context(seed=workers)
-    is_spared = workers in SPARED[guard]
-    policy = {**POLICIES, "harmony": HARMONY, "search": SEARCH}[name]
-    exploration = Exploration(RATE, explorers, GUARDS[guard])
-    expected = distribution(policy, job, view) if is_spared else enumerated(policy, explorers, job, view)
-    assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
-    for _ in range(8):
-        drawn = explore.propose(policy, exploration, job, view, ctx)
-        assert drawn is not None
-        assert bool(drawn.guard) == is_spared
-        own = distribution(policy, job, view).get(action_of(drawn.proposal.assignments), 0.0)
-        assert drawn.own_propensity == pytest.approx(own, abs=1e-9)
-        proposal = drawn.proposal
-        assert proposal.propensity == pytest.approx(expected[action_of(proposal.assignments)], abs=1e-9)
-
-
-class Kept(PlacementPolicy):
-    """A policy whose answers are worked out once; one that draws still draws each time."""
-
-    def __init__(self, policy: PlacementPolicy, job: Job, view: ClusterView) -> None:
-        self.name, self._policy = policy.name, policy
-        first = policy.propose(job, view, context())
-        self._fixed = first if first is not None and first.propensity == 1.0 and policy is not SAMPLE else None
-        self._probability: dict[Action, float] = {}
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return self._fixed or self._policy.propose(job, view, context)
-
-    def probability(
-        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
-    ) -> float:
-        action = action_of(assignments)
-        if action not in self._probability:
-            self._probability[action] = self._policy.probability(assignments, job, view, context)
-        return self._probability[action]
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_draws_fit_the_enumeration(name: str, workers: int) -> None:
-    view, job, ctx = uneven(), gang(workers=workers), context(seed=5 + workers)
-    policy, draws = POLICIES["load-balance"], DRAWS[name] // (1 if workers == 2 else 4)
-    expected = enumerated(policy, EXPLORERS[name], job, view)
-    exploration = Exploration(RATE, [Explorer(Kept(e.policy, job, view), e.weight) for e in EXPLORERS[name]])
-    own = Kept(policy, job, view)
-    counted: Counter[Action] = Counter()
-    for _ in range(draws):
-        one = explore.propose(own, exploration, job, view, ctx)
-        assert one is not None
-        counted[action_of(one.proposal.assignments)] += 1
-    assert counted.keys() <= expected.keys()
-    assert fit(counted, expected, draws) > 1e-4
-
-
-def fit(counted: Mapping[Action, int], expected: Mapping[Action, float], draws: int) -> float:
-    """The p-value of chi²; actions expected fewer than five times are one cell."""
-    cells = [(counted.get(a, 0), draws * p) for a, p in expected.items()]
-    rare = [cell for cell in cells if cell[1] < 5]
-    cells = [cell for cell in cells if cell[1] >= 5]
-    if rare:
-        cells.append((sum(count for count, _ in rare), sum(wanted for _, wanted in rare)))
-    if len(cells) == 1:
-        return float(cells[0][0] == draws)
-    return float(stats.chisquare(*zip(*cells, strict=True)).pvalue)
-
-
-def everywhere(job: Job, view: ClusterView, policy: PlacementPolicy = AHEAD) -> dict[Action, float]:
-    """The policy's own probability of every assignment of tasks to nodes."""
-    proposal = policy.propose(job, view, context())
-    assert proposal is not None
-    found: dict[Action, float] = {}
-    for nodes in itertools.product([n.id for n in view.nodes], repeat=job.task_count):
-        tasks = [
-            Assignment(a.task, a.role, NodeId(n), (), a.demand)
-            for a, n in zip(proposal.assignments, nodes, strict=True)
-        ]
-        if probability := policy.probability(tasks, job, view, context()):
-            found[action_of(tasks)] = probability
-    return found
 
 
 def tight() -> ClusterView:
@@ -267,16 +97,3 @@ def test_nothing_is_drawn_for_a_gang_that_does_not_fit() -> None:
     ctx = context(seed=1)
     assert AHEAD.propose(gang(workers=9, servers=1), tight(), ctx) is None
     assert ctx.rng.random() == np.random.default_rng(1).random()
-
-
-@pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
-def test_whatever_an_explorer_gives_has_its_share(explorers: tuple[Explorer, ...]) -> None:
-    view, job, ctx = uneven(), gang(workers=2), context(seed=2)
-    total = sum(explorer.weight for explorer in explorers)
-    for _ in range(200):
-        drawn = explore.propose(POLICIES["tetris"], Exploration(RATE, explorers), job, view, ctx)
-        assert drawn is not None
-        proposal = drawn.proposal
-        for explorer in explorers:
-            given = distribution(explorer.policy, job, view).get(action_of(proposal.assignments), 0.0)
-            assert proposal.propensity >= RATE * explorer.weight / total * given - 1e-12

@@ -1,0 +1,221 @@
+"""Exploration on four nodes by enumeration: every policy, set of explorers, guard, and gang of one to four.
+
+The propensities that the draws state are those of the enumeration and sum to one; the draws fit them by chi².
+`make draws` draws 100,000 times in each of these cases, `make test` so often in a few and 200 times in the others.
+"""
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.fakes.explored import (
+    EXPLORERS,
+    POLICIES,
+    SAMPLE,
+    distribution,
+    enumerated,
+    fit,
+    gang_for,
+    on_nodes,
+    uneven,
+)
+from tests.fakes.place_cases import context
+
+from placewise_core.domain.cluster import Assignment, ExplorationGuard
+from placewise_core.domain.job import Job
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
+from placewise_core.policies import explore
+from placewise_core.policies.explore import Drawn, Exploration, Explorer
+from placewise_core.view.view import ClusterView
+
+RATE = 0.3
+GUARDS = {
+    "none": ExplorationGuard(),
+    "of larger jobs": ExplorationGuard(max_gpus=2.0),
+    "of narrow choices": ExplorationGuard(min_nodes=5),
+}
+SPARED = {"none": range(0), "of larger jobs": range(3, 5), "of narrow choices": range(1, 5)}
+EVERYWHERE = int(os.environ.get("PLACEWISE_TEST_DRAWS", "0"))  # draws in each case
+# Otherwise: draws of the gang of two with load-balance in force and no guard, a quarter of each other gang. The drawing
+# ones take longer.
+DRAWS = {"two": 100_000, "drawing": 40_000, "learned": 100_000, "sampled": 2_000}
+SEEN = 200
+
+cases = pytest.mark.parametrize(
+    ("name", "explorers", "guard", "workers"), [*itertools.product(POLICIES, EXPLORERS, GUARDS, range(1, 5))]
+)
+
+
+class Turn(np.random.Generator):
+    """Draws as told: the explorer's turn that has this weight before it; None: nobody explores."""
+
+    def __init__(self, turn: int | None) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._first, self._turn = (1.0 - 1e-12, 0) if turn is None else (0.0, turn)
+
+    def random(self) -> float:  # type: ignore[override]
+        return self._first
+
+    def integers(self, high: int) -> int:  # type: ignore[override]
+        assert self._turn < high
+        return self._turn
+
+
+@cache
+def stated_by(policy: str, workers: int, is_pipeline: bool) -> dict[Action, float]:
+    """The policy's own word on each action that it was asked about so far."""
+    return {}
+
+
+class Gives(PlacementPolicy):
+    """A policy that gives one action of its distribution, as if it had drawn that. States the policy's own word."""
+
+    def __init__(self, policy: PlacementPolicy, job: Job, view: ClusterView) -> None:
+        self.name, self.action, self._policy = policy.name, Action(), policy
+        self.distribution = distribution(policy, job, view)
+        self._stated = stated_by(f"{type(policy).__name__} {policy.name}", job.task_count, bool(job.subtasks))
+        proposal = policy.propose(job, view, context())
+        self._tasks: Sequence[Assignment] = sorted(proposal.assignments, key=lambda a: a.task) if proposal else []
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal:
+        action = self.action or next(iter(self.distribution))
+        tasks = on_nodes(self._tasks, [node for _, node in action])
+        return Proposal(tasks, self.probability(tasks, job, view, context))
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        action = action_of(assignments)
+        if action not in self._stated:
+            self._stated[action] = self._policy.probability(assignments, job, view, context)
+        return self._stated[action]
+
+
+def every_draw(
+    policy: PlacementPolicy, exploration: Exploration, job: Job, view: ClusterView
+) -> Iterator[tuple[Action, Drawn]]:
+    """Each action of the policy and of each explorer, drawn as theirs."""
+    own = Gives(policy, job, view)
+    givers = [Gives(explorer.policy, job, view) for explorer in exploration.explorers]
+    weights = [explorer.weight for explorer in exploration.explorers]
+    exploring = Exploration(exploration.rate, [*map(Explorer, givers, weights)], exploration.guard)
+    firsts = [0, *itertools.accumulate(weights[:-1])]
+    for giver, first in [(own, None), *zip(givers, firsts, strict=True)]:
+        for action in giver.distribution:
+            giver.action = action
+            drawn = explore.propose(own, exploring, job, view, PlaceContext(1000.0, Turn(first)))
+            assert drawn is not None
+            yield action_of(drawn.proposal.assignments), drawn
+        giver.action = Action()
+
+
+@cases
+def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(
+    name: str, explorers: str, guard: str, workers: int
+) -> None:
+    view, job, policy = uneven(), gang_for(name, workers), POLICIES[name]
+    is_spared = workers in SPARED[guard]
+    exploration = Exploration(RATE, EXPLORERS[explorers], GUARDS[guard])
+    own = distribution(policy, job, view)
+    expected = own if is_spared else enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    stated: dict[Action, float] = {}
+    for action, drawn in every_draw(policy, exploration, job, view):
+        assert bool(drawn.guard) == is_spared
+        assert drawn.rate == (0.0 if is_spared else RATE)
+        assert drawn.own_propensity == pytest.approx(own.get(action, 0.0), abs=1e-9)
+        assert drawn.proposal.propensity == pytest.approx(expected[action], abs=1e-9)
+        stated[action] = drawn.proposal.propensity
+    assert stated.keys() == expected.keys()
+    assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9)
+
+
+@cache
+def net_draws(workers: int, is_pipeline: bool) -> Sequence[Proposal]:
+    """Draws from Harmony's net, which take a thousand times as long as the rest: each case of `make draws` has them."""
+    job, view, ctx = gang_for("ldwp" if is_pipeline else "", workers), uneven(), context(seed=11)
+    found = [SAMPLE.propose(job, view, ctx) for _ in range(max(EVERYWHERE, SEEN))]
+    return [proposal for proposal in found if proposal is not None]
+
+
+class Kept(PlacementPolicy):
+    """A policy whose answers are worked out once; one that draws still draws each time, from `pool` if there is one."""
+
+    def __init__(
+        self, policy: PlacementPolicy, job: Job, view: ClusterView, pool: Sequence[Proposal] | None = None
+    ) -> None:
+        self.name, self._policy = policy.name, policy
+        first = policy.propose(job, view, context())
+        self._fixed = None if policy.is_drawing else first
+        self._pool = itertools.cycle(pool) if pool else None
+        self._probability: dict[Action, float] = {}
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        if self._pool is not None:
+            return next(self._pool)
+        return self._fixed or self._policy.propose(job, view, context)
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        action = action_of(assignments)
+        if action not in self._probability:
+            self._probability[action] = self._policy.probability(assignments, job, view, context)
+        return self._probability[action]
+
+
+def counted(
+    policy: PlacementPolicy, exploration: Exploration, job: Job, view: ClusterView, draws: int, seed: int
+) -> Counter[Action]:
+    ctx, found = context(seed=seed), Counter[Action]()
+    for _ in range(draws):
+        drawn = explore.propose(policy, exploration, job, view, ctx)
+        assert drawn is not None
+        found[action_of(drawn.proposal.assignments)] += 1
+    return found
+
+
+@cases
+def test_draws_fit_the_enumeration(name: str, explorers: str, guard: str, workers: int) -> None:
+    view, job, policy = uneven(), gang_for(name, workers), POLICIES[name]
+    is_spared, draws = workers in SPARED[guard], EVERYWHERE or SEEN
+    pool = net_draws(workers, bool(job.subtasks)) if explorers == "sampled" else None
+    each = [Kept(e.policy, job, view, pool if e.policy is SAMPLE else None) for e in EXPLORERS[explorers]]
+    weights = [explorer.weight for explorer in EXPLORERS[explorers]]
+    exploration = Exploration(RATE, [*map(Explorer, each, weights)], GUARDS[guard])
+    expected = enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    if is_spared:
+        expected = distribution(policy, job, view)
+    found = counted(Kept(policy, job, view), exploration, job, view, draws, seed=5 + workers)
+    assert found.keys() <= expected.keys()
+    assert fit(found, expected, draws) > 1e-4
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("explorers", EXPLORERS)
+def test_many_draws_fit_the_enumeration(explorers: str, workers: int) -> None:
+    """With one generator for all that is drawn."""
+    view, job, policy = uneven(), gang_for("", workers), POLICIES["load-balance"]
+    draws = DRAWS[explorers] // (1 if workers == 2 else 4)
+    exploration = Exploration(RATE, [Explorer(Kept(e.policy, job, view), e.weight) for e in EXPLORERS[explorers]])
+    expected = enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    found = counted(Kept(policy, job, view), exploration, job, view, draws, seed=5 + workers)
+    assert found.keys() <= expected.keys()
+    assert fit(found, expected, draws) > 1e-4
+
+
+@pytest.mark.parametrize("explorers", EXPLORERS.values(), ids=EXPLORERS)
+def test_whatever_an_explorer_gives_has_its_share(explorers: tuple[Explorer, ...]) -> None:
+    view, job, ctx = uneven(), gang_for("", 2), context(seed=2)
+    total = sum(explorer.weight for explorer in explorers)
+    for _ in range(200):
+        drawn = explore.propose(POLICIES["tetris"], Exploration(RATE, explorers), job, view, ctx)
+        assert drawn is not None
+        proposal = drawn.proposal
+        for explorer in explorers:
+            given = distribution(explorer.policy, job, view).get(action_of(proposal.assignments), 0.0)
+            assert proposal.propensity >= RATE * explorer.weight / total * given - 1e-12
