@@ -33,8 +33,19 @@ _STATIC_SCALES = np.asarray([column.scale for column in JOB_COLUMNS[:STATIC_JOB_
 _FEW_SCALE, _NODES_SCALE = _SCALE["placed_workers"], _SCALE["nodes_used"]
 
 
+_encoded_last: Bounded[JobId, tuple[Job, Float32]] = Bounded(64)
+
+
 def encode_job(job: Job) -> Float32:
-    """(STATIC_JOB_FEATURES,) features of a job before it is placed."""
+    """(STATIC_JOB_FEATURES,) features of a job before it is placed. Do not write: the nets that look at a job one after
+    the other share them."""
+    found = _encoded_last.get(job.id)
+    if found is None or found[0] is not job:
+        found = _encoded_last[job.id] = (job, _encoded(job))
+    return found[1]
+
+
+def _encoded(job: Job) -> Float32:
     workers = [g for g in job.groups if g.role is Role.WORKER]
     servers = [g for g in job.groups if g.role is Role.PARAMETER_SERVER]
     worker, server = (groups[0].demand if groups else None for groups in (workers, servers))

@@ -37,6 +37,7 @@ REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # features of hosts' reports: zero wit
 _SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
 _OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # features of a job on a node, without its own
 _OF_NODE = slice(_AT["cpu_capacity"], _SUMS.start)
+_JOB_COLUMNS = _OF_JOB.stop - _OF_JOB.start
 _SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
 _GIGABIT_PER_MS = 1.25e5  # bytes
 _MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
@@ -68,11 +69,23 @@ _Sums = tuple[float, float, float, float, float]
 class _Cells:
     """One job under K placements, a row for each of the N (placement, node) pairs that hold tasks of it.
 
-    placement (N,) · nodes: N of them · rows (N, PART_FEATURES) whose node sums are still empty · adds (N, 5): the
-    job's part of its node's sums: jobs, tasks, cores, GPUs, traffic share.
+    placement and number: the pair's placement, and its number there · nodes: N of them · rows (N, PART_FEATURES) whose
+    node sums are still empty · adds (N, 5): the job's part of its node's sums: jobs, tasks, cores, GPUs, traffic share.
     """
 
-    placement: Int64
+    placement: list[int]
+    number: list[int]
+    nodes: list[int]
+    rows: Float32
+    adds: FloatArray
+
+
+@frozen
+class _There:
+    """The cells of all running jobs, which are the same under each candidate. jobs: the number of each one's job, from
+    1; the rest as in _Cells."""
+
+    jobs: list[int]
     nodes: list[int]
     rows: Float32
     adds: FloatArray
@@ -131,16 +144,13 @@ class PartEncoder:
         neighbours = tuple(running)
         if self._most_witnesses:
             self._add_witnesses(job, running, spreads, view, kept)
-        there = _stacked(spreads)
-        if running:
-            seen = zip(running, spreads, strict=True)
-            observed = np.array([relative_speed(held.speed, spread.linear) for held, spread in seen])
-            there.rows[:, _HAS_SPEED] = observed[there.placement] > 0
-            there.rows[:, _SPEED] = observed[there.placement]
-        places = {m: i for i, m in enumerate(dict.fromkeys([*touched, *there.nodes]))}
-        at = np.array(list(places), dtype=np.int64)
+        there = _stacked(running, spreads)
+        numbered = dict.fromkeys([*touched, *there.nodes])
+        places = dict(zip(numbered, range(len(numbered)), strict=True))
+        at = np.array([*places], dtype=np.int64)
         self._renew(at, view, kept, slices)
-        return _filled(len(candidates), fresh, there, places, kept.sums[at], kept.capacity[at], neighbours)
+        sums, capacity = kept.sums.take(at, axis=0), kept.capacity.take(at, axis=0)
+        return _filled(len(candidates), fresh, there, places, sums, capacity, neighbours)
 
     def prepare(self, view: ClusterView) -> None:
         """Works out ahead of time what changed on nodes that were asked about before."""
@@ -219,9 +229,9 @@ class PartEncoder:
         is_new: bool,
     ) -> _Cells:
         of: list[int] = []
+        number: list[int] = []
         nodes: list[int] = []
-        rows_of: list[tuple[float, ...]] = []
-        adds: list[_Sums] = []
+        values: list[tuple[float, ...]] = []  # features of the job here, then what it adds to its node's sums
         static, all_gradients = self._static_of(job)
         for k, placement in enumerate(placements):
             counts = _counts(placement, view)
@@ -231,19 +241,21 @@ class PartEncoder:
             gradients = all_gradients if len(counts) > 1 else 0.0
             whole = (float(is_new), workers, servers, len(counts), float(step_ms > 0), step_ms, 0.0, 0.0)
             of += [k] * len(counts)
+            number += range(len(counts))
             nodes += counts
             for m, (here, serving, cores, gpus) in counts.items():
                 traffic_ms = traffic_bytes(gradients, workers, servers, here, serving) / kept.bytes_per_ms[m]
                 share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
-                rows_of.append((*whole, here, serving, traffic_ms, share))
-                adds.append((1.0, here + serving, cores, gpus, share))
+                values.append((*whole, here, serving, traffic_ms, share, 1.0, here + serving, cores, gpus, share))
             slices.pause()
         rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
+        found = np.array(values).reshape(-1, _JOB_COLUMNS + 5)
         if nodes:
             rows[:, :_STATIC] = static
-            rows[:, _OF_JOB] = _encoded(np.array(rows_of, dtype=np.float32), _OF_JOB)
-            rows[:, _OF_NODE] = kept.hardware[nodes]
-        return _Cells(np.array(of, dtype=np.int64), nodes, rows, np.array(adds).reshape(-1, 5))
+            rows[:, _OF_JOB] = found[:, :_JOB_COLUMNS]
+            _encode(rows[:, _OF_JOB], _OF_JOB)
+            rows[:, _OF_NODE] = kept.hardware.take(nodes, axis=0)
+        return _Cells(of, number, nodes, rows, found[:, _JOB_COLUMNS:])
 
     def _static_of(self, job: Job) -> tuple[Float32, float]:
         """The job's own features, and the bytes of its gradients in float32."""
@@ -263,9 +275,10 @@ class PartEncoder:
 def _begun(view: ClusterView) -> _Kept:
     cores, gbps, gpus = view.capacity[CPU], view.capacity[NETWORK], view.gpu_exists.sum(axis=1).astype(np.float64)
     hardware = np.stack([cores, gbps, gpus, _gpu_speeds(view)], axis=1).astype(np.float32)
+    _encode(hardware, _OF_NODE)
     return _Kept(
         layout_stamp=view.layout_stamp,
-        hardware=_encoded(hardware, _OF_NODE),
+        hardware=hardware,
         bytes_per_ms=np.where(gbps > 0, _GIGABIT_PER_MS * gbps, np.inf).tolist(),
         capacity=np.stack([np.maximum(cores, 1e-9), np.maximum(gpus, 1.0)], axis=1),
         sums=np.zeros((view.size, 5)),
@@ -282,13 +295,11 @@ def _gpu_speeds(view: ClusterView) -> FloatArray:
     return np.where(raw > 0, raw / mean, 1.0)
 
 
-def _encoded(values: Float32, columns: slice) -> Float32:
-    """(N, columns) as features: scaled, and logarithms for some columns. Writes over `values`."""
+def _encode(values: Float32, columns: slice) -> None:
+    """Writes (N, columns) as features over the values: scaled, and logarithms for some columns."""
     of = slice(columns.start - _STATIC, columns.stop - _STATIC)
-    logs = _IS_LOG[of]
-    np.log1p(values, out=values, where=logs)
+    np.log1p(values, out=values, where=_IS_LOG[of])
     values *= _SCALES[of]
-    return values
 
 
 def traffic_bytes(gradients: float, workers: float, servers: float, here: float, serving: float) -> float:
@@ -318,51 +329,58 @@ def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tup
     return counts
 
 
-def _stacked(spreads: Sequence[_Spread]) -> _Cells:
-    """The cells of all running jobs; their placements are numbered by job, from 0."""
+def _stacked(running: Sequence[RunningJob], spreads: Sequence[_Spread]) -> _There:
     if not spreads:
-        return _Cells(np.zeros(0, np.int64), [], np.zeros((0, PART_FEATURES), np.float32), np.zeros((0, 5)))
+        return _There([], [], np.zeros((0, PART_FEATURES), np.float32), np.zeros((0, 5)))
     cells = [spread.cells for spread in spreads]
-    return _Cells(
-        np.repeat(np.arange(len(cells)), [len(each.nodes) for each in cells]),
+    there = _There(
+        [i for i, each in enumerate(cells, 1) for _ in each.nodes],
         [m for each in cells for m in each.nodes],
         np.concatenate([each.rows for each in cells]),
         np.concatenate([each.adds for each in cells]),
     )
+    if any(held.speed > 0 for held in running):
+        seen = zip(running, spreads, strict=True)
+        observed = np.array([0.0, *(relative_speed(held.speed, spread.linear) for held, spread in seen)])[there.jobs]
+        there.rows[:, _HAS_SPEED] = observed > 0
+        there.rows[:, _SPEED] = observed
+    return there
 
 
 def _filled(
     count: int,
     fresh: _Cells,
-    there: _Cells,
+    there: _There,
     places: dict[int, int],
     sums: FloatArray,
     capacity: FloatArray,
     neighbours: tuple[RunningJob, ...],
 ) -> PartTokens:
     """Per candidate, of which there are `count`: the running jobs' rows, then the new job's, with the node sums as they
-    would be. `places` numbers the nodes of `sums` and `capacity`."""
+    would be. `places` numbers the nodes of `sums` and `capacity`. Writes `fresh`."""
     before = len(there.nodes)
-    by_candidate = np.bincount(fresh.placement, minlength=count)
-    longest = before + int(by_candidate.max(initial=0))
+    longest = before + max(fresh.number, default=-1) + 1
     parts = np.zeros((count, longest, PART_FEATURES), dtype=np.float32)
-    job = np.full((count, longest), PADDING, dtype=np.int64)
-    node = np.full((count, longest), PADDING, dtype=np.int64)
-    k, local = fresh.placement, np.array([places[m] for m in there.nodes], dtype=np.int64)
-    here = np.array([places[m] for m in fresh.nodes], dtype=np.int64)
-    token = before + np.arange(len(k)) - (by_candidate.cumsum() - by_candidate)[k]
-    parts[:, :before], job[:, :before], node[:, :before] = there.rows, there.placement + 1, local
-    parts[k, token], job[k, token], node[k, token] = fresh.rows, 0, here
+    job, node = ids = np.full((2, count, longest), PADDING, dtype=np.int64)
+    at_node = places.__getitem__
+    local, here = [*map(at_node, there.nodes)], [*map(at_node, fresh.nodes)]
+    pairs = [*zip(fresh.placement, fresh.number, here, strict=True)]
+    token = np.array([k * longest + before + number for k, number, _ in pairs], dtype=np.int64)
+    place = np.array([k * len(places) + at for k, _, at in pairs], dtype=np.int64)
     carried = np.repeat(sums[None], count, axis=0)  # (K, places, 5)
-    carried[k, here] += fresh.adds
-    parts[:, :before, _SUMS] = _scaled(carried[:, local], capacity[local], there.adds)
-    parts[k, token, _SUMS] = _scaled(carried[k, here], capacity[here], fresh.adds)
+    by_place = carried.reshape(-1, 5)
+    by_place[place] += fresh.adds
+    carried[..., 2:4] /= capacity
+    fresh.rows[:, _SUMS] = _scaled(by_place.take(place, axis=0), fresh.adds)
+    parts[:, :before], ids[:, :, :before] = there.rows, np.array((there.jobs, local), dtype=np.int64)[:, None]
+    parts[:, :before, _SUMS] = _scaled(carried.take(local, axis=1), there.adds)
+    parts.reshape(-1, PART_FEATURES)[token] = fresh.rows
+    job.reshape(-1)[token], node.reshape(-1)[token] = 0, here
     return PartTokens(parts, job, node, neighbours, places)
 
 
-def _scaled(totals: FloatArray, capacity: FloatArray, own: FloatArray) -> FloatArray:
-    """(…, 5) node sums as features: cores and GPUs as shares of the node's, traffic without the job's own."""
-    totals[..., 2:4] /= capacity
+def _scaled(totals: FloatArray, own: FloatArray) -> FloatArray:
+    """(…, 5) node sums, cores and GPUs as shares of the node's, as features: traffic without the job's own."""
     totals[..., 4] -= own[:, 4]
     totals *= _SUM_SCALES
     return totals

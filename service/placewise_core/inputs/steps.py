@@ -102,7 +102,7 @@ class StepTokens:
         for role, turn in self._candidates.turns.items():
             left = np.array(float(self._candidates.left[role]))  # an array, as _FEW: a number would be converted twice
             out[:, _LEFT[role]] = _FEW_SCALE * self._candidates.left[role]
-            out[:, _FIT[role]] = np.minimum(turn.slots, left) * _FEW
+            np.multiply(np.minimum(turn.slots, left), _FEW, out=out[:, _FIT[role]])
             fits = turn.slots >= left
             fits_all = fits if fits_all is None else fits_all & fits
         if fits_all is not None:

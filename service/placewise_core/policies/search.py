@@ -190,6 +190,7 @@ class _Found:
     the error that kept one from proposing, "" without one."""
 
     by_placement: dict[_Key, tuple[str, Proposal]] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)  # ids of the assignments of these proposals, which gangs keep
     failure: str = ""
     is_late: bool = False
     asked: int = 0
@@ -198,10 +199,11 @@ class _Found:
     def add(self, name: str, proposal: Proposal, view: ClusterView) -> None:
         """Unless its tasks are on the same nodes as those of an earlier one."""
         tasks = proposal.assignments
-        if not any(other.assignments is tasks for _, other in self.by_placement.values()):  # gangs keep them
+        if id(tasks) not in self.seen:
             index, worker = view.index, Role.WORKER
             key = tuple(sorted([(index[task.node], task.role is worker) for task in tasks]))
-            self.by_placement.setdefault(key, (name, proposal))
+            if self.by_placement.setdefault(key, (name, proposal))[1] is proposal:
+                self.seen.add(id(tasks))
 
     @property
     def info(self) -> dict[str, float]:
@@ -210,23 +212,23 @@ class _Found:
     def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer. Its proposers' draws are fixed, so of those that were asked it gives no other."""
         reason = self.failure or proposal.fallback_reason
-        return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
+        return Proposal(proposal.assignments, 1.0, proposal.candidates, info, bool(reason), reason)
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     """(K,) progress of all jobs per second: Σ_n c_n/e_n, equation (1) of the Harmony paper. c_n is speed ×
     linear speed, so c_n/e_n is speed × workers / (time on one GPU). A job of unknown length counts as one of
     median length."""
-    jobs = (job, *(held.job for held in tokens.neighbours))
+    jobs = [job, *[held.job for held in tokens.neighbours]]
     known = [other.single_gpu_s for other in jobs if other.single_gpu_s > 0]
     middling_s = median(known) if known else 1.0
     # Of witnesses none, as they go on as they are; nor of padding, which is the last.
-    weight = np.zeros(max(len(jobs), int(tokens.job.max(initial=0)) + 1) + 1)
-    weight[: len(jobs)] = [workers_of(other) / (other.single_gpu_s or middling_s) for other in jobs]
+    weight = np.array([*[workers_of(other) / (other.single_gpu_s or middling_s) for other in jobs], 0.0])
+    of = np.minimum(tokens.job, len(jobs))
     # A job has as many tokens as nodes, all with one speed: it counts once.
-    kind = tokens.job + 1 + len(weight) * np.arange(len(speeds))[:, None]
+    kind = of + (1 + (len(jobs) + 2) * np.arange(len(speeds))[:, None])
     counts = np.bincount(kind.ravel())[kind]
-    return np.asarray((speeds * (weight[tokens.job] / counts)).sum(axis=1))
+    return np.asarray((speeds * (weight[of] / counts)).sum(axis=1))
 
 
 def _fallback(proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:
