@@ -132,6 +132,8 @@ class ConnectTransport:
 
     def _in_turn(self) -> Sequence[_Replica]:
         """All of them, those that were away a moment ago last."""
+        if len(self._replicas) == 1:
+            return self._replicas
         self._turn = (self._turn + 1) % len(self._replicas)
         turned = self._replicas[self._turn :] + self._replicas[: self._turn]
         now_s = self._clock()

@@ -1,19 +1,22 @@
 """HTTP/1.1 over TCP, TLS or a unix socket, by aiohttp. Knows no proxy, follows no redirect, keeps no cookie.
 
-It uses aiohttp's connector and its parser, not its session: an adapter asks a few times a second, its code has left the
-processor's caches by then, and the session's code costs such a call a quarter of a millisecond.
+It uses aiohttp's connector and its parser, but not its session, and keeps idle connections itself: an adapter asks a
+few times a second, its code has left the processor's caches by then, and the session's code costs such a call a quarter
+of a millisecond.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import aiohttp
+from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
@@ -43,25 +46,6 @@ class HttpAnswer:
     body: bytes
 
 
-class _CleanConnector(aiohttp.BaseConnector):
-    """Drops a kept connection that received bytes while idle: they would pass for the next answer."""
-
-    async def connect(self, *args: Any, **kwargs: Any) -> aiohttp.connector.Connection:
-        while True:
-            connection = await super().connect(*args, **kwargs)
-            if connection.protocol is None or not connection.protocol.should_close:
-                return connection
-            connection.close()
-
-
-class _TcpConnector(_CleanConnector, aiohttp.TCPConnector):
-    pass
-
-
-class _UnixConnector(_CleanConnector, aiohttp.UnixConnector):
-    pass
-
-
 @dataclass(slots=True)
 class HttpPool:
     """Connections to one server. `address` is "unix:/path" or "host:port". Each concurrent request has its own.
@@ -76,6 +60,8 @@ class HttpPool:
     idle_s: float = 30.0
     connect_s: float = 2.0
     _connector: aiohttp.BaseConnector | None = field(default=None, init=False)
+    _idle: deque[tuple[Connection, float]] = field(default_factory=deque, init=False)  # and since when
+    _ending: asyncio.TimerHandle | None = field(default=None, init=False)
     _route: aiohttp.ClientRequest = field(init=False)  # names the server to the connector
     _timeout: aiohttp.ClientTimeout = field(init=False)
 
@@ -112,6 +98,11 @@ class HttpPool:
 
     async def close(self) -> None:
         """Closes every connection, and ends the requests under way."""
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        while self._idle:
+            self._idle.pop()[0].release()  # the connector waits until they are closed
         if self._connector is not None:
             await self._connector.close()
 
@@ -127,20 +118,43 @@ class HttpPool:
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != _SWITCHING_PROTOCOLS:
                 message, content = await protocol.read()
-            answer = await content.read()
+            answer = content.read_nowait() if content.is_eof() else await content.read()
         except BaseException:
             connection.close()
             raise
-        connection.release()
+        if message.should_close or message.upgrade:
+            connection.close()
+        else:
+            self._keep(connection)
         return HttpAnswer(message.code, {name.lower(): value for name, value in message.headers.items()}, answer)
 
-    async def _connected(self) -> aiohttp.connector.Connection:
-        """A kept connection that is quiet, or a new one."""
+    async def _connected(self) -> Connection:
+        """The kept connection that was used last, or a new one."""
+        while self._idle:
+            connection, since_s = self._idle.pop()
+            if time.monotonic() - since_s < self.idle_s and _is_quiet(connection):
+                return connection
+            connection.close()
         connector = self._connector or self._opened()
         try:
             return await connector.connect(self._route, [], self._timeout)
         except TimeoutError as error:
             raise NotConnectedError(f"{self.address}: no connection within {self.connect_s:g} s") from error
+
+    def _keep(self, connection: Connection) -> None:
+        """For another request, unless that finds it unfit."""
+        self._idle.append((connection, time.monotonic()))
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().call_later(self.idle_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        """Closes those that were idle for long."""
+        self._ending, now_s = None, time.monotonic()
+        while self._idle and now_s - self._idle[0][1] >= self.idle_s:
+            self._idle.popleft()[0].close()
+        if self._idle:
+            left_s = self.idle_s - (now_s - self._idle[0][1])
+            self._ending = asyncio.get_running_loop().call_later(left_s, self._end_idle)
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """The request's lines up to its body. Raises ValueError if a header would end its own line."""
@@ -158,11 +172,9 @@ class HttpPool:
         host = self.address
         if host.startswith("unix:"):
             path, host = host.removeprefix("unix:"), "localhost"
-            self._connector = _UnixConnector(path, limit=0, keepalive_timeout=self.idle_s)
+            self._connector = aiohttp.UnixConnector(path, limit=0)
         else:
-            self._connector = _TcpConnector(
-                limit=0, keepalive_timeout=self.idle_s, ssl=self.tls or True, use_dns_cache=False
-            )
+            self._connector = aiohttp.TCPConnector(limit=0, ssl=self.tls or True, use_dns_cache=False)
         self._timeout = aiohttp.ClientTimeout(total=None, connect=self.connect_s)
         self._route = aiohttp.ClientRequest(
             "GET",
@@ -172,3 +184,9 @@ class HttpPool:
             server_hostname=self.server_name or None,
         )
         return self._connector
+
+
+def _is_quiet(connection: Connection) -> bool:
+    """True while it stands and nothing has come since its last answer: that would pass for the next one."""
+    protocol = connection.protocol
+    return protocol is not None and protocol.is_connected() and not protocol.should_close
