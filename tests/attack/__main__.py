@@ -4,7 +4,7 @@
                       machine may have done it; the line printed for each try stays
     --before TREE     a source tree (a git worktree) to run the same attacks against first
     --only WORD       attacks whose file or name contains the word
-    --write FILE      write the report there
+    --write FILE      write the report there; with --only, renew the rows of these attacks in the report that is there
     --json FILE       write every figure there
     --limit-s S       stop starting attacks after so many seconds; each that was not run is named as skipped
 
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.attack.attack import Attack, CannotRunError, Result
-from tests.attack.report import markdown, shown
+from tests.attack.report import markdown, renewed, shown
 from tests.attack.source import Source
 
 _QUICK_TRIES = 3
@@ -50,7 +50,12 @@ def main() -> int:
             results[tree.name][name] = [_tried(attack, tree, began_s, arguments) for attack in attacks]
     if arguments.write:
         names = {"before": _commit(trees[0].root), "now": _commit(ROOT), "machine": _machine()}
-        Path(arguments.write).write_text(markdown(titles, results["now"], results.get("before", {}), names))
+        page, earlier = Path(arguments.write), results.get("before", {})
+        page.write_text(
+            renewed(page.read_text(), results["now"], earlier, names["now"])
+            if arguments.only
+            else markdown(titles, results["now"], earlier, names)
+        )
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(_plain(results), indent=1))
     return _verdict([result for of in results["now"].values() for result in of])
