@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.fakes.explored import (
+    AHEAD,
     EXPLORERS,
     POLICIES,
     SAMPLE,
@@ -28,6 +29,7 @@ from tests.fakes.place_cases import context
 from placewise_core.domain.cluster import Assignment, ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.guard import verdict
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
 from placewise_core.policies import explore
 from placewise_core.policies.explore import Drawn, Exploration, Explorer
@@ -135,22 +137,23 @@ def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(
 
 
 @cache
-def net_draws(workers: int, is_pipeline: bool) -> Sequence[Proposal]:
-    """Draws from Harmony's net, which take a thousand times as long as the rest: each case of `make draws` has them."""
+def drawn_before(kind: type[PlacementPolicy], workers: int, is_pipeline: bool) -> Sequence[Proposal]:
+    """Draws of a policy, which take up to a thousand times as long as the rest: every case has the same ones."""
+    policy = next(each for each in (SAMPLE, AHEAD, POLICIES["random"]) if type(each) is kind)
     job, view, ctx = gang_for("ldwp" if is_pipeline else "", workers), uneven(), context(seed=11)
-    found = [SAMPLE.propose(job, view, ctx) for _ in range(max(EVERYWHERE, SEEN))]
+    found = [policy.propose(job, view, ctx) for _ in range(EVERYWHERE or SEEN)]
     return [proposal for proposal in found if proposal is not None]
 
 
 class Kept(PlacementPolicy):
-    """A policy whose answers are worked out once; one that draws still draws each time, from `pool` if there is one."""
+    """A policy whose answers are worked out once; one that draws still draws each time, or has drawn before."""
 
-    def __init__(
-        self, policy: PlacementPolicy, job: Job, view: ClusterView, pool: Sequence[Proposal] | None = None
-    ) -> None:
+    def __init__(self, policy: PlacementPolicy, job: Job, view: ClusterView, has_drawn: bool = False) -> None:
         self.name, self._policy = policy.name, policy
         first = policy.propose(job, view, context())
         self._fixed = None if policy.is_drawing else first
+        is_pooled = has_drawn and policy.is_drawing
+        pool = drawn_before(type(policy), job.task_count, bool(job.subtasks)) if is_pooled else ()
         self._pool = itertools.cycle(pool) if pool else None
         self._probability: dict[Action, float] = {}
 
@@ -180,17 +183,17 @@ def counted(
 
 
 @cases
-def test_draws_fit_the_enumeration(name: str, explorers: str, guard: str, workers: int) -> None:
+def test_draws_fit_the_enumeration(
+    name: str, explorers: str, guard: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     view, job, policy = uneven(), gang_for(name, workers), POLICIES[name]
-    is_spared, draws = workers in SPARED[guard], EVERYWHERE or SEEN
-    pool = net_draws(workers, bool(job.subtasks)) if explorers == "sampled" else None
-    each = [Kept(e.policy, job, view, pool if e.policy is SAMPLE else None) for e in EXPLORERS[explorers]]
-    weights = [explorer.weight for explorer in EXPLORERS[explorers]]
-    exploration = Exploration(RATE, [*map(Explorer, each, weights)], GUARDS[guard])
-    expected = enumerated(policy, EXPLORERS[explorers], RATE, job, view)
-    if is_spared:
-        expected = distribution(policy, job, view)
-    found = counted(Kept(policy, job, view), exploration, job, view, draws, seed=5 + workers)
+    spared = verdict(GUARDS[guard], job, view, context())
+    monkeypatch.setattr(explore, "verdict", lambda *_: spared)  # which takes longer than a draw
+    each = [Explorer(Kept(e.policy, job, view, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
+    exploration, draws = Exploration(RATE, each, GUARDS[guard]), EVERYWHERE or SEEN
+    own = distribution(policy, job, view)
+    expected = own if spared else enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    found = counted(Kept(policy, job, view, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
     assert found.keys() <= expected.keys()
     assert fit(found, expected, draws) > 1e-4
 

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Pool, Take, elastic_range
+from placewise_core.admit.pool import Pool, Take, fewest_gpus
 from placewise_core.domain.cluster import HeadReservation, QueueState
 from placewise_core.domain.job import Job
 from placewise_core.view.heads import bars, end_of_start_s, is_in_force, outranking, rows_of
@@ -74,7 +74,7 @@ class Backfill:
             heads.append(self._head)
         if not heads:
             return pool
-        gpus = _fewest_gpus(job)
+        gpus = fewest_gpus(job)
         return self._without([head for head in heads if bars(head, job, gpus, now_s)], pool)
 
     def start(self, job: Job, takes: tuple[Take, ...], gpus: float) -> None:
@@ -85,7 +85,7 @@ class Backfill:
         if known is not None and known.job == job.id:
             self._head, self._is_served = taken(known, takes, self._view, now_s), True
             self._passes.append(job.id)  # another job may become the head before it is placed
-        elif self.needs_head or self._head is None or not bars(self._head, job, _fewest_gpus(job), now_s):
+        elif self.needs_head or self._head is None or not bars(self._head, job, fewest_gpus(job), now_s):
             self._passes.append(job.id)
 
     def reserve(self, job: Job, pool: Pool, choose: Choose) -> None:
@@ -117,7 +117,3 @@ class Backfill:
         if kept is None or kept[0] != pool.stamp:
             kept = self._left[key] = (pool.stamp, pool.without(mask))
         return kept[1]
-
-
-def _fewest_gpus(job: Job) -> float:
-    return job.gpus if job.is_rigid else float(elastic_range(job).min_gpus)

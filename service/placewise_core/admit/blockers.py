@@ -16,6 +16,8 @@ def behind(position: int) -> tuple[Blocker, ...]:
 
 KEPT_FOR_HEAD = Blocker(Reason.BEHIND_IN_QUEUE, message="the nodes with room are kept for the first job of a queue")
 
+HELD_BACK = Blocker(Reason.EXPLORATION, message="exploration lets the job wait; the next slot draws again")
+
 
 def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
     """Not even the empty cluster could take it."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewise_core.admit import blockers
 from placewise_core.admit.backfill import Backfill
+from placewise_core.admit.exploring import Draws
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import NO_OPTIONS, Options, Pool
@@ -57,6 +58,7 @@ class Round:
     used: dict[str, int] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)
     backfill: Backfill | None = None
+    draws: Draws | None = None
 
     def pool_for(self, job: Job) -> Pool:
         """The pool, without the nodes that the heads of queues keep from this job."""
@@ -103,6 +105,8 @@ class GreedyAdmission(ABC):
     keeps_order = False
     # True: the first job that waits reserves its nodes (EASY), and those behind it may start if they do not delay it.
     backfills = False
+    # False: the policy's answers are limits or draws of its own, which exploration leaves alone.
+    is_explored = True
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
@@ -133,7 +137,9 @@ class GreedyAdmission(ABC):
         )
         if self.backfills:
             state.backfill = Backfill(jobs, view, queue, context)
-        if context.starts_only and self.keeps_order and self.stops_at_first_wait:
+        if self.is_explored and context.exploration.rate > 0:
+            state.draws = Draws(view, queue, context)
+        if state.draws is None and context.starts_only and self.keeps_order and self.stops_at_first_wait:
             state.pool.share_shapes(context.now_s)
             return _planned(self._starts(jobs, state), state, queue)
         found: dict[int, Admission] = {}
@@ -146,7 +152,7 @@ class GreedyAdmission(ABC):
             else:
                 candidates.append(self._waiting(job, position, state))
         for waiting, admission in self._dispatch(candidates, state):
-            found[waiting.position] = admission
+            found[waiting.position] = admission if state.draws is None else state.draws.shown(admission)
         return _planned([found[position] for position in range(len(jobs))], state, queue)
 
     def _starts(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
@@ -214,6 +220,13 @@ class GreedyAdmission(ABC):
             pool = state.pool_for(waiting.job)
             options = pool.options(waiting.job)
             chosen = self.choose(waiting, options, state) if len(options) else None
+            if state.draws is not None and len(options):
+                drawn = state.draws.draw(waiting.job, pool, options, chosen)
+                pool, options, chosen = drawn.pool, drawn.options, drawn.i
+                if drawn.is_held_back and chosen is not None:
+                    state.take(waiting.job, pool, options, chosen)
+                    answers.append((waiting, self._wait(waiting, rank, state, (blockers.HELD_BACK,))))
+                    continue
             if chosen is None:
                 self._reserve(waiting, pool, state)
                 why = blockers.does_not_fit(waiting.job, pool, state.context.now_s)

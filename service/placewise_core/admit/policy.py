@@ -6,11 +6,25 @@ from typing import Protocol
 
 import numpy as np
 
+from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
-from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.cluster import ExplorationGuard, QueueSettings, QueueState
 from placewise_core.domain.decision import AdmitPlan
 from placewise_core.domain.job import Job
 from placewise_core.view.view import ClusterView
+
+
+@frozen
+class AdmitExploration:
+    """How a queue's admissions are explored (exploring.py): ε and the guard. `is_seeded`: the draws are those of the
+    request's seed, else each job has its own in the slot."""
+
+    rate: float = 0.0
+    guard: ExplorationGuard = ExplorationGuard()
+    is_seeded: bool = False
+
+
+NOT_EXPLORED = AdmitExploration()
 
 
 @dataclass(slots=True)
@@ -26,6 +40,7 @@ class AdmitContext:
     is_explaining: bool = False
     slices: Slices = ONE_SLICE
     starts_only: bool = False
+    exploration: AdmitExploration = NOT_EXPLORED
 
     @property
     def rng(self) -> np.random.Generator:

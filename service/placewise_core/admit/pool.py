@@ -368,6 +368,11 @@ def elastic_range(job: Job) -> ElasticRange:
     return ElasticRange(1, DEFAULT_MAX_GPUS)
 
 
+def fewest_gpus(job: Job) -> float:
+    """The GPUs of the job's smallest shape."""
+    return job.gpus if job.is_rigid else float(elastic_range(job).min_gpus)
+
+
 def at_most(options: Options, gpus: int) -> int | None:
     """Index of the most GPUs up to that number, on fewest nodes; None if even the fewest are more."""
     fitting = int(options.gpus.searchsorted(gpus, side="right"))  # sorted by GPUs, then nodes

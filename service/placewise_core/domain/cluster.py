@@ -175,6 +175,10 @@ class ExplorerSettings:
     weight: int = 1
 
 
+# Its verdicts, in the order in which they are looked at.
+URGENT, MAX_GPUS, MIN_NODES = "URGENT", "MAX_GPUS", "MIN_NODES"
+
+
 @frozen
 class ExplorationGuard:
     """Jobs that exploration leaves to the policy in force: those that ask for more than `max_gpus` GPUs (0: no limit),
@@ -187,7 +191,9 @@ class ExplorationGuard:
 
 @frozen
 class ClusterSettings:
-    """An operator's settings of one cluster; empty policy names mean the service's defaults, and so do no explorers."""
+    """An operator's settings of one cluster; empty policy names mean the service's defaults, and so do no explorers.
+
+    The rates are those of Place and of AdmitOrWait. One guard serves both."""
 
     place_policy: str = ""
     admit_policy: str = ""
@@ -195,3 +201,4 @@ class ClusterSettings:
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
     explorers: tuple[ExplorerSettings, ...] = ()
     exploration_guard: ExplorationGuard = ExplorationGuard()
+    admit_exploration_rate: float = 0.0

@@ -48,6 +48,7 @@ class Reason(enum.StrEnum):
     NO_FEASIBLE_SHAPE = "NO_FEASIBLE_SHAPE"
     EMPTY_CLUSTER = "EMPTY_CLUSTER"
     PREDECESSOR_PENDING = "PREDECESSOR_PENDING"
+    EXPLORATION = "EXPLORATION"
 
 
 @frozen
@@ -192,6 +193,24 @@ class DriftPlusPenalty:
     cost_s: float
 
 
+@final
+@frozen
+class AdmitDraw:
+    """How the answer to one job came about where admission is explored.
+
+    `propensity` is P(a), `own_propensity` π(a) of the policy in force, both given the answers to the jobs before.
+    `explorer` is "chance" if the policy did not answer. `rate` is ε for this job, 0 if it was spared. `guard` says why
+    it was spared, or why it could not be held back. `seed` is that of its draws, None if they are the request's.
+    """
+
+    propensity: float = 1.0
+    own_propensity: float = 1.0
+    explorer: str = ""
+    rate: float = 0.0
+    guard: str = ""
+    seed: int | None = None
+
+
 @frozen
 class Admission:
     job_id: JobId
@@ -206,6 +225,7 @@ class Admission:
     blockers: tuple[Blocker, ...] = ()
     profile_model: str = ""
     cer: float = 0.0
+    draw: AdmitDraw | None = None
 
 
 @frozen

@@ -181,8 +181,13 @@ def check_settings(settings: ClusterSettings) -> None:
     """Raises InvalidRequestError if a cluster's settings make no sense."""
     check_text(settings.place_policy, "settings.place_policy", MAX_ID)
     check_text(settings.admit_policy, "settings.admit_policy", MAX_ID)
-    if not 0.0 <= settings.exploration_rate <= 1.0:
-        raise InvalidRequestError("must be 0 … 1", "settings.exploration_rate")
+    rates = {
+        "exploration_rate": settings.exploration_rate,
+        "admit_exploration_rate": settings.admit_exploration_rate,
+    }
+    for name, rate in rates.items():
+        if not 0.0 <= rate <= 1.0:
+            raise InvalidRequestError("must be 0 … 1", f"settings.{name}")
     check_count(len(settings.queues), MAX_QUEUES, "settings.queues")
     for i, (queue, parameters) in enumerate(settings.queues.items()):
         check_text(queue, f"settings.queues[{i}].queue", MAX_ID)

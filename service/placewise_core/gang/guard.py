@@ -4,15 +4,11 @@ A guard that looked at the placement drawn would change the probability of every
 the state alone, so that the propensities stay exact.
 """
 
-from placewise_core.domain.cluster import ExplorationGuard
+from placewise_core.domain.cluster import MAX_GPUS, MIN_NODES, URGENT, ExplorationGuard
 from placewise_core.domain.job import Job, Priority
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.view.view import ClusterView
-
-URGENT = "URGENT"
-MAX_GPUS = "MAX_GPUS"
-MIN_NODES = "MIN_NODES"
 
 
 def verdict(guard: ExplorationGuard, job: Job, view: ClusterView, context: PlaceContext) -> str:

@@ -8,7 +8,10 @@ import pyarrow as pa
 from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, UNREADABLE
 
 JOINED: Final = "joined"
-_PER_JOB = "in the order of `job_ids`, null for a job that this decision did not place"
+_PER_JOB = (
+    "in the order of `job_ids`, null for a job that Place did not place, and of AdmitOrWait unless the job was open to "
+    "exploration"
+)
 _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
 _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
@@ -54,15 +57,20 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "seed": ("", "seed of the draws: repeats the decision"),
         "request_id": ("", "the caller's id of the request"),
         "is_dry_run": ("", "nothing was reserved"),
-        "is_explored": ("", "exploration placed at least one of the jobs"),
+        "is_explored": ("", "exploration gave the answer to at least one of the jobs"),
         "fallback_reason": ("", "why a fallback answered"),
         "shadow_of": ("", "the decision in whose shadow this one was made; null for none"),
-        "job_is_explored": ("", f"an explorer placed the job; {_PER_JOB}"),
-        "job_propensities": ("1", f"P(a), with which policy and explorers together place the job so; {_PER_JOB}"),
+        "job_is_explored": ("", f"exploration gave the answer to the job; {_PER_JOB}"),
+        "job_propensities": ("1", f"P(a), with which policy and exploration together answer so; {_PER_JOB}"),
         "job_own_propensities": ("1", f"π(a) of the policy in force; {_PER_JOB}"),
-        "job_exploration_rates": ("1", f"ε, 0 where the guard spared the job; {_PER_JOB}"),
-        "job_explorers": ("", f'policy that explored, "" for none; {_PER_JOB}'),
-        "job_guards": ("", f'URGENT, MAX_GPUS or MIN_NODES if the guard spared the job, else ""; {_PER_JOB}'),
+        "job_exploration_rates": ("1", f"ε, 0 for a job that was spared; {_PER_JOB}"),
+        "job_explorers": ("", f'policy that explored, of AdmitOrWait `chance`, "" for none; {_PER_JOB}'),
+        "job_guards": (
+            "",
+            "URGENT, MAX_GPUS or MIN_NODES if the guard spared the job; of AdmitOrWait also PROMISED for one that was "
+            'spared, and HEAD or BOUND for one that could not be held back; else ""; '
+            f"{_PER_JOB}",
+        ),
         "job_fallback_reasons": ("", f'why a fallback placed the job, "" if none did; {_PER_JOB}'),
         "job_seeds": ("", f"seed of the job's own draws; null if `seed` gave them; {_PER_JOB}"),
         "job_admit_decisions": ("", "AdmitOrWait decision that admitted the job, of Place, in the order of `job_ids`"),

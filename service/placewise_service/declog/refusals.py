@@ -19,7 +19,8 @@ class Refusals:
     """The last refusal of each list of jobs, by this process.
 
     A refusal is unchanged if the same caller asks the same about the same jobs, and all of them wait for the same
-    reasons under the same policy and bundle. Q, Z and the wording of a reason may have moved on.
+    reasons under the same policy and bundle. Q, Z and the wording of a reason may have moved on. Of a cluster that
+    explores admission, each slot has its own draws and so its own refusal.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -57,7 +58,8 @@ def _question(command: AdmitCommand) -> _Question:
 def _content(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:
     reasons = [[(why.reason, why.resource) for why in given.blockers] for given in plan.admissions]
     how = (meta.policy, meta.bundle_digest, meta.caller, command.is_dry_run, command.is_explaining)
-    return _digest(_encode((command.jobs, reasons, how)))
+    draws = [given.draw for given in plan.admissions]
+    return _digest(_encode((command.jobs, reasons, how, draws)))
 
 
 def _digest(data: bytes) -> bytes:

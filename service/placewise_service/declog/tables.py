@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from placewise_core.domain.commands import Scope
-from placewise_core.domain.decision import Reason
+from placewise_core.domain.decision import AdmitPlan, Reason
 from placewise_log.record import (
     AdmitSeen,
     CorruptEntryError,
@@ -193,6 +193,8 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
 
 def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
     """Lists in the order of `job_ids`; null for a job that this decision did not place."""
+    if record.admit is not None:
+        return _admit_draw_columns(record.admit.plan)
     by_job = {draw.job_id: draw for draw in record.draws}
     draws = [by_job.get(job.id) for job in record.jobs]
     decisions = record.place.decisions if record.place is not None else ()
@@ -205,6 +207,20 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_explorers": [draw and draw.explorer for draw in draws],
         "job_guards": [draw and draw.guard for draw in draws],
         "job_fallback_reasons": [draw and draw.fallback_reason for draw in draws],
+        "job_seeds": [draw and draw.seed for draw in draws],
+    }
+
+
+def _admit_draw_columns(plan: AdmitPlan) -> dict[str, Any]:
+    """Null for a job for which the policy had no choice, or whose queue is not explored."""
+    draws = [given.draw for given in plan.admissions]
+    return {
+        "job_is_explored": [draw and bool(draw.explorer) for draw in draws],
+        "job_propensities": [draw and draw.propensity for draw in draws],
+        "job_own_propensities": [draw and draw.own_propensity for draw in draws],
+        "job_exploration_rates": [draw and draw.rate for draw in draws],
+        "job_explorers": [draw and draw.explorer for draw in draws],
+        "job_guards": [draw and draw.guard for draw in draws],
         "job_seeds": [draw and draw.seed for draw in draws],
     }
 

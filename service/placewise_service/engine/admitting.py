@@ -9,7 +9,7 @@ from random import random
 
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.policies.lyapunov import numbered, renumbered
-from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
+from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, AdmitExploration
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -85,7 +85,8 @@ class Admitting:
             first = await self.parts.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
                 return Pending(await decode_repeat(first, AdmitDecision, command.request_id))
-        is_observed = not command.is_dry_run and random() < self.parts.options.observe_share
+        is_exploring = live.view.settings.admit_exploration_rate > 0
+        is_observed = not command.is_dry_run and (is_exploring or random() < self.parts.options.observe_share)
         asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s, is_observed)
         draft = None
         key = (command.cluster, command.queue)
@@ -205,7 +206,14 @@ class Admitting:
         seed = seed_of(command.seed)
         now_s = self.parts.clock.now_s()
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
-        context = AdmitContext(now_s, slot, settings, seed, command.is_explaining or asked.is_observed)
+        context = AdmitContext(
+            now_s,
+            slot,
+            settings,
+            seed,
+            command.is_explaining or asked.is_observed,
+            exploration=_exploration(command, live.view),
+        )
         view = live.view
         if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
             view = view.fork()
@@ -217,7 +225,16 @@ class Admitting:
         if observed is not None and not command.is_explaining:
             plan = _unexplained(plan)
         elapsed_ms = self.parts.elapsed_ms(asked.started_s)
-        meta = self.parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
+        draws = [given.draw for given in plan.admissions if given.draw is not None]
+        meta = self.parts.meta(
+            policy.name,
+            live,
+            view.version,
+            elapsed_ms,
+            propensity=math.prod([draw.propensity for draw in draws], start=1.0),
+            is_explored=any(draw.explorer for draw in draws),
+            caller=command.caller,
+        )
         if plan.queue is not queue:
             decisions = _admitted_by(plan.queue, queue, meta.decision_id)
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1, decisions))
@@ -241,6 +258,15 @@ class Admitting:
         if not command.is_dry_run:
             self.parts.asked.admit(command.cluster, decision)
         (self.parts.log if draft.is_logged else self.parts.count)(record, _outcome(decision))
+
+
+def _exploration(command: AdmitCommand, view: ClusterView) -> AdmitExploration:
+    settings = view.settings
+    if command.is_dry_run or not settings.admit_exploration_rate:
+        return NOT_EXPLORED
+    return AdmitExploration(
+        settings.admit_exploration_rate, settings.exploration_guard, is_seeded=command.seed is not None
+    )
 
 
 def _in_slices(

@@ -22,6 +22,7 @@ _ELSEWHERE = frozenset(
     (
         *("REASON_UNSPECIFIED", "UNIT_BUSY", "CPU_ONLY", "UTILISATION_LIMIT", "PREDECESSOR_PENDING"),
         *("SHARE_BELOW_THRESHOLD", "BEHIND_IN_QUEUE", "DRIFT_PLUS_PENALTY", "SLOT_TAKEN", "NO_FEASIBLE_SHAPE"),
+        "EXPLORATION",
     )
 )
 KINDS = frozenset(decision_pb.Reason.keys()) - _ELSEWHERE

@@ -368,20 +368,22 @@ class ExplorationGuard(_message.Message):
     def __init__(self, max_gpus: _Optional[float] = ..., min_nodes: _Optional[int] = ..., spare_urgent: bool = ...) -> None: ...
 
 class ClusterSettings(_message.Message):
-    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard")
+    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate")
     PLACE_POLICY_FIELD_NUMBER: _ClassVar[int]
     ADMIT_POLICY_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     EXPLORERS_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_GUARD_FIELD_NUMBER: _ClassVar[int]
+    ADMIT_EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
     place_policy: str
     admit_policy: str
     exploration_rate: float
     queues: _containers.RepeatedCompositeFieldContainer[QueueSettings]
     explorers: _containers.RepeatedCompositeFieldContainer[Explorer]
     exploration_guard: ExplorationGuard
-    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ...) -> None: ...
+    admit_exploration_rate: float
+    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ...) -> None: ...
 
 class UpdateClusterSettingsRequest(_message.Message):
     __slots__ = ("cluster", "settings", "update_mask")

@@ -45,6 +45,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_FEASIBLE_SHAPE: _ClassVar[Reason]
     EMPTY_CLUSTER: _ClassVar[Reason]
     PREDECESSOR_PENDING: _ClassVar[Reason]
+    EXPLORATION: _ClassVar[Reason]
 OUTCOME_UNSPECIFIED: Outcome
 PLACED: Outcome
 NO_FIT: Outcome
@@ -75,6 +76,7 @@ SLOT_TAKEN: Reason
 NO_FEASIBLE_SHAPE: Reason
 EMPTY_CLUSTER: Reason
 PREDECESSOR_PENDING: Reason
+EXPLORATION: Reason
 
 class Blocker(_message.Message):
     __slots__ = ("reason", "nodes", "shortfall", "resource", "message")
@@ -371,7 +373,7 @@ class DriftPlusPenalty(_message.Message):
     def __init__(self, gpus: _Optional[int] = ..., value: _Optional[float] = ..., cost_seconds: _Optional[float] = ...) -> None: ...
 
 class Admission(_message.Message):
-    __slots__ = ("job_id", "verdict", "gpus", "nodes", "gpus_per_node", "rank", "expected_finish_time", "slack_seconds", "drift_plus_penalty", "blockers", "profile_model", "cer")
+    __slots__ = ("job_id", "verdict", "gpus", "nodes", "gpus_per_node", "rank", "expected_finish_time", "slack_seconds", "drift_plus_penalty", "blockers", "profile_model", "cer", "propensity")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         VERDICT_UNSPECIFIED: _ClassVar[Admission.Verdict]
@@ -392,6 +394,7 @@ class Admission(_message.Message):
     BLOCKERS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_MODEL_FIELD_NUMBER: _ClassVar[int]
     CER_FIELD_NUMBER: _ClassVar[int]
+    PROPENSITY_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     verdict: Admission.Verdict
     gpus: int
@@ -404,7 +407,8 @@ class Admission(_message.Message):
     blockers: _containers.RepeatedCompositeFieldContainer[Blocker]
     profile_model: str
     cer: float
-    def __init__(self, job_id: _Optional[str] = ..., verdict: _Optional[_Union[Admission.Verdict, str]] = ..., gpus: _Optional[int] = ..., nodes: _Optional[int] = ..., gpus_per_node: _Optional[int] = ..., rank: _Optional[int] = ..., expected_finish_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., slack_seconds: _Optional[float] = ..., drift_plus_penalty: _Optional[_Iterable[_Union[DriftPlusPenalty, _Mapping]]] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., profile_model: _Optional[str] = ..., cer: _Optional[float] = ...) -> None: ...
+    propensity: float
+    def __init__(self, job_id: _Optional[str] = ..., verdict: _Optional[_Union[Admission.Verdict, str]] = ..., gpus: _Optional[int] = ..., nodes: _Optional[int] = ..., gpus_per_node: _Optional[int] = ..., rank: _Optional[int] = ..., expected_finish_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., slack_seconds: _Optional[float] = ..., drift_plus_penalty: _Optional[_Iterable[_Union[DriftPlusPenalty, _Mapping]]] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., profile_model: _Optional[str] = ..., cer: _Optional[float] = ..., propensity: _Optional[float] = ...) -> None: ...
 
 class AdmitOrWaitResponse(_message.Message):
     __slots__ = ("admissions", "queue", "meta", "placed")

@@ -17,6 +17,7 @@ class Capacity(GreedyAdmission):
     """The capacity scheduler, with job types as its queues."""
 
     name = "capacity"
+    is_explored = False
     stops_at_first_wait = False
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:

@@ -15,6 +15,7 @@ class RandomGpus(GreedyAdmission):
     """First in, first out with n uniform over the counts the job could have on this platform."""
 
     name = "random-gpus"
+    is_explored = False
     keeps_order = True
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:

@@ -132,6 +132,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         queues=[_queue_settings(queue, item) for queue, item in sorted(value.queues.items())],
         explorers=[cluster_pb2.Explorer(policy=item.policy, weight=item.weight) for item in value.explorers],
         exploration_guard=_guard_message(value.exploration_guard),
+        admit_exploration_rate=value.admit_exploration_rate,
     )
 
 
@@ -180,6 +181,9 @@ def changed_settings(
         queues=_changed_queues(given, current.queues, queue_settings) if "queues" in wanted else current.queues,
         explorers=_explorers(given) if "explorers" in wanted else current.explorers,
         exploration_guard=_guard(given) if "exploration_guard" in wanted else current.exploration_guard,
+        admit_exploration_rate=(
+            given.admit_exploration_rate if "admit_exploration_rate" in wanted else current.admit_exploration_rate
+        ),
     )
 
 

@@ -243,6 +243,8 @@ def _admission(admission: Admission) -> decision_pb2.Admission:
         )
     if admission.blockers:
         message.blockers.extend(_blockers(admission.blockers))
+    if admission.draw is not None:
+        message.propensity = admission.draw.propensity
     return message
 
 

@@ -134,6 +134,9 @@ def settings(
     place_policy: Annotated[str | None, typer.Option(help="Default placement policy; empty: the service's.")] = None,
     admit_policy: Annotated[str | None, typer.Option(help="Default admission policy; empty: the service's.")] = None,
     exploration_rate: Annotated[float | None, typer.Option(min=0, max=1, help="Share of explored decisions.")] = None,
+    admit_exploration_rate: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of jobs whose admission is explored.")
+    ] = None,
     explorers: Annotated[
         list[str] | None,
         typer.Option("--explorer", help="A policy or bundle: NAME or NAME=WEIGHT; several; replaces the list."),
@@ -153,6 +156,7 @@ def settings(
         "place_policy": place_policy,
         "admit_policy": admit_policy,
         "exploration_rate": exploration_rate,
+        "admit_exploration_rate": admit_exploration_rate,
     }
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -229,6 +233,7 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("place_policy", settings.place_policy or "(the service's)"),
         ("admit_policy", settings.admit_policy or "(the service's)"),
         ("exploration_rate", settings.exploration_rate),
+        ("admit_exploration_rate", settings.admit_exploration_rate),
         ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
     if settings.HasField("exploration_guard"):
