@@ -1,14 +1,22 @@
-"""Jobs that this process was asked about: whether a question is a repeat, and which decision admitted a job."""
+"""Jobs that were asked about: whether a question is a repeat, and which decision admitted a job.
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+This process knows its own questions at once. The store has those of all replicas: it is asked when a record is written
+(`linked`), not when a call is answered.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
 
 from placewise_core.basics.bounded import Bounded
+from placewise_core.domain.asked import Asked, AskedJob, JobLinks
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import AdmitDecision, Verdict
 from placewise_core.domain.job import Job
+from placewise_log.record import DecisionRecord, Entry, PlaceSeen
 
 _MOST: Final = 16_384  # jobs remembered
+_NONE: Final = JobLinks("", "")
 
 
 class AskedJobs:
@@ -45,3 +53,41 @@ class AskedJobs:
             else:
                 self._placed[cluster, job.id] = None
         return tuple(again)
+
+
+class Linking(Protocol):
+    """The part of the state store that knows the questions of all replicas."""
+
+    async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
+        """See StateStore."""
+        ...
+
+
+async def linked(store: Linking, cluster: str, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of a cluster in their order, with what the store knows of their jobs, which learns of them."""
+    questions = [question for entry in entries for question in _questions(entry)]
+    if not questions:
+        return list(entries)
+    found = iter(await store.link_jobs(cluster, questions))
+    return [_with_links(entry, found) for entry in entries]
+
+
+def _questions(entry: Entry) -> list[AskedJob]:
+    if not isinstance(entry, DecisionRecord) or entry.is_dry_run or entry.shadow_of:
+        return []
+    if entry.admit is not None:
+        kinds = {Verdict.ADMIT: Asked.ADMITTED, Verdict.WAIT: Asked.WAITS}
+        given = entry.admit.plan.admissions
+        return [AskedJob(kinds[each.verdict], each.job_id, entry.decision_id) for each in given]
+    return [AskedJob(Asked.PLACED, job.id, entry.decision_id) for job in entry.jobs] if entry.place is not None else []
+
+
+def _with_links(entry: Entry, found: Iterator[JobLinks]) -> Entry:
+    links = {asked.job: next(found, _NONE) for asked in _questions(entry) if asked.kind is Asked.PLACED}
+    if not links or not isinstance(entry, DecisionRecord):
+        return entry
+    seen = entry.asked or PlaceSeen()
+    again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
+    repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])
+    stored = {job: known.admit_decision for job, known in links.items() if known.admit_decision}
+    return replace(entry, asked=PlaceSeen(repeats, {**stored, **seen.admit_decisions}, seen.open_units))

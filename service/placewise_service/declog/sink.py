@@ -12,12 +12,13 @@ from typing import Protocol
 
 from placewise_log.record import Entry, encode
 from placewise_service.background import cancel_and_wait
+from placewise_service.declog.asked import Linking, linked
 from placewise_service.declog.large import encode_in_turns, is_large
 
 _PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind it, here and in the store
 
 
-class LogRing(Protocol):
+class LogRing(Linking, Protocol):
     """The part of the state store that the sink needs."""
 
     async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
@@ -117,6 +118,7 @@ class DecisionSink:
             self._in_flight += 1
         try:
             for cluster in list(by_cluster):
+                by_cluster[cluster] = await linked(self._ring, cluster, by_cluster[cluster])
                 encoded = await self._encoded(by_cluster[cluster])
                 for portion in _portions(encoded):
                     self._count_drops(await self._ring.append_decisions(cluster, portion))

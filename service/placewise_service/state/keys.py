@@ -44,6 +44,8 @@ class ClusterKeys:
     decisions: str  # stream: the decision log's ring
     decision_bytes: str  # string: size of the ring's records
     exported: str  # string: position up to which the log is exported
+    links: str  # hash: job id → the decision that admitted it, and the first Place that asked about it
+    older_links: str  # hash: the same of jobs asked about before
 
     @property
     def all(self) -> tuple[str, ...]:

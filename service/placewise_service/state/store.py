@@ -10,11 +10,13 @@ from dataclasses import field
 from typing import Protocol
 
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords, Event
 from placewise_core.domain.job import JobId, NodeId
 
 MOST_FORGOTTEN = 100  # rows of profiles that one call removes
+MOST_LINKED = 8192  # jobs whose links are kept, and as many of the older ones
 
 
 @frozen
@@ -249,6 +251,11 @@ class StateStore(Protocol):
         """Appends to the bounded decision log ring; how many older ones fell off unexported (all, if no cluster).
 
         find_decision finds records of the form msgpack [schema, "decision", decision id, body]; others are opaque."""
+        ...
+
+    async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
+        """Remembers these questions in their order; for each PLACED the links of its job before it. None if there is no
+        cluster. Repeatable. Bounded: a job that was not asked about for long has no links any more."""
         ...
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:

@@ -3,7 +3,8 @@
 import msgspec
 from tests.fakes.state import CLUSTER, Harness
 
-from placewise_service.state.store import StateStore
+from placewise_core.domain.asked import Asked, AskedJob, JobLinks
+from placewise_service.state.store import MOST_LINKED, StateStore
 
 
 async def test_the_ring_keeps_the_last_and_counts_what_fell_off(store: StateStore) -> None:
@@ -57,3 +58,37 @@ async def test_closing_twice_is_fine(harness: Harness) -> None:
     await harness.store.ping()
     await harness.store.close()
     await harness.store.close()
+
+
+def admits(job: str, decision: str) -> AskedJob:
+    return AskedJob(Asked.ADMITTED, job, decision)
+
+
+def waits(job: str, decision: str) -> AskedJob:
+    return AskedJob(Asked.WAITS, job, decision)
+
+
+def places(job: str, decision: str) -> AskedJob:
+    return AskedJob(Asked.PLACED, job, decision)
+
+
+async def test_the_store_links_a_place_with_the_admission_and_the_first_place(store: StateStore) -> None:
+    assert await store.link_jobs(CLUSTER, [admits("a", "1"), admits("a", "2"), waits("b", "2")]) == []
+    first = [places("a", "3"), places("b", "3"), places("a", "4"), places("a", "3")]
+    found = [JobLinks("1", ""), JobLinks("", ""), JobLinks("1", "3"), JobLinks("1", "3")]
+    assert await store.link_jobs(CLUSTER, first) == found
+    assert await store.link_jobs(CLUSTER, [waits("a", "5"), places("a", "6")]) == [JobLinks("", "3")]
+    assert await store.link_jobs(CLUSTER, [places("b", "2"), places("b", "7")]) == [
+        JobLinks("", "3"),
+        JobLinks("", "2"),
+    ]
+
+
+async def test_links_are_bounded_and_go_with_the_cluster(store: StateStore) -> None:
+    await store.link_jobs(CLUSTER, [admits("old", "1"), admits("asked", "1")])
+    for begin in range(0, 2 * MOST_LINKED + 2, 2048):
+        await store.link_jobs(CLUSTER, [admits("asked", "2"), *(admits(f"j{begin + i}", "1") for i in range(2048))])
+    asked = [places("old", "3"), places("asked", "3")]
+    assert await store.link_jobs(CLUSTER, asked) == [JobLinks("", ""), JobLinks("1", "")]
+    await store.delete_cluster(CLUSTER)
+    assert await store.link_jobs(CLUSTER, asked) == []

@@ -1,6 +1,7 @@
 """Questions that come again: refusals are logged once, draws are the slot's, Place names the decision that admitted."""
 
 import dataclasses
+from contextlib import AsyncExitStack
 
 import pytest
 from tests.fakes.cluster import make_job
@@ -115,6 +116,41 @@ async def test_place_of_a_rigid_job_names_the_decision_that_admitted_it() -> Non
         await ask_place(engine, place(make_job("a")))
         records = await records_of(engine)
     assert columns(records[-1])["job_admit_decisions"] == [admitted.meta.decision_id]
+
+
+@pytest.mark.parametrize("is_restart", [True, False])
+async def test_another_process_knows_who_admitted_a_rigid_job_and_which_questions_are_repeats(is_restart: bool) -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    async with AsyncExitStack() as stack:
+        async with running_engine(nodes=1, gpus=2, store=store, clock=clock) as engine:
+            admitted = await ask_admit(engine, asked(make_job("a")))
+            await ask_place(engine, place(make_job("big", gpus=9.0)))
+            assert await logged(engine)
+            if not is_restart:
+                other = await stack.enter_async_context(running_engine(nodes=0, store=store, clock=clock))
+                await ask_place(other, place(make_job("a"), make_job("big", gpus=9.0), make_job("new")))
+                record = (await records_of(other))[-1]
+        if is_restart:
+            other = await stack.enter_async_context(running_engine(nodes=0, store=store, clock=clock))
+            await ask_place(other, place(make_job("a"), make_job("big", gpus=9.0), make_job("new")))
+            record = (await records_of(other))[-1]
+    row = columns(record)
+    assert row["job_admit_decisions"] == [admitted.meta.decision_id, None, None]
+    assert row["job_is_repeat"] == [False, True, False]
+
+
+async def test_a_dry_run_of_another_process_is_no_question() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    async with running_engine(nodes=1, store=store, clock=clock) as engine:
+        await ask_admit(engine, dataclasses.replace(asked(make_job("a")), is_dry_run=True))
+        await ask_place(engine, place(make_job("a"), is_dry_run=True))
+        assert await logged(engine)
+        async with running_engine(nodes=0, store=store, clock=clock) as other:
+            await ask_place(other, place(make_job("a")))
+            row = columns((await records_of(other))[-1])
+    assert (row["job_admit_decisions"], row["job_is_repeat"]) == ([None], [False])
 
 
 EXPLORING = ClusterSettings(

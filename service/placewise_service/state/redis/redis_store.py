@@ -14,6 +14,7 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import NoScriptError
 
+from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     ClusterRecords,
@@ -40,6 +41,7 @@ from placewise_service.state.redis.shared_tail import SharedTail
 from placewise_service.state.redis.tailing import tail_alone, tail_shared
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
+    MOST_LINKED,
     Batch,
     BundleChoice,
     Conflict,
@@ -290,6 +292,15 @@ class RedisStore:
             args: list[Argument] = [self._options.ring_records, self._options.ring_bytes, *records]
             keys = (k.meta, k.decisions, k.exported, k.decision_bytes)
             return int(await script("append_decisions").run(self._scripts, keys, args))
+
+    async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
+        k = keys_of(cluster)
+        with translate_redis_errors(cluster):
+            parts = [part for asked in questions for part in (asked.kind.value, asked.job, asked.decision)]
+            args: list[Argument] = [MOST_LINKED, self._options.links_ttl_s, *parts]
+            found = await script("link_jobs").run(self._scripts, (k.meta, k.links, k.older_links), args)
+        ids = [each.decode() for each in found]
+        return [JobLinks(*pair) for pair in zip(ids[::2], ids[1::2], strict=True)]
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
         with translate_redis_errors(cluster):

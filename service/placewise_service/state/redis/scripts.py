@@ -22,6 +22,7 @@ _INCLUDES = {
     "forget_queue": ("clock", "event"),
     "last_events": (),
     "learn_overhead": ("clock", "event"),
+    "link_jobs": (),
     "load": (),
     "look_up": ("clock",),
     "mark_exported": (),

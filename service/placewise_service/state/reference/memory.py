@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from placewise_core.basics.clock import Clock, SystemClock
+from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import (
@@ -35,6 +36,7 @@ from placewise_service.state.keys import keys_of
 from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.reference.ledger import NodeLedger
+from placewise_service.state.reference.links import Links
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
     Batch,
@@ -161,6 +163,7 @@ class MemoryStore:
         self._clusters: dict[str, _Cluster] = {}
         self._answers: dict[str, dict[str, tuple[float, Repeated, bytes]]] = {}
         self._rings: dict[str, _Ring] = {}
+        self._links: dict[str, Links] = {}
         self._bundles = BundleChoice()
 
     async def ping(self) -> float:
@@ -414,6 +417,7 @@ class MemoryStore:
         state = self._clusters.pop(cluster, None)
         self._answers.pop(cluster, None)
         self._rings.pop(cluster, None)
+        self._links.pop(cluster, None)
         if state is None:
             return False
         state.append(ClusterDeleted())
@@ -423,6 +427,11 @@ class MemoryStore:
         if cluster not in self._clusters:
             return len(records)
         return self._rings.setdefault(cluster, _Ring()).append(records, self._options)
+
+    async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
+        if cluster not in self._clusters:
+            return []
+        return self._links.setdefault(cluster, Links()).link(questions)
 
     async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
         ring = self._rings.get(cluster) or _Ring()
