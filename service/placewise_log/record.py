@@ -24,6 +24,7 @@ from placewise_core.domain.decision import (
     DriftPlusPenalty,
     PartitionDecision,
     PlaceDecision,
+    ShapeScore,
     Verdict,
 )
 from placewise_core.domain.divisible import DivisibleTask
@@ -127,7 +128,7 @@ class AdmitSeen:
 
     `repeats`: the jobs that the queue knew from an earlier question. `left_out`: unchanged refusals of the queue that
     the log left out before this decision. Of observed decisions alone: idle GPUs, nodes in use with at least one of
-    them, and S(n) of the shapes of each job that was scored.
+    them, S(n) of the shapes of each job that was scored, and the shapes that fitted each job when it had its turn.
     """
 
     repeats: tuple[str, ...] = ()
@@ -135,6 +136,7 @@ class AdmitSeen:
     free_nodes: int | None = None
     scores: Mapping[str, tuple[DriftPlusPenalty, ...]] = field(default_factory=dict)
     left_out: int = 0
+    shapes: Mapping[str, tuple[ShapeScore, ...]] = field(default_factory=dict)
 
 
 @final

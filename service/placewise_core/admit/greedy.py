@@ -7,6 +7,7 @@ and the Lyapunov state goes back untouched. Jobs that already hold resources kee
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
-from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, Verdict
+from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, ShapeScore, Verdict
 from placewise_core.domain.job import Job, Priority
 from placewise_core.speed.throughput import Match, ThroughputModel
 from placewise_core.view.view import ClusterView
@@ -29,6 +30,7 @@ from placewise_core.view.view import ClusterView
 EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}
 # θ of equation (10), which the paper leaves open: GPUs and nodes weigh the same.
 THETA = 0.5
+_MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
 _Rates = Bounded[tuple[str, str, int, bytes], FloatArray]
 
@@ -70,6 +72,12 @@ class Round:
         self.pool.apply(takes)
         if self.backfill is not None:
             self.backfill.start(job, takes, float(options.gpus[i]))
+
+    def scored(self, waiting: Waiting, options: Options) -> tuple[ShapeScore, ...]:
+        """Every shape, fewest GPUs first, 64 at most."""
+        latencies_s, cer = self.latency_s(waiting, options).tolist(), self.cer(waiting, options).tolist()
+        rows = zip(options.nodes.tolist(), options.gpus_per_node.tolist(), latencies_s, cer, strict=True)
+        return tuple([ShapeScore(*row) for row in islice(rows, _MOST_SCORED)])
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4)."""
@@ -219,6 +227,8 @@ class GreedyAdmission(ABC):
                 continue
             pool = state.pool_for(waiting.job)
             options = pool.options(waiting.job)
+            if state.context.is_explaining and len(options):
+                state.context.shapes[waiting.job.id] = state.scored(waiting, options)
             chosen = self.choose(waiting, options, state) if len(options) else None
             if state.draws is not None and len(options):
                 drawn = state.draws.draw(waiting.job, pool, options, chosen)

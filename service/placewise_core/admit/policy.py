@@ -1,7 +1,7 @@
 """The Protocol of every admission policy, and its inputs. Never touches the state of a queue itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -9,8 +9,8 @@ import numpy as np
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.domain.cluster import ExplorationGuard, QueueSettings, QueueState
-from placewise_core.domain.decision import AdmitPlan
-from placewise_core.domain.job import Job
+from placewise_core.domain.decision import AdmitPlan, ShapeScore
+from placewise_core.domain.job import Job, JobId
 from placewise_core.view.view import ClusterView
 
 
@@ -31,7 +31,8 @@ NOT_EXPLORED = AdmitExploration()
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
     `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
-    start and no others, so a plan may leave out those that wait."""
+    start and no others, so a plan may leave out those that wait. In `shapes` a policy notes, if `is_explaining`, which
+    shapes fitted a job when it had its turn."""
 
     now_s: float
     slot: int
@@ -41,6 +42,7 @@ class AdmitContext:
     slices: Slices = ONE_SLICE
     starts_only: bool = False
     exploration: AdmitExploration = NOT_EXPLORED
+    shapes: dict[JobId, tuple[ShapeScore, ...]] = field(default_factory=dict)
 
     @property
     def rng(self) -> np.random.Generator:

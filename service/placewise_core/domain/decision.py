@@ -211,6 +211,17 @@ class AdmitDraw:
     seed: int | None = None
 
 
+@final
+@frozen
+class ShapeScore:
+    """A shape that a job could start with now: its expected seconds, and its computation/expense ratio."""
+
+    nodes: int
+    gpus_per_node: int
+    latency_s: float
+    cer: float
+
+
 @frozen
 class Admission:
     job_id: JobId

@@ -100,6 +100,12 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "job_shape_gpus": ("", f"numbers of GPUs that were scored, 0 for WAIT, {_ADMIT}; {_SCORED}"),
         "job_shape_scores": ("1", f"S(n) of each of these; {_SCORED}"),
         "job_shape_costs_s": ("s", f"C(n) of each of these; {_SCORED}"),
+        "job_shapes": (
+            "s, 1",
+            "shapes that fitted the job when it had its turn, fewest GPUs first and 64 at most, each with its expected "
+            f"seconds and its computation/expense ratio, {_ADMIT}; null if there were none, for a job that the policy "
+            "did not get to, and unless the decision was observed",
+        ),
     },
     OUTCOMES: {
         **_COMMON,

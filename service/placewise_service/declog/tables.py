@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from placewise_core.domain.commands import Scope
-from placewise_core.domain.decision import AdmitPlan, Reason
+from placewise_core.domain.decision import AdmitPlan, Reason, ShapeScore
 from placewise_log.record import (
     AdmitSeen,
     CorruptEntryError,
@@ -41,6 +41,10 @@ _ALTERNATIVE: Final = pa.struct(
         "progress_per_s": pa.float64(),
         "spread": pa.float64(),
     }
+)
+
+_SHAPE: Final = pa.struct(
+    {"nodes": pa.int64(), "gpus_per_node": pa.int64(), "latency_s": pa.float64(), "cer": pa.float64()}
 )
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
@@ -98,6 +102,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "alternatives": pa.list_(_ALTERNATIVE),
             "job_tasks": pa.list_(pa.list_(pa.string())),
             "job_task_probabilities": pa.list_(pa.list_(pa.float64())),
+            "job_shapes": pa.list_(pa.list_(_SHAPE)),
         }
     ),
     OUTCOMES: pa.schema(
@@ -281,6 +286,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
     queue = plan.queue if plan.queue.slot >= 0 else None
     is_known = queue is not None and record.seen is not None
     scores = [given.drift_plus_penalty or seen.scores.get(given.job_id) for given in plan.admissions]
+    shapes_of = [seen.shapes.get(given.job_id) for given in plan.admissions]
     return {
         "queue_backlog_s": queue and queue.backlog_s,
         "queue_delay_s": queue and queue.delay_s,
@@ -294,6 +300,16 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_shape_gpus": [rows and [row.gpus for row in rows] for rows in scores],
         "job_shape_scores": [rows and [row.value for row in rows] for rows in scores],
         "job_shape_costs_s": [rows and [row.cost_s for row in rows] for rows in scores],
+        "job_shapes": [shapes and [_shape_row(shape) for shape in shapes] for shapes in shapes_of],
+    }
+
+
+def _shape_row(shape: ShapeScore) -> dict[str, float]:
+    return {
+        "nodes": shape.nodes,
+        "gpus_per_node": shape.gpus_per_node,
+        "latency_s": shape.latency_s,
+        "cer": shape.cer,
     }
 
 

@@ -221,7 +221,7 @@ class Admitting:
         else:
             admitted = policy.admit(command.jobs, view, queue, context)
         plan = with_shapes(admitted, command.jobs, slot)
-        observed = _observed(plan, live.view, now_s) if asked.is_observed else None
+        observed = _observed(plan, live.view, context) if asked.is_observed else None
         if observed is not None and not command.is_explaining:
             plan = _unexplained(plan)
         elapsed_ms = self.parts.elapsed_ms(asked.started_s)
@@ -283,10 +283,11 @@ def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Map
     return {**{job: known[job] for job in after.admitted if job in known}, **new}
 
 
-def _observed(plan: AdmitPlan, view: ClusterView, now_s: float) -> AdmitSeen:
-    free = view.free_gpus()[view.usable(now_s)]
+def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext) -> AdmitSeen:
+    free = view.free_gpus()[view.usable(context.now_s)]
     scores = {str(given.job_id): given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
-    return AdmitSeen((), int(free.sum()), int((free > 0).sum()), scores)
+    shapes = {str(job): given for job, given in context.shapes.items()}
+    return AdmitSeen((), int(free.sum()), int((free > 0).sum()), scores, shapes=shapes)
 
 
 def _unexplained(plan: AdmitPlan) -> AdmitPlan:

@@ -14,7 +14,7 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.job import JobId, Priority
+from placewise_core.domain.job import ElasticRange, JobId, Priority
 from placewise_core.inputs.cluster import Encoder
 from placewise_log.record import DecisionRecord, decode, decode_entry, encode
 from placewise_service.declog.tables import row_of
@@ -262,6 +262,59 @@ async def test_a_job_that_finds_no_place_is_logged_as_it_was_seen() -> None:
     assert (choice.observation["jobs"].unpack() == expected.jobs).all()
     assert choice.mask is not None
     assert choice.mask.unpack().shape == (0, 4)
+
+
+async def test_a_job_that_has_to_wait_is_logged_as_it_was_seen() -> None:
+    async with running_engine(nodes=1, gpus=2, observe_share=1.0) as engine:
+        await ask_place(engine, place(make_job("before", gpus=2.0)))
+        await answer_is_on_its_way()
+        view = (await engine.get_cluster(CLUSTER)).view
+        expected = Encoder().encode(view, [make_job("a", gpus=2.0)], 1_000_000.0, current=0)
+        await ask_place(engine, place(make_job("a", gpus=2.0)))
+        record = (await placed_records(engine))[-1]
+    (choice,) = record.choices
+    assert (record.outcome, choice.job_id, choice.actions, record.draws) == ("WAIT", "a", (), ())
+    assert (choice.observation["nodes"].unpack() == expected.nodes).all()
+    assert choice.jobs == ("a", "before")
+
+
+@pytest.mark.parametrize("policy", ["qos", "tetris-cer", "fifo"])
+async def test_an_observed_admission_has_the_shapes_that_fitted_each_job(policy: str) -> None:
+    elastic = dataclasses.replace(make_job("a", single_gpu_s=600.0), groups=(), elastic=ElasticRange(1, 4))
+    seen = []
+    for share in (0.0, 1.0):
+        async with running_engine(nodes=2, gpus=2, observe_share=share) as engine:
+            command = AdmitCommand(CLUSTER, "q", (elastic, make_job("wide", gpus=9.0)), policy=policy)
+            answer = await ask_admit(engine, command)
+            (record,) = await placed_records(engine)
+        row = row_of(CLUSTER, "1-0", encode(record))[2]
+        seen.append(row["job_shapes"][0])
+        assert row["job_shapes"][1] is None
+    assert seen[0] is None
+    shapes = [(shape["nodes"], shape["gpus_per_node"]) for shape in seen[1]]
+    assert shapes == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    given = answer.plan.admissions[0]
+    chosen = seen[1][shapes.index((given.nodes, given.gpus_per_node))]
+    assert chosen["cer"] == given.cer
+    assert given.expected_finish_time_s == pytest.approx(record.time_s + chosen["latency_s"])
+
+
+async def test_a_search_says_what_it_reached_and_each_job_whether_a_fallback_placed_it() -> None:
+    async with running_engine(nodes=3, gpus=4) as engine:
+        placer = engine._placing.placer
+        search = placer.policies["search"]
+        await ask_place(engine, place(make_job("whole", workers=2), policy="search"))
+        search._monotonic_s = lambda: 1e12  # type: ignore[attr-defined]  # past every deadline
+        await ask_place(engine, place(make_job("late", workers=2), policy="search"), deadline_s=1e9)
+        await ask_place(engine, place(make_job("plain"), policy="ldwp"))
+        records = await placed_records(engine)
+    whole, late, plain = [record.draws[0] for record in records]
+    scores = [name for name in whole.info if name.startswith("score_")]
+    assert (whole.info["asked"], whole.info["cut"], len(scores)) == (8.0, 0.0, whole.info["k"])
+    assert (late.info["cut"], late.fallback_reason) == (1.0, "search: deadline")
+    assert plain.fallback_reason == "ldwp: no pipeline"
+    rows = [row_of(CLUSTER, "1-0", encode(record))[2]["job_fallback_reasons"] for record in records]
+    assert rows == [[""], ["search: deadline"], ["ldwp: no pipeline"]]
 
 
 async def test_an_observed_admission_answers_as_it_would_unobserved() -> None:
