@@ -292,8 +292,11 @@ class Engine:
         while True:
             await asyncio.sleep(_CLUSTERS_PERIOD_S)
             with contextlib.suppress(StateUnavailableError):  # the next round tries again
-                for cluster in await self._parts.store.clusters():
+                clusters = await self._parts.store.clusters()
+                for cluster in clusters:
                     await self._take_up(cluster)
+                self._damaged = {cluster: why for cluster, why in self._damaged.items() if cluster in clusters}
+                self._logged.intersection_update(clusters)
             await self._explorers.follow(self._named_explorers())
 
     def _named_explorers(self) -> Collection[str]:

@@ -59,6 +59,19 @@ async def test_a_damaged_cluster_keeps_no_other_back(store: DamagedStore) -> Non
     assert [(line["event"], line["cluster"]) for line in errors] == [("view cannot be built", "a")]
 
 
+async def test_a_damaged_cluster_that_was_deleted_and_is_damaged_again_is_logged_again(store: DamagedStore) -> None:
+    def errors() -> int:
+        return sum(line["log_level"] == "error" for line in lines)
+
+    with capture_logs() as lines:
+        async with running_engine(store=store) as engine:
+            await eventually(lambda: errors() == 1)
+            await store.delete_cluster("a")
+            await eventually(lambda: not engine._damaged)
+            await store.report_nodes("a", [make_node("n0")], full=True)
+            await eventually(lambda: errors() == 2)
+
+
 async def test_a_view_that_cannot_be_built_anew_is_logged_once(store: DamagedStore) -> None:
     store.damaged = ""
     live = LiveView("a", store, ManualClock(1_000_000.0), stale_telemetry_after_s=90.0)
