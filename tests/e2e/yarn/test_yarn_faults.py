@@ -155,6 +155,45 @@ def test_node_lost_while_gangs_run_and_wait(world: YarnWorld) -> None:
     wait_for(world.agrees, "the service to count what YARN counts", 60)
 
 
+def test_node_decommissioned_while_gangs_run_and_wait() -> None:
+    with yarn_world(_PATIENT) as world:
+        gangs = Driver(world).start(mixed(45, random.Random(5), longest_s=4.0, every_ms=1500))
+        for node in ("n2", "n3", "n4"):
+            wait_for(lambda node=node: world.yarn.used()[node][0] > 0, f"containers on {node}", 60)
+            world.yarn.exclude([node])
+            wait_for(lambda: world.known_nodes() == 3, "the service to know that the node is gone", 60)
+            wait_for(world.agrees, "the service to count what YARN counts", 60)
+            world.yarn.exclude([])
+            world.yarn.kill(node)
+            world.yarn.start_node(node)
+            wait_for(lambda: world.known_nodes() == 4, f"{node} to return", 60)
+        results = gangs.results(240)
+        whole = [result for result in results if "error" not in result]
+        print(f"{len(whole)} of {len(results)} applications ended well, {len(world.as_decided())} gangs ran as decided")
+        assert len(results) == 45
+        assert len(whole) >= 35  # as for lost nodes
+        wait_for(world.agrees, "the service to count what YARN counts", 60)
+
+
+def test_service_that_hangs_three_times_releases_no_held_gang() -> None:
+    """Each time it hangs for less than `release-after-ms`: new gangs are let go, held ones stay and run as decided."""
+    with yarn_world({**_FAULTS, "placewise.queues": "root.default,root.held"}, _TWO_QUEUES) as world:
+        long = Driver(world, "long").start([gang("long", 4, 6, 90)])
+        wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
+        held = Driver(world, "held").start([gang(f"held-{n}", 4, 7, 0.5, queue="held") for n in range(3)])
+        wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= 3, "three gangs to be held", 60)
+        for number in range(_TIMES):
+            world.signal_service(signal.SIGSTOP)
+            new = Driver(world, f"new-{number}").start([gang(f"new-{number}", 1, 1, 1)])
+            wait_for(lambda number=number: len(world.released()) == number + 1, "the new gang to be let go", 60)
+            world.signal_service(signal.SIGCONT)
+            assert account(world, new.results(60)).as_decided == 0
+            check_books(world, gpus=24)
+        assert account(world, long.results(150)).as_decided == 1
+        assert account(world, held.results(120)).as_decided == 3
+        check_end(world)
+
+
 def test_application_master_killed(world: YarnWorld) -> None:
     """A second attempt asks anew, and what the first one held is free."""
     for number in range(_TIMES):
@@ -171,7 +210,12 @@ def test_application_killed_while_held(world: YarnWorld) -> None:
     wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
     held = Driver(world, "held").start([gang(f"held-{n}", 4, 8, 0.5) for n in range(_TIMES + 1)])
     wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= _TIMES + 1, "gangs to be held", 60)
-    by_name = {app["name"]: name for name, app in world.yarn.applications().items()}
+    applications = world.yarn.applications()
+    by_name = {app["name"]: name for name, app in applications.items()}
+    told = [app["diagnostics"] for app in applications.values() if app["name"].startswith("held-")]
+    assert len(told) == _TIMES + 1
+    assert [text for text in told if not text.startswith("Placewise: 32 GPUs short")] == []
+    assert "Placewise" not in applications[by_name["long"]]["diagnostics"]
     world.yarn.kill_applications([by_name[f"held-{n}"] for n in range(_TIMES)])
     wait_for(lambda: sum("error" in result for result in held.ended()) == _TIMES, "their masters to hear of it", 60)
     check_books(world, gpus=32)

@@ -80,6 +80,10 @@ class YarnCluster:
     def hosts(self) -> Path:
         return self.root / "hosts"
 
+    @property
+    def _excluded(self) -> Path:
+        return self.root / "excluded"
+
     def configuration(self, name: str) -> Path:
         return self.root / "conf" / name
 
@@ -91,6 +95,7 @@ class YarnCluster:
         # Addresses of this run alone: another run on the same machine uses the same ports.
         net = f"127.{1 + os.getpid() // 250 % 250}.{os.getpid() % 250}"
         lines += [f"{net}.{11 + number} {node}" for number, node in enumerate(NODES)]
+        self._excluded.touch()
         self.hosts.write_text("\n".join(lines) + "\n")
         self._write_configuration("rm", self._site(), {})
         for node in NODES:
@@ -126,6 +131,7 @@ class YarnCluster:
             f"{rm}.resource-tracker.address": f"127.0.0.1:{self.ports[3]}",
             f"{rm}.admin.address": f"127.0.0.1:{self.ports[4]}",
             f"{rm}.connect.retry-interval.ms": 1000,
+            f"{rm}.nodes.exclude-path": self._excluded,
             f"{rm}.recovery.enabled": "true",
             f"{rm}.store.class": store,
             f"{rm}.fs.state-store.uri": f"file://{self.root}/rm-state",
@@ -210,6 +216,11 @@ class YarnCluster:
     def kill_applications(self, applications: Sequence[str]) -> None:
         """By YARN's own command. Raises CalledProcessError if it fails."""
         self._command("ApplicationCLI", "application", "-kill", *applications)
+
+    def exclude(self, nodes: Sequence[str]) -> None:
+        """Decommissions these nodes, and none but these. Raises CalledProcessError if it fails."""
+        self._excluded.write_text("".join(f"{node}\n" for node in nodes))
+        self._command("RMAdminCLI", "-refreshNodes")
 
     def label(self, label: str, nodes: Sequence[str]) -> None:
         """A partition of these nodes. Raises CalledProcessError if it fails."""

@@ -19,9 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import redis
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_artefacts import HADOOP, SHELL
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
+
+from placewise_service.state.redis.embedded import embedded_url
 
 PLACEWISE = str(Path(sys.executable).parent / "placewise")
 ROOT = Path(__file__).parents[3]
@@ -52,6 +55,10 @@ class YarnWorld:
     def root(self) -> Path:
         return self.yarn.root
 
+    @property
+    def state_dir(self) -> Path:
+        return self.root / "service-state"
+
     # --- the service --------------------------------------------------------------------------------------------------
 
     def start_service(self) -> None:
@@ -59,7 +66,7 @@ class YarnWorld:
         environment = {
             **os.environ,
             "PYTHONPATH": paths,
-            "PLACEWISE_STATE_DIR": str(self.root / "service-state"),
+            "PLACEWISE_STATE_DIR": str(self.state_dir),
             "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
             "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
         }
@@ -87,6 +94,9 @@ class YarnWorld:
             process.wait(timeout=30)
         self.yarn.stop()
         self.kill_service()
+        # The service's Redis outlives a killed service, for the next one to take over.
+        with contextlib.suppress(redis.ConnectionError), redis.Redis.from_url(embedded_url(self.state_dir)) as store:
+            store.shutdown(nosave=True)
 
     def ask(self, path: str) -> Any:
         """One answer of the service's REST face; None if it has none."""

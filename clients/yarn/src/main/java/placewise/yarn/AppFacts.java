@@ -2,6 +2,7 @@ package placewise.yarn;
 
 import java.util.Map;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.attempt.RMAppAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ApplicationSchedulingConfig;
 
 /** What the questions of one application have in common. */
@@ -33,7 +34,11 @@ final class AppFacts {
     return app.getApplicationPriority() == null ? 0 : app.getApplicationPriority().getPriority();
   }
 
-  RMApp app() {
-    return app;
+  /** Puts the reason for waiting into the application's diagnostics. It may wait for YARN's lock of the application. */
+  void tell(String reason) {
+    RMAppAttempt attempt = app.getCurrentAppAttempt();
+    if (attempt != null) {
+      attempt.updateAMLaunchDiagnostics(reason.isEmpty() ? null : "Placewise: " + reason);
+    }
   }
 }

@@ -98,6 +98,7 @@ final class Asker implements AutoCloseable {
     while (!isStopping) {
       try {
         step();
+        host.show(broker.reasons());
         await();
       } catch (InterruptedException error) {
         return;

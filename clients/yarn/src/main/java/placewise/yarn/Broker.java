@@ -37,18 +37,6 @@ final class Broker {
   private final String run = Long.toString(System.currentTimeMillis() / 1_000, Character.MAX_RADIX);
   private long stamp;
 
-  /** The gangs of one attempt, and the asks that they are made of. */
-  private static final class Attempt {
-    final AppFacts app;
-    final Set<Ask> asks = new LinkedHashSet<>();
-    final List<Gang> gangs = new ArrayList<>();
-    int waves;
-
-    Attempt(AppFacts app) {
-      this.app = app;
-    }
-  }
-
   Broker(Settings settings, Reporter reporter, PlacewiseMetrics metrics, LongSupplier clock, Runnable wake) {
     this.settings = settings;
     this.reporter = reporter;
@@ -484,6 +472,13 @@ final class Broker {
       running.put(gang.id(), gang);
     }
     return running;
+  }
+
+  /** What keeps each application that has gangs from running as decided; "" if nothing does. */
+  synchronized Map<AppFacts, String> reasons() {
+    Map<AppFacts, String> reasons = new HashMap<>();
+    attempts.values().forEach(attempt -> reasons.put(attempt.app, attempt.reason()));
+    return reasons;
   }
 
   synchronized int waiting() {

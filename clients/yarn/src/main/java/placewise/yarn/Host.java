@@ -34,6 +34,7 @@ final class Host {
   private Map<String, ObjectNode> sent = new HashMap<>();
   private long lookedMs = Long.MIN_VALUE / 2;
   private long sentMs = Long.MIN_VALUE / 2;
+  private Map<AppFacts, String> shown = new HashMap<>();
   private boolean hasOutcomes;
 
   Host(RMContext context, Configuration configuration, Placewise placewise) {
@@ -69,6 +70,21 @@ final class Host {
 
   String limit(Gang gang) {
     return Limits.passed(gang, context.getScheduler());
+  }
+
+  /** Changed reasons go into the diagnostics of their applications. The caller holds no lock that YARN's threads need. */
+  void show(Map<AppFacts, String> reasons) {
+    reasons.forEach((app, reason) -> {
+      if (!reason.equals(shown.getOrDefault(app, ""))) {
+        app.tell(reason);
+      }
+    });
+    shown.forEach((app, reason) -> {
+      if (!reason.isEmpty() && !reasons.containsKey(app)) {
+        app.tell("");
+      }
+    });
+    shown = reasons;
   }
 
   /** Looks at the nodes, and sends them if they have changed or the last report is old. Throws ServiceException. */

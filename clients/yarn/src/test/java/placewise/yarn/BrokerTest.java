@@ -5,8 +5,10 @@ import static org.junit.Assert.assertTrue;
 
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.junit.Before;
 import org.junit.Test;
 
@@ -45,6 +47,19 @@ public final class BrokerTest {
     Gang gang = theGang();
     broker.failed(Collections.singleton(gang), "refused");
     assertEquals(Gang.Stage.RELEASED, gang.stage);
+  }
+
+  @Test
+  public void anApplicationIsToldWhyItsGangWaits() {
+    Gang gang = theGang();
+    broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "decision");
+    assertEquals(Collections.singleton("INSUFFICIENT_GPU"), new HashSet<>(broker.reasons().values()));
+    granted();
+    for (int number = 1; number <= 2; number++) {
+      ask.take("n" + number);
+      broker.containerStarted(ContainerId.newContainerId(attempt, number), "n" + number, ask);
+    }
+    assertEquals(Collections.singleton(""), new HashSet<>(broker.reasons().values()));
   }
 
   @Test
